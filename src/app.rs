@@ -1,5 +1,6 @@
 //! The composition root: the only file that names concrete implementations.
 
+mod cards;
 mod database;
 mod mcp_lock;
 mod messages;
@@ -18,12 +19,12 @@ use tokio_util::task::TaskTracker;
 pub use self::database::DatabaseOptions;
 pub use self::mcp_lock::{Reviewed, review as review_mcp_tools};
 pub use self::messages::ping;
-use crate::agent::{Agents, Offer};
+use crate::agent::Agents;
 use crate::config::Config;
 use crate::config::report::Line;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
-use crate::http::api::agents::{AgentCard, ToolCard};
+use crate::http::api::gate::waiting::Waiting;
 use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
@@ -60,8 +61,6 @@ pub struct ServeOptions {
 const DRAIN: Duration = Duration::from_secs(25);
 /// The time that the rest of the shutdown has after `DRAIN`: HTTP answers, commits, connections.
 const REST: Duration = Duration::from_secs(2);
-/// The most connections to the metrics' separate listener.
-const SCRAPERS: usize = 16;
 
 /// Adds the mistakes that the rooms find in their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
@@ -81,7 +80,11 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     let mut specs: Vec<_> = catalog.specs().cloned().collect();
     specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
-    Policy::new(&config.rules(), &specs, mistakes)
+    if config.judges_other_tools() {
+        Policy::beside_other_tools(&config.rules(), &specs, mistakes)
+    } else {
+        Policy::new(&config.rules(), &specs, mistakes)
+    }
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -189,7 +192,9 @@ impl Replica {
         let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
-            agents: cards(&rooms.agents, &rooms.catalog),
+            agents: cards::cards(&rooms.agents, &rooms.catalog),
+            gate_tools: cards::gate_tools(&config, &rooms.agents, &rooms.catalog),
+            waiting: Waiting::default(),
             authenticator: Arc::from(config.authenticator()),
             ids,
             clock: Arc::clone(&clock),
@@ -202,15 +207,12 @@ impl Replica {
             inbox_tails: InboxTails::default(),
             body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
-            metrics: Arc::new(move || {
-                let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
-                Box::pin(async move { metrics.render(&gauges.census().await) })
-            }),
+            metrics: rendering(metrics, gauges),
         });
         let closed = CancellationToken::new();
-        let server = |router, most| serving::server(router, most, &clock);
-        let mut servers = vec![(listener, server(service, share.connections as usize))];
-        servers.extend(apart.map(|(listener, _)| (listener, server(scraped, SCRAPERS))));
+        let main = serving::server(service, share.connections, Some(engine.agents()), &clock);
+        let mut servers = vec![(listener, main)];
+        servers.extend(apart.map(|(listener, _)| (listener, serving::scraped(scraped, &clock))));
         Ok(Self {
             address,
             metrics_address,
@@ -289,6 +291,7 @@ fn http_settings(
         wait: server.wait,
         max_streams: share.streams(server.max_streams),
         max_streams_per_caller: server.max_streams_per_caller,
+        max_waiting: server.max_waiting,
         stream_life: server.stream_life,
         open: config.auth.is_none(),
         metrics_apart: server.metrics_listen.is_some(),
@@ -378,37 +381,6 @@ impl Rooms {
     }
 }
 
-/// The agents as `GET /v1/agents` shows them.
-fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
-    let tool = |offer: &Offer| {
-        let spec = &catalog.get(&offer.name)?.spec;
-        Some(ToolCard {
-            name: spec.name.clone(),
-            description: spec.description.clone(),
-            effect: spec.effect,
-        })
-    };
-    let cards = agents.all().map(|agent| AgentCard {
-        name: agent.name.clone(),
-        description: agent.description.clone(),
-        version: agent.version.clone(),
-        default: agent.name == agents.default_name(),
-        tools: agent.tools.iter().filter_map(tool).collect(),
-        sub_agents: agent
-            .sub_agents
-            .iter()
-            .map(|sub| sub.agent.clone())
-            .collect(),
-        human: agent
-            .human
-            .iter()
-            .map(|kind| kind.as_str().to_owned())
-            .collect(),
-        open_to: agent.open_to.clone(),
-    });
-    cards.collect()
-}
-
 /// The gauges, whose counts come from the database.
 fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
     let (store, clock) = (store.clone(), Arc::clone(clock));
@@ -419,6 +391,14 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
         },
     );
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
+}
+
+/// Renders the metrics for each reader.
+fn rendering(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {
+    Arc::new(move || {
+        let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
+        Box::pin(async move { metrics.render(&gauges.census().await) })
+    })
 }
 
 async fn census(store: &Store) -> Census {

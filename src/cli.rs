@@ -1,6 +1,7 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. Results go to standard
-//! output, complaints to standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration; those of `gate` are its
+//! own. Results go to standard output, complaints to standard error.
 
+mod gate;
 mod mcp;
 
 use std::fmt::Display;
@@ -67,6 +68,9 @@ enum Command {
     /// Tools of MCP servers.
     #[command(subcommand)]
     Mcp(mcp::Mcp),
+    /// Ask a running service whether a call may run.
+    #[command(subcommand)]
+    Gate(gate::Gate),
     /// Print the version.
     Version,
     /// The guard of one shell command; only the service starts it.
@@ -141,6 +145,7 @@ pub fn run_with(
         Command::Health(common) => health(&common, environment),
         Command::Notify { name, common } => notify(&name, &common, environment),
         Command::Mcp(command) => mcp::run(&command, environment),
+        Command::Gate(command) => gate::run(command, environment),
         Command::Guard => app::guard(),
         Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
     }
@@ -240,8 +245,12 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
 fn check(common: &Common, environment: &Environment) -> u8 {
     match load_aloud(common, environment) {
         Ok(config) => {
+            let gates = match config.gates.len() {
+                0 => String::new(),
+                count => format!(" gates: {count},"),
+            };
             let mut lines = vec![format!(
-                "The configuration is valid. Agents: {}, tools: {}, rules: {}.",
+                "The configuration is valid. Agents: {},{gates} tools: {}, rules: {}.",
                 config.agents.len(),
                 config.tools.len(),
                 config.policy.len()

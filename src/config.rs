@@ -24,6 +24,7 @@ use sections::{each, list, section};
 use tree::{Kind, Node, Origin};
 
 pub(crate) mod check;
+pub(crate) mod check_gates;
 pub(crate) mod check_links;
 pub(crate) mod check_notify;
 pub(crate) mod check_parts;
@@ -101,6 +102,8 @@ pub struct Config {
     /// The tools, those of the MCP servers included.
     pub tools: BTreeMap<String, catalog::Settings>,
     pub agents: BTreeMap<String, agent::Settings>,
+    /// The gates, at which agents that run elsewhere propose calls.
+    pub gates: BTreeMap<String, agent::Gate>,
     /// The agent for tasks that name none.
     pub default_agent: String,
     /// The rules, in order.
@@ -145,7 +148,7 @@ impl Config {
 
 /// Top-level keys. Each section is read separately, so that a mistake in it hides no mistakes of
 /// other sections.
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 14] = [
     "server",
     "database",
     "auth",
@@ -156,6 +159,7 @@ const SECTIONS: [&str; 13] = [
     "mcp_lock",
     "tools",
     "agents",
+    "gates",
     "default_agent",
     "policy",
     "notify",
@@ -202,6 +206,7 @@ pub fn load(
     warnings::read(&config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
+    check_gates::credentials(&config, &mut mistakes);
     let mut found = Mistakes::default();
     rooms(&config, &mut found);
     report::merge(&root, &mut mistakes, found);
@@ -292,6 +297,7 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         mcp: each(root, "mcp", mistakes),
         tools: each(root, "tools", mistakes),
         agents: each(root, "agents", mistakes),
+        gates: each(root, "gates", mistakes),
         default_agent: section(root, "default_agent", mistakes),
         policy: list(root, &["policy"], mistakes),
         notify: {

@@ -13,12 +13,14 @@
 //! | [`engine`] | drives tasks |
 //! | [`notify`] | sends messages about what was committed |
 //! | [`http`] | the HTTP server, the only room that speaks HTTP |
+//! | [`asker`] | the client of a gate, for hooks and scripts |
 //!
 //! Further rooms: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
 //! [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;
 pub mod app;
+pub mod asker;
 pub mod cli;
 pub mod config;
 pub mod engine;

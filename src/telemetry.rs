@@ -16,6 +16,9 @@
 //! | `unreachable` | `entry` | `holdpoint_requests_unreachable_total` |
 //! | `mcp_server_up` | `server`, `change` (1 or 0) | `holdpoint_mcp_server_up` |
 //! | `mcp_catalogue_changed` | `server`, `change` (the number of tools) | `holdpoint_mcp_catalogue_changed` |
+//! | `gate_call` | `gate`, `decision` | `holdpoint_gate_calls_total` |
+//! | `gate_ask` | `gate`, `door`, `seconds` | `holdpoint_gate_ask_seconds` |
+//! | `gate_waiting` | `change` (1 or -1) | `holdpoint_gate_waiting` |
 //! | `delivery_lag` | `entry`, `seconds` (since the commit) | `holdpoint_delivery_lag_seconds` |
 //!
 //! ```
@@ -27,6 +30,7 @@
 
 mod backlog;
 mod deliveries;
+mod gates;
 pub(crate) mod gauges;
 mod observation;
 mod requests;
@@ -45,6 +49,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 pub use backlog::Backlog;
 use deliveries::Deliveries;
+use gates::Gates;
 use observation::Observation;
 use requests::Requests;
 
@@ -153,6 +158,7 @@ struct Instruments {
     streams: IntGauge,
     batch: Histogram,
     deliveries: Deliveries,
+    gates: Gates,
     mcp_up: IntGaugeVec,
     mcp_changed: IntGaugeVec,
 }
@@ -217,6 +223,9 @@ impl Metrics {
             "commit_batch" => all.batch.observe(seen.size),
             "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
             "unreachable" => all.deliveries.unreachable(&seen.entry),
+            "gate_call" => all.gates.answered(seen),
+            "gate_ask" => all.gates.asked(seen),
+            "gate_waiting" => all.gates.waiting.add(seen.change),
             "mcp_server_up" => show(&all.mcp_up, seen),
             "mcp_catalogue_changed" => show(&all.mcp_changed, seen),
             "delivery_lag" => all.deliveries.sent(&seen.entry, seconds),
@@ -323,6 +332,7 @@ impl Instruments {
             streams,
             batch,
             deliveries: Deliveries::new(&build)?,
+            gates: Gates::new(&build)?,
             mcp_up: build.gauge(
                 "holdpoint_mcp_server_up",
                 "Whether the MCP server could be reached when it was last needed.",

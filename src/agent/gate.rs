@@ -16,7 +16,7 @@ const LONGEST_HOLD: Duration = Duration::from_mins(5);
 /// The most calls of a user that may be pending.
 const MOST_OPEN: u32 = 1000;
 
-/// A gate, as the configuration has it.
+/// A gate. Agents that run elsewhere propose calls at it, as callers of the API.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gate {
@@ -105,7 +105,7 @@ impl Gate {
 }
 
 /// The judgement of a call whose tool the gate does not list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherTools {
     /// The call is invalid.
@@ -127,7 +127,7 @@ pub enum Report {
 }
 
 /// The calls that the journal keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// Every call.
@@ -166,7 +166,7 @@ impl Default for ExtAuthz {
 
 /// The part of a gate that counts as of the stored definition: a call keeps the terms that it was
 /// made under until it starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Pinned {
     #[serde(with = "duration_text")]

@@ -180,6 +180,11 @@ impl Agents {
         self.by_name.values().filter(|agent| agent.gate.is_none())
     }
 
+    /// All agents and gates, by name: everything that a task can be pinned to.
+    pub fn definitions(&self) -> impl Iterator<Item = &Arc<Agent>> {
+        self.by_name.values()
+    }
+
     /// All gates, by name.
     pub fn gates(&self) -> impl Iterator<Item = (&Arc<Agent>, &Gate)> {
         let gates = self.by_name.values();

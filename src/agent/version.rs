@@ -142,8 +142,9 @@ struct Kept {
 struct Own {
     #[serde(default)]
     description: String,
+    /// Of every agent that is no gate.
     #[serde(default)]
-    model: String,
+    model: Option<String>,
     #[serde(default)]
     instructions: String,
     #[serde(default)]
@@ -188,6 +189,9 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         mut tools,
         sub_agents,
     } = kept;
+    if agent.gate.is_none() && agent.model.is_none() {
+        return Err(Unreadable::Damaged);
+    }
     let offer = |name: String| {
         // A name with a `${…}` may expand to another name now than when the definition was stored.
         let told = tools
@@ -218,7 +222,7 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
     Ok(Agent {
         name,
         description: agent.description,
-        model: agent.model,
+        model: agent.model.unwrap_or_default(),
         instructions: agent.instructions,
         tools: offers,
         version: digest(definition),

@@ -50,7 +50,7 @@ pub(super) async fn open(
     }
 }
 
-/// Stores the agents' definitions, waiting if the database has become unavailable since it was
+/// Stores the definitions of agents and gates, waiting if the database has become unavailable since it was
 /// opened.
 pub(super) async fn keep_definitions(
     store: &Store,
@@ -58,7 +58,7 @@ pub(super) async fn keep_definitions(
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let since = clock.uptime();
-    for agent in agents.all() {
+    for agent in agents.definitions() {
         while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
             if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE
             {
@@ -101,6 +101,30 @@ mod tests {
         async fn sleep(&self, time: Duration) {
             *self.0.lock().unwrap() += time;
         }
+    }
+
+    #[tokio::test]
+    async fn definition_of_every_agent_and_gate_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("h.db");
+        let flags = Flags {
+            listen: None,
+            database_url: Some(format!("sqlite://{}", file.display())),
+        };
+        let (config, _) =
+            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = open(&config, &clock, DatabaseOptions::default())
+            .await
+            .unwrap();
+        let agents = config.agents();
+        keep_definitions(&store, &agents, &clock).await.unwrap();
+        for name in ["demo", "refunds"] {
+            let agent = agents.get(name).unwrap();
+            let stored = store.agent_definition(&agent.version).await.unwrap();
+            assert_eq!(stored.as_ref(), Some(&agent.definition), "{name}");
+        }
+        store.close().await;
     }
 
     #[tokio::test]

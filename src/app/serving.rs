@@ -11,11 +11,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::REST;
+use crate::agent::Agents;
 use crate::config::Config;
+use crate::http::grpc;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, Share};
 use crate::http::server::serve::Server;
 use crate::world::{Clock, SystemClock};
+
+/// The most connections to the metrics' separate listener.
+const SCRAPERS: u32 = 16;
 
 /// Listens on an address; also returns the address actually bound.
 ///
@@ -75,13 +80,25 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     Ok(share)
 }
 
-/// A server with at most `most` connections.
-pub(super) fn server(router: Router, most: usize, clock: &Arc<dyn Clock>) -> Server {
+/// A server with at most `most` connections. HTTP/2 is served where gateways may ask a gate of
+/// `agents`: gRPC needs it, and nothing else does.
+pub(super) fn server(
+    router: Router,
+    most: u32,
+    agents: Option<&Agents>,
+    clock: &Arc<dyn Clock>,
+) -> Server {
     Server {
         router,
-        connections: Connections::new(most),
+        connections: Connections::new(most as usize),
         clock: Arc::clone(clock),
+        http2: agents.is_some_and(grpc::is_open),
     }
+}
+
+/// The server of the metrics' own address.
+pub(super) fn scraped(router: Router, clock: &Arc<dyn Clock>) -> Server {
+    server(router, SCRAPERS, None, clock)
 }
 
 /// Serves until `closed` is cancelled; open connections then have half of [`REST`] to end.

@@ -1,6 +1,6 @@
 //! Finds mistakes in `server`, `database`, `secrets`, `credentials`, `models` and `default_agent`,
-//! and calls the other checks. `check_parts.rs` checks tools and agents, `check_rules.rs` rules,
-//! `check_people.rs` people.
+//! and calls the other checks. `check_parts.rs` checks tools and agents, `check_gates.rs` gates,
+//! `check_rules.rs` rules, `check_people.rs` people.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use url::Url;
 
 use super::tree::{Kind, Node};
 use super::{
-    Config, check_links, check_notify, check_parts, check_people, check_reach, check_rules,
+    Config, check_gates, check_links, check_notify, check_parts, check_people, check_reach,
+    check_rules,
 };
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
@@ -27,6 +28,7 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     models(config, root, mistakes);
     check_parts::tools(config, root, mistakes);
     check_parts::agents(config, root, mistakes);
+    check_gates::all(config, root, mistakes);
     check_rules::rules(config, root, mistakes);
     check_people::all(config, root, mistakes);
     check_notify::all(config, root, mistakes);
@@ -98,6 +100,7 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
         ("max_running", server.max_running),
         ("max_streams", server.max_streams),
         ("max_streams_per_caller", server.max_streams_per_caller),
+        ("max_waiting", server.max_waiting),
     ];
     for (key, count) in counts {
         at_least_one(&["server", key], count, mistakes);
@@ -354,7 +357,12 @@ fn default_agent(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
             (None, _) => {}
         }
     } else if !config.agents.contains_key(&config.default_agent) {
-        let detail = format!("no agent is called `{}`", config.default_agent);
+        let name = &config.default_agent;
+        let detail = if config.gates.contains_key(name) {
+            format!("`{name}` is a gate: the default agent has a model")
+        } else {
+            format!("no agent is called `{name}`")
+        };
         mistakes.add(&["default_agent"], detail);
     }
 }

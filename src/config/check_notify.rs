@@ -88,12 +88,13 @@ impl<'c> Known<'c> {
         let names = names.chain(people.map(|person| (&person.user, &person.groups)));
         let groups = names.clone();
         let groups = groups.flat_map(|(_, groups)| groups.iter().map(String::as_str));
+        let agents = config.agents.keys().chain(config.gates.keys());
         let ids = config.auth.as_ref().map(|auth| auth.user_ids);
         let ids = ids.unwrap_or_default();
         let users = names.map(|(user, _)| ids.key(user).as_str().to_owned());
         Self {
             tenants,
-            agents: config.agents.keys().map(String::as_str).collect(),
+            agents: agents.map(String::as_str).collect(),
             groups: (!any).then(|| groups.collect()),
             users: (!any).then(|| users.collect()),
         }

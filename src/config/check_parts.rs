@@ -254,7 +254,12 @@ fn offered_names(
                 mistakes.add(&place, format!("no tool is called `{offered}`"));
             }
             "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
-                mistakes.add(&place, format!("no agent is called `{offered}`"));
+                let detail = if config.gates.contains_key(offered) {
+                    format!("`{offered}` is a gate: only callers of the API use it")
+                } else {
+                    format!("no agent is called `{offered}`")
+                };
+                mistakes.add(&place, detail);
             }
             _ => {}
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use globset::GlobBuilder;
 
 use super::Config;
+use super::check_parts::is_glob;
 use super::tree::{Node, Origin};
 use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
@@ -80,8 +81,20 @@ fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes
                 place.add(&["tools", &entry], detail, mistakes);
             }
             Some(found) if found.is_empty() && !is_human(pattern) => {
-                let detail = format!("`{pattern}` names no tool");
-                place.add(&["tools", &entry], detail, mistakes);
+                let at = ["policy", place.at.as_str(), "tools", &entry];
+                if !config.judges_other_tools() {
+                    mistakes.add(&at, format!("`{pattern}` names no tool"));
+                } else if is_glob(pattern) {
+                    let detail = format!(
+                        "`{pattern}` names no tool of this file, only others that are proposed at gates"
+                    );
+                    mistakes.warn(&at, detail);
+                } else {
+                    let detail = format!(
+                        "`{pattern}` names no tool, and matches no call: only a glob matches the other tools that are proposed at gates"
+                    );
+                    mistakes.warn(&at, detail);
+                }
             }
             Some(found) => matched.extend(found),
         }
@@ -151,7 +164,7 @@ fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
 
 /// The names in `callable` that a pattern matches; `None` if the pattern is invalid. `callable` is
 /// without the `request_…` tools: only an exact name matches a `request_…` tool, never a glob.
-fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
+pub(super) fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(
             callable

@@ -4,9 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::{Map, Value, json};
+
 use super::{Config, check_reach, interpolate};
+use crate::agent::gate::{OtherTools, Pinned};
 use crate::agent::version::{self, Fill, Written};
-use crate::agent::{self, Agent, Agents, Offer, SubAgent};
+use crate::agent::{self, Agent, Agents, Gate, Offer, SubAgent};
 use crate::mcp::Servers;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::Directory;
@@ -55,11 +58,9 @@ impl Config {
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
         let approvers = self.policy.iter().flat_map(|rule| &rule.approvers.users);
-        let users = self
-            .agents
-            .values()
-            .filter_map(|agent| agent.open_to.as_ref())
-            .flat_map(|to| &to.users);
+        let agents = self.agents.values().map(|agent| &agent.open_to);
+        let gates = self.gates.values().map(|gate| &gate.open_to);
+        let users = agents.chain(gates).flatten().flat_map(|to| &to.users);
         let accounts = Directory::new(auth.api_keys.iter().filter_map(ApiKey::account).collect());
         Some(
             accounts
@@ -68,6 +69,13 @@ impl Config {
                 .telling(auth.people())
                 .naming(approvers.chain(users).cloned().collect()),
         )
+    }
+
+    /// Whether rules judge calls of tools that the file does not know.
+    #[must_use]
+    pub fn judges_other_tools(&self) -> bool {
+        let mut gates = self.gates.values();
+        gates.any(|gate| gate.other_tools == OtherTools::Judge)
     }
 
     /// The sealer for credentials and links, with all readable keys; `None` if no key is readable.
@@ -83,14 +91,18 @@ impl Config {
         Some(Links::new(settings, self.sealer()?, public_url))
     }
 
+    /// The agents and the gates.
     #[must_use]
     pub fn agents(&self) -> Agents {
-        let agents = self
-            .agents
-            .iter()
-            .map(|(name, settings)| self.agent(name, settings))
-            .collect();
-        Agents::new(agents, &self.default_agent, self.fill())
+        let agents = self.agents.iter();
+        let agents = agents.map(|(name, settings)| self.agent(name, settings));
+        let gates = self.gates.iter();
+        let gates = gates.map(|(name, settings)| self.gate(name, settings));
+        Agents::new(
+            agents.chain(gates).collect(),
+            &self.default_agent,
+            self.fill(),
+        )
     }
 
     /// The function that expands a stored definition with the current variables and files. It
@@ -177,6 +189,39 @@ impl Config {
         }
     }
 
+    fn gate(&self, name: &str, settings: &Gate) -> Agent {
+        let tools = settings.tools.iter();
+        let (tools, written): (Vec<_>, Vec<_>) =
+            tools.filter_map(|tool| self.offered(tool)).unzip();
+        let definition = version::definition(name, &self.terms_of(name), written, []);
+        Agent {
+            name: name.to_owned(),
+            description: settings.description.clone(),
+            tools,
+            version: version::digest(&definition),
+            definition,
+            open_to: settings.open_to.clone(),
+            gate: Some(Box::new(settings.clone())),
+            ..Agent::default()
+        }
+    }
+
+    /// The unexpanded settings of a gate that belong to its definition. The terms of a call are
+    /// written out where the file leaves them to the defaults, so that a call keeps them.
+    fn terms_of(&self, gate: &str) -> Value {
+        let written = self.unexpanded(&["gates", gate]);
+        let member = |key: &&str| Some(((*key).to_owned(), written.get(*key)?.clone()));
+        let mut own: Map<String, Value> =
+            ["description", "tools"].iter().filter_map(member).collect();
+        let usual = serde_json::to_value(Pinned::from(&Gate::default())).unwrap_or_default();
+        let usual = usual.as_object().into_iter().flatten();
+        let terms: Map<String, Value> = usual
+            .map(|(key, usual)| (key.clone(), written.get(key).unwrap_or(usual).clone()))
+            .collect();
+        own.insert("gate".to_owned(), json!(terms));
+        Value::Object(own)
+    }
+
     /// The rules, in order. Without accounts all callers are one person, whose approval suffices.
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
@@ -246,7 +291,7 @@ fn bare(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
         description: String::new(),
-        parameters: serde_json::json!({ "type": "object" }),
+        parameters: json!({ "type": "object" }),
         effect: Effect::Once,
         kind,
         target: String::new(),

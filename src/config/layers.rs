@@ -11,11 +11,19 @@ use crate::world::Mistakes;
 /// The prefix of the service's own variables.
 const PREFIX: &str = "HOLDPOINT_";
 
-/// Variables that are read but override no key.
-const READ: &[&str] = if cfg!(any(debug_assertions, feature = "failpoints")) {
-    &["HOLDPOINT_CONFIG", "HOLDPOINT_FAILPOINTS"]
+/// Variables that are read but override no key; the commands of `holdpoint gate` read the last four.
+const READ: &[&str] = &[
+    "HOLDPOINT_CONFIG",
+    "HOLDPOINT_URL",
+    "HOLDPOINT_KEY",
+    "HOLDPOINT_GATE",
+    "HOLDPOINT_WAIT",
+];
+/// A variable that only builds with failpoints read.
+const FAILPOINTS: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
+    Some("HOLDPOINT_FAILPOINTS")
 } else {
-    &["HOLDPOINT_CONFIG"]
+    None
 };
 
 /// The flags that set a key.
@@ -41,7 +49,10 @@ pub fn put_variables(
     for (name, value) in environment.variables() {
         if let Some((depth, _)) = path_of(name) {
             overrides.insert((depth, name), value);
-        } else if name.to_ascii_uppercase().starts_with(PREFIX) && !READ.contains(&name) {
+        } else if name.to_ascii_uppercase().starts_with(PREFIX)
+            && !READ.contains(&name)
+            && FAILPOINTS != Some(name)
+        {
             let detail = format!(
                 "this variable is ignored: one that overrides a key has two underscores, as in `{PREFIX}SERVER__LISTEN`"
             );
@@ -237,6 +248,10 @@ mod tests {
                 ("holdpoint_tools__lookup_order__http__timeout", "2s"),
                 ("HOLDPOINT_SERVER__PUBLICURL", "u"),
                 ("HOLDPOINT_CONFIG", "x.yaml"),
+                ("HOLDPOINT_URL", "http://h"),
+                ("HOLDPOINT_KEY", "k"),
+                ("HOLDPOINT_GATE", "g"),
+                ("HOLDPOINT_WAIT", "50s"),
                 ("HOLDPOINT_PORT", "1"),
                 ("HOLDPOINT___X", "1"),
                 ("OTHER__X", "1"),

@@ -178,6 +178,7 @@ fn is_free(
             config.tools.keys().map(String::as_str).collect::<Vec<_>>(),
         ),
         ("agents", config.agents.keys().map(String::as_str).collect()),
+        ("gates", config.gates.keys().map(String::as_str).collect()),
         ("agents.….human", human.collect()),
     ] {
         names.retain(|other| same(other));
@@ -356,48 +357,62 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
     }
 }
 
-/// Replaces the globs in the agents' `tools` by the names of the tools of MCP servers that they
-/// match. The first name takes the place of its glob and the others follow at the end, so that the
-/// other entries keep their places.
+/// Replaces the globs in the `tools` of agents and gates by the names of the tools of MCP servers
+/// that they match.
 fn expand_globs(
     config: &mut Config,
     exposed: &BTreeMap<String, (String, String)>,
     mistakes: &mut Mistakes,
 ) {
-    for (agent, settings) in &mut config.agents {
-        let mut further = Vec::new();
-        let mut changed = false;
-        for (index, entry) in settings.tools.iter_mut().enumerate() {
-            if !is_glob(entry) {
-                continue;
-            }
-            let matching = exposed
-                .keys()
-                .filter(|name| mcp::settings::globbed(entry, name));
-            let mut matching: Vec<_> = matching.cloned().collect();
-            if matching.is_empty() {
-                let place = ["agents", agent, "tools", &index.to_string()];
-                let detail = format!("`{entry}` matches no tool of an MCP server");
-                mistakes.add(&place, detail);
-                continue;
-            }
-            *entry = matching.remove(0);
-            further.append(&mut matching);
-            changed = true;
-        }
-        settings.tools.append(&mut further);
-        if !changed {
-            continue;
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        settings
-            .tools
-            .retain(|name| !exposed.contains_key(name) || seen.insert(name.clone()));
-        if let Some(written) = config
+    let agents = config.agents.iter_mut();
+    let agents = agents.map(|(name, agent)| (["agents", name, "tools"], &mut agent.tools));
+    let gates = config.gates.iter_mut();
+    let gates = gates.map(|(name, gate)| (["gates", name, "tools"], &mut gate.tools));
+    for (place, tools) in agents.chain(gates) {
+        let changed = expand(place, tools, exposed, mistakes);
+        let written = config
             .unexpanded
-            .pointer_mut(&format!("/agents/{agent}/tools"))
-        {
-            *written = json!(settings.tools);
+            .pointer_mut(&format!("/{}", place.join("/")));
+        if let Some(written) = written.filter(|_| changed) {
+            *written = json!(tools);
         }
     }
+}
+
+/// Replaces the globs in a list of tools; returns whether the list has changed. The first name takes
+/// the place of its glob and the others follow at the end, so that the other entries keep their
+/// places.
+fn expand(
+    place: [&str; 3],
+    tools: &mut Vec<String>,
+    exposed: &BTreeMap<String, (String, String)>,
+    mistakes: &mut Mistakes,
+) -> bool {
+    let mut further = Vec::new();
+    let mut changed = false;
+    for (index, entry) in tools.iter_mut().enumerate() {
+        if !is_glob(entry) {
+            continue;
+        }
+        let matching = exposed
+            .keys()
+            .filter(|name| mcp::settings::globbed(entry, name));
+        let mut matching: Vec<_> = matching.cloned().collect();
+        if matching.is_empty() {
+            let index = index.to_string();
+            let place = [&place[..], &[index.as_str()]].concat();
+            let detail = format!("`{entry}` matches no tool of an MCP server");
+            mistakes.add(&place, detail);
+            continue;
+        }
+        *entry = matching.remove(0);
+        further.append(&mut matching);
+        changed = true;
+    }
+    tools.append(&mut further);
+    if changed {
+        let mut seen = std::collections::BTreeSet::new();
+        tools.retain(|name| !exposed.contains_key(name) || seen.insert(name.clone()));
+    }
+    changed
 }

@@ -26,7 +26,14 @@ const NEEDED: [(&[&str], &[&str]); 14] = [
 
 /// Reports every required key that is missing or empty.
 pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
+    let has_gates = root
+        .get("gates")
+        .is_some_and(|gates| !gates.entries().is_empty());
     for (pattern, keys) in NEEDED {
+        // The agents that use a gate run elsewhere.
+        if pattern.is_empty() && has_gates {
+            continue;
+        }
         at(root, pattern, &mut Vec::new(), &mut |node, place| {
             if !matches!(node.kind, Kind::Map(_)) {
                 return;

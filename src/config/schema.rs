@@ -14,7 +14,7 @@ use crate::{agent, mcp, model, notify, people, secret, store};
 /// The configuration of Holdpoint.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(title = "holdpoint.yaml", extend("required" = ["models", "agents"]))]
+#[schemars(title = "holdpoint.yaml", extend("anyOf" = [{"required": ["models", "agents"]}, {"required": ["gates"]}]))]
 #[derive(Default)]
 struct File {
     /// The addresses and the capacity of the service.
@@ -39,6 +39,8 @@ struct File {
     tools: BTreeMap<String, catalog::Settings>,
     /// The agents, by name.
     agents: BTreeMap<String, agent::Settings>,
+    /// The gates, by name: agents that run elsewhere propose calls here.
+    gates: BTreeMap<String, agent::Gate>,
     /// The agent of a task that names none. Required if there are several agents.
     default_agent: Option<String>,
     /// The rules, in the order in which they are tried.
@@ -89,7 +91,10 @@ mod tests {
     #[test]
     fn schema_describes_every_key_and_has_the_defaults() {
         let schema = schema();
-        assert_eq!(schema["required"], serde_json::json!(["models", "agents"]));
+        assert_eq!(
+            schema["anyOf"],
+            serde_json::json!([{"required": ["models", "agents"]}, {"required": ["gates"]}])
+        );
         let server = &schema["$defs"]["Server"]["properties"];
         assert_eq!(server["wait"]["default"], "10s", "{server}");
         assert_eq!(server["listen"]["default"], "127.0.0.1:8080");

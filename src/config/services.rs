@@ -110,7 +110,7 @@ impl Config {
     }
 
     /// The texts of a tool that may refer to a credential.
-    fn texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
+    pub(super) fn texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
         let server = tool.mcp.as_ref().and_then(|mcp| self.mcp.get(&mcp.server));
         let headers = tool.http.iter().map(|http| &http.headers);
         let headers = headers.chain(server.map(|server| &server.headers));

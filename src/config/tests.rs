@@ -9,6 +9,7 @@ use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
 
+mod gates;
 mod mcp;
 mod reach;
 mod secrets;
@@ -23,6 +24,7 @@ server:
   wait: 10s                              # how long a POST waits unless it says so (300s at most)
   max_running: 64                        # tasks that run at once in this process; more wait in the database, fairly by tenant
   max_streams: 1000                      # and max_streams_per_caller: 20, stream_life: 1h
+  max_waiting: 1000                      # gate asks that wait at once in this process
 database:
   url: sqlite://holdpoint.db             # the embedded default; postgres://user@host/db in production
   max_connections: 32                    # and acquire_timeout: 5s, statement_timeout: 10s

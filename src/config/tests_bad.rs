@@ -20,7 +20,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "serverr: {}\n",
         &[
-            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `mcp`, `mcp_lock`, `tools`, `agents`, `default_agent`, `policy`, `notify`",
+            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `mcp`, `mcp_lock`, `tools`, `agents`, `gates`, `default_agent`, `policy`, `notify`",
         ],
     ),
     (
@@ -169,7 +169,7 @@ const BAD: &[(&str, &[&str])] = &[
             "3:23: auth.api_keys[0].user: a user is 1 to 128 visible characters without blanks",
             "3:61: auth.api_keys[1]: this key is used twice: each user has a key of their own",
             "3:108: auth.api_keys[1].groups[0]: a group is 1 to 128 visible characters without commas",
-            "3:122: auth.api_keys[1].may[0]: expected one of `create`, `read`, `decide`",
+            "3:122: auth.api_keys[1].may[0]: expected one of `create`, `read`, `decide`, `gate`",
         ],
     ),
     (

@@ -73,7 +73,10 @@ pub(crate) fn walk<'n>(
 pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     match place.as_slice() {
-        ["server" | "default_agent" | "agents" | "mcp_lock", ..]
+        [
+            "server" | "default_agent" | "agents" | "gates" | "mcp_lock",
+            ..,
+        ]
         | ["auth", "people", ..]
         | ["notify", "links", ..] => true,
         ["credentials", _, key] => *key == "description",

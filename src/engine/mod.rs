@@ -3,6 +3,7 @@
 
 mod commands;
 mod driver;
+pub mod gate;
 mod recovery;
 mod runtime;
 mod session;
@@ -21,6 +22,7 @@ pub use self::commands::{
     Accepted, CallReply, ConflictCode, DecisionBody, DecisionInput, FieldError, Key, MessageInput,
     Refusal, TaskInput, Written,
 };
+use self::gate::Askers;
 use self::runtime::Locked;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
@@ -107,6 +109,7 @@ pub struct Engine {
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
+    askers: Askers,
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
@@ -150,6 +153,7 @@ impl Engine {
             leases: Arc::default(),
             in_flight_calls: Arc::default(),
             in_flight_model_calls: Arc::default(),
+            askers: Askers::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
             alone: Arc::new(Alone::new(Arc::clone(&room))),
@@ -157,6 +161,12 @@ impl Engine {
             stop: CancellationToken::new(),
             killed: CancellationToken::new(),
         })
+    }
+
+    /// The agents and gates of the current configuration.
+    #[must_use]
+    pub fn agents(&self) -> &Agents {
+        &self.agents
     }
 
     /// Shuts down: no new effect begins, and drivers get `time` to end their calls. Tasks that do

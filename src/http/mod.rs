@@ -7,6 +7,7 @@
 
 pub(crate) mod api;
 pub(crate) mod events;
+pub(crate) mod grpc;
 pub mod openapi;
 pub(crate) mod pages;
 pub(crate) mod server;
@@ -27,7 +28,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use self::api::{agents, deliveries, docs, grants, health, me, problems, requests, tasks};
+pub(crate) use self::api::health::Metrics as RenderMetrics;
+use self::api::{
+    agents, deliveries, docs, gate, grants, health, mcp, me, problems, requests, tasks,
+};
 use self::pages::follow;
 use self::pages::inbox::script;
 use self::server::edge;
@@ -88,6 +92,7 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
             "/docs/{*name}",
             guarded(http, &docs::ASSETS, get(docs::get_docs_asset)),
         );
+    let router = grpc::add_routes(router, |op, methods| guarded(http, op, methods), http);
     wrapped(router, http.clone())
 }
 
@@ -144,6 +149,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         ),
         (&agents::OP, routes!(agents::list_agents)),
         (&me::OP, routes!(me::get_me)),
+        (&mcp::OP, routes!(mcp::post_mcp_message)),
         (&requests::show::OP, routes!(requests::show::get_request)),
         (
             &requests::decide::OP,
@@ -158,17 +164,22 @@ pub(crate) fn operations() -> Vec<Operation> {
             routes!(requests::reject::reject_request),
         ),
     ];
-    let service = [
+    api.into_iter()
+        .chain(gate::operations())
+        .chain(grants::operations())
+        .chain(pages::operations())
+        .chain(service_operations())
+        .collect()
+}
+
+/// The operations that need no key.
+fn service_operations() -> Vec<Operation> {
+    vec![
         (&docs::OPENAPI, routes!(docs::get_openapi)),
         (&docs::DOCS, routes!(docs::get_docs)),
         (&problems::OP, routes!(problems::get_problem_page)),
         (&health::HEALTHZ, routes!(health::get_health)),
         (&health::READYZ, routes!(health::get_readiness)),
         (&health::METRICS, routes!(health::get_metrics)),
-    ];
-    api.into_iter()
-        .chain(grants::operations())
-        .chain(pages::operations())
-        .chain(service)
-        .collect()
+    ]
 }

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub max_streams: u32,
     /// The most event streams of one caller.
     pub max_streams_per_caller: u32,
+    /// The most asks at gates that wait at once in this process.
+    pub max_waiting: u32,
     /// How long an event stream lives before it ends and the client reconnects.
     pub stream_life: Duration,
     /// Whether the service runs without accounts.

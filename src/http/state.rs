@@ -1,5 +1,6 @@
 //! The state that every operation shares.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +9,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Settings;
 use super::api::agents::AgentCard;
+use super::api::gate::waiting::Waiting;
 use super::api::health;
+use super::api::mcp::tools::ToolDefinition;
 use super::events::inbox::tail::InboxTails;
 use super::events::stream_limiter::StreamLimiter;
 use super::events::tail::Tails;
@@ -25,6 +28,10 @@ pub(crate) struct Http {
     pub store: Store,
     /// The agents that `GET /v1/agents` shows.
     pub agents: Vec<AgentCard>,
+    /// The tools of each gate that its MCP clients see.
+    pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
+    /// The asks at gates that wait.
+    pub waiting: Waiting,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
     /// Only for display and timeouts: the database's clock decides deadlines.

@@ -96,6 +96,8 @@ pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
         engine,
         store,
         agents: Vec::new(),
+        gate_tools: std::collections::BTreeMap::new(),
+        waiting: crate::http::api::gate::waiting::Waiting::default(),
         authenticator: Arc::new(OneKey),
         ids: Arc::new(RandomIds),
         clock: Arc::new(SystemClock),
@@ -378,7 +380,7 @@ async fn me_returns_the_caller() {
     assert_eq!(
         answer.json(),
         serde_json::json!({"user_id": "alice", "tenant": "acme", "groups": ["support"], "via": null, "admin": false,
-            "may": ["create", "read", "decide"]})
+            "may": ["create", "read", "decide", "gate"], "gates": []})
     );
     assert_eq!(answer.status, StatusCode::OK.as_u16());
 }

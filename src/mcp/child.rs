@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{LONGEST, REPLIES};
-use super::wire::{Answer, Message, is_list_change, reply};
+use super::wire::{Answer, Message, is_list_change, raw_result, reply};
 use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, Line, Order, written};
 use crate::tool::shell::{Guard, end_orphans};
@@ -42,11 +42,14 @@ pub(super) struct Child {
     shared: Arc<Shared>,
 }
 
+/// The requests that wait for their answers, by their ids.
+type Waiting = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
+
 /// The parts that the reader of the child's output uses, too.
 #[derive(Debug)]
 struct Shared {
     /// The requests that wait, by their ids, each of which is used once.
-    waiting: Mutex<BTreeMap<String, oneshot::Sender<Answer>>>,
+    waiting: Mutex<Waiting>,
     used: Mutex<Instant>,
     /// Canceled once nothing more comes from the child.
     ended: CancellationToken,
@@ -62,7 +65,9 @@ struct Shared {
 /// A request that waits for its answer. It is forgotten when dropped.
 pub(super) struct Pending {
     id: String,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<(Answer, Option<String>)>,
+    /// The text of the result, to the byte, once the answer came.
+    pub(super) raw: Option<String>,
     shared: Arc<Shared>,
 }
 
@@ -131,6 +136,7 @@ impl Child {
         Pending {
             id: id.to_owned(),
             answer,
+            raw: None,
             shared: Arc::clone(&self.shared),
         }
     }
@@ -215,11 +221,13 @@ impl Child {
 impl Pending {
     /// The answer; `None` if the child ended without it.
     pub(super) async fn answer(&mut self) -> Option<Answer> {
-        tokio::select! {
+        let (answer, raw) = tokio::select! {
             biased;
             answer = &mut self.answer => answer.ok(),
             () = self.shared.ended.cancelled() => self.answer.try_recv().ok(),
-        }
+        }?;
+        self.raw = raw;
+        Some(answer)
     }
 }
 
@@ -230,7 +238,7 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, oneshot::Sender<Answer>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,7 +258,7 @@ impl Shared {
                 // A late answer finds no request and is dropped.
                 let waiting = self.lock().remove(&id);
                 if let Some(waiting) = waiting {
-                    let _ = waiting.send(answer);
+                    let _ = waiting.send((answer, raw_result(line)));
                 }
             }
             Some(Message::Request(id, method)) => {
@@ -303,6 +311,8 @@ async fn read_all(
         shared.take(&line);
     }
     shared.ended.cancel();
+    // The next child may have other tools.
+    shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // A guard that ended by itself has ended its group.
     if !process.wait().await.is_ok_and(|status| status.success()) {

@@ -6,21 +6,25 @@ use std::time::Duration;
 
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::elicitation::{self, note};
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
-use super::wire::{Request, Revision};
+use super::wire::{Answer, Request, Revision};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
-use crate::tool::{LateSlot, SendPermit, ToolAnswer};
+use crate::tool::{LateSlot, RawSlot, SendPermit, ToolAnswer};
 use crate::world::Clock;
 
+/// How long a server may take to list its tools.
+pub(super) const LISTING: Duration = Duration::from_secs(20);
+/// Why the tools of a server that takes longer are not known.
+pub(super) const SLOW: &str = "it did not list its tools in time";
 /// How often a call is repeated for a server that only keeps state.
 const LEGS: u32 = 100;
 /// The pauses before such repetitions: the first, and the longest.
@@ -60,6 +64,8 @@ pub(crate) struct Call<'c> {
     pub(crate) resume: Option<Resume>,
     /// For the answer, if it may still come after the timeout.
     pub(crate) late: &'c LateSlot,
+    /// For the result as the server wrote it.
+    pub(crate) raw: &'c RawSlot,
 }
 
 /// The outcome of an attempt, in redacted text.
@@ -109,6 +115,14 @@ impl Call<'_> {
             (0, 0) => self.id.to_string(),
             (0, _) => format!("{}.{leg}", self.id),
             _ => format!("{}-{round}.{leg}", self.id),
+        }
+    }
+
+    /// Keeps a complete result as the server wrote it, unless it holds a secret.
+    pub(super) fn keep(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
+        let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds(raw));
+        if let Some(raw) = raw {
+            self.raw.put(raw);
         }
     }
 
@@ -182,6 +196,7 @@ impl Client {
                 name,
                 (command, working_dir, environment),
                 hint,
+                timeout,
                 changes.clone(),
                 log,
             )),
@@ -200,7 +215,10 @@ impl Client {
     /// [`Failure`].
     pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
         match &self.link {
-            Link::Http(http) => http.list(headers).await,
+            Link::Http(http) => {
+                let listed = tokio::time::timeout(LISTING, http.list(headers)).await;
+                listed.unwrap_or_else(|_| Err(Failure(SLOW.to_owned())))
+            }
             Link::Stdio(stdio) => stdio.list().await,
         }
     }
@@ -257,6 +275,14 @@ impl Client {
         Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
     }
 
+    /// The slots of the calls of a child process; `None` for a server over HTTP.
+    pub(crate) fn slots(&self) -> Option<Arc<Semaphore>> {
+        match &self.link {
+            Link::Http(_) => None,
+            Link::Stdio(stdio) => Some(Arc::clone(&stdio.slots)),
+        }
+    }
+
     /// Counts a failure to list the tools of a server over HTTP. A child process counts its starts.
     pub(crate) fn observe_failure(&self, server: &str) {
         if matches!(self.link, Link::Http(_)) {
@@ -274,10 +300,10 @@ impl Client {
         self.changes.subscribe()
     }
 
-    /// Ends the child process or the sessions.
-    pub(crate) async fn close(&self) {
+    /// Ends the child process or the sessions; `headers` are the operator's.
+    pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.link {
-            Link::Http(http) => http.close().await,
+            Link::Http(http) => http.close(headers).await,
             Link::Stdio(stdio) => stdio.close().await,
         }
     }

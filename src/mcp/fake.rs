@@ -20,7 +20,7 @@ use crate::secret::{Redactor, Secret};
 use crate::task::id::CallId;
 use crate::task::time::Time;
 use crate::tool::headers::Headers;
-use crate::tool::{LateSlot, SendPermit};
+use crate::tool::{LateSlot, RawSlot, SendPermit};
 use crate::world::Clock;
 
 /// Shared by all tests: reading the machine's certificates is slow.
@@ -247,6 +247,7 @@ pub(super) struct Asking {
     pub(super) redactor: Redactor,
     pub(super) id: u128,
     pub(super) late: LateSlot,
+    pub(super) raw: RawSlot,
 }
 
 impl Default for Asking {
@@ -259,6 +260,7 @@ impl Default for Asking {
             redactor: Redactor::default(),
             id: 2,
             late: LateSlot::default(),
+            raw: RawSlot::default(),
         }
     }
 }
@@ -276,6 +278,7 @@ impl Asking {
             redactor: &self.redactor,
             resume: None,
             late: &self.late,
+            raw: &self.raw,
         }
     }
 }

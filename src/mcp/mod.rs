@@ -13,6 +13,7 @@ pub mod lock;
 mod oauth;
 mod param_headers;
 mod reader;
+mod refusal;
 mod review;
 pub mod settings;
 mod stdio;

@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::wire::{Answer, Message, is_list_change};
+use super::wire::{Answer, Message, is_list_change, raw_result};
 use crate::net::Sink;
 use crate::net::sse::Decoder;
 
@@ -21,6 +21,8 @@ pub(super) struct Reply {
     pub(super) session: Option<HeaderValue>,
     /// `None` if there is no answer in the protocol.
     pub(super) answer: Option<Answer>,
+    /// The text of the result, to the byte.
+    pub(super) raw: Option<String>,
     /// Whether the answer names our request, so that the server has read it.
     pub(super) is_named: bool,
 }
@@ -55,6 +57,7 @@ impl Reader {
                 status: StatusCode::OK,
                 session: None,
                 answer: None,
+                raw: None,
                 is_named: false,
             },
             body: Body::Over,
@@ -72,6 +75,7 @@ impl Reader {
             let unread = id.is_null() && matches!(answer, Answer::Error { .. });
             if id == self.id || unread {
                 self.reply.is_named = !unread;
+                self.reply.raw = raw_result(&text);
                 self.reply.answer = Some(answer);
             }
         }
@@ -83,6 +87,7 @@ impl Reader {
         match Message::read(text.as_bytes()) {
             Some(Message::Answer(id, answer)) if id == self.id => {
                 self.reply.answer = Some(answer);
+                self.reply.raw = raw_result(text.as_bytes());
                 self.reply.is_named = true;
                 false
             }

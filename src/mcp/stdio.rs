@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::child::Child;
-use super::client::{Call, Failure, Listing, Outcome};
+use super::client::{Call, Failure, LISTING, Listing, Outcome, SLOW};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
@@ -23,8 +23,9 @@ use crate::tool::shell::Guard;
 
 /// How long the answer to a call is waited for after the call's timeout.
 const LATE: Duration = Duration::from_mins(10);
-/// How long a server may take to begin, or to list a page of its tools.
-const WITHIN: Duration = Duration::from_secs(20);
+/// How long a server may take to begin, unless the timeout of its calls is longer: a program such as
+/// `npx` may download the server first.
+const STARTING: Duration = Duration::from_mins(1);
 /// The most calls at once.
 const CALLS: usize = 16;
 /// The longest pause before another start.
@@ -45,6 +46,10 @@ pub(super) type Command = (
 /// How long a server is waited for.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
+    /// How long a server may take to begin.
+    start: Duration,
+    /// How long a server that has begun may take to list its tools.
+    list: Duration,
     /// How long a server may be silent about a method that older servers do not know.
     probe: Duration,
     /// How long a server that did not answer a call may take to answer another request.
@@ -56,6 +61,8 @@ struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         Self {
+            start: STARTING,
+            list: LISTING,
             probe: Duration::from_secs(5),
             alive: Duration::from_secs(10),
             pause: Duration::from_secs(1),
@@ -73,7 +80,8 @@ pub(super) struct Stdio {
     patience: Patience,
     /// Held while a child starts.
     running: Mutex<Running>,
-    slots: Semaphore,
+    /// One for each call that may run; the callers take them.
+    pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Set if the lines of standard error are logged: their redactor.
@@ -101,6 +109,7 @@ impl Stdio {
         name: &str,
         command: Command,
         hint: Option<Revision>,
+        timeout: Duration,
         changes: watch::Sender<u64>,
         log: Option<Arc<Redactor>>,
     ) -> Self {
@@ -109,9 +118,12 @@ impl Stdio {
             command,
             guard: Guard::default(),
             hint,
-            patience: Patience::default(),
+            patience: Patience {
+                start: timeout.max(STARTING),
+                ..Patience::default()
+            },
             running: Mutex::default(),
-            slots: Semaphore::new(CALLS),
+            slots: Arc::new(Semaphore::new(CALLS)),
             ids: AtomicU64::new(0),
             changes,
             log,
@@ -120,13 +132,21 @@ impl Stdio {
 
     pub(super) async fn list(&self) -> Result<Listing, Failure> {
         let session = self.session().await.map_err(Failure)?;
+        let within = self.patience.list;
+        let listed = tokio::time::timeout(within, self.pages(session)).await;
+        listed
+            .unwrap_or_else(|_| Err(SLOW.to_owned()))
+            .map_err(Failure)
+    }
+
+    async fn pages(&self, session: Session) -> Result<Listing, String> {
         let mut pages = Pages::default();
         loop {
             let page = pages.id();
             let mut request = Request::new(&page, "tools/list");
             request.params.extend(pages.cursor());
-            let answer = self.ask(&session, request, WITHIN).await.map_err(Failure)?;
-            if !pages.add(answer).map_err(Failure)? {
+            let answer = self.ask(&session, request, self.patience.list).await?;
+            if !pages.add(answer)? {
                 return Ok(pages.listing(session.revision, session.server));
             }
         }
@@ -140,9 +160,6 @@ impl Stdio {
         within: Duration,
         leg: u32,
     ) -> Outcome {
-        let Ok(_slot) = self.slots.acquire().await else {
-            return Outcome::NotSent(ENDED.to_owned());
-        };
         let mut restarted = false;
         loop {
             let session = match self.session().await {
@@ -174,7 +191,10 @@ impl Stdio {
                 }
             }
             return match tokio::time::timeout_at(until, pending.answer()).await {
-                Ok(Some(answer)) => outcome(answer, call.redactor),
+                Ok(Some(answer)) => {
+                    call.keep(&answer, pending.raw.as_deref(), call.redactor);
+                    outcome(answer, call.redactor)
+                }
                 Ok(None) => Outcome::Unknown(LOST.to_owned()),
                 Err(_) => {
                     let redactor = call.redactor.clone();
@@ -300,24 +320,19 @@ impl Stdio {
     /// Finds out which revision the server speaks, and begins in the older ones.
     async fn begin(&self, of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = of(Revision::July2026);
-        if self.hint.is_none_or(Revision::is_stateless) {
-            let discovered = self
-                .ask(
-                    &newest,
-                    Request::new("", "server/discover"),
-                    self.patience.probe,
-                )
-                .await;
-            if let Ok(answer) = discovered
-                && is_stateless(&answer)
-            {
-                let server = server_info(&answer);
-                return Ok(Session { server, ..newest });
-            }
+        if self.hint.is_none_or(Revision::is_stateless)
+            && let Some(begun) = self.discover(&newest).await
+        {
+            return Ok(begun);
         }
         let older = of(Revision::November2025);
-        let answer = self.ask(&older, Request::initialize(""), WITHIN).await?;
-        let (revision, server) = initialized(answer)?;
+        let within = self.patience.start;
+        let answer = self.ask(&older, Request::initialize(""), within).await;
+        let (revision, server) = match answer.and_then(initialized) {
+            Ok(begun) => begun,
+            // A server that was silent may not have been up yet.
+            Err(why) => return self.discover(&newest).await.ok_or(why),
+        };
         let begun = Session {
             revision,
             server,
@@ -326,10 +341,20 @@ impl Stdio {
         let done = Request::notification("notifications/initialized").text(revision);
         let wrote = begun
             .child
-            .write(&done, Instant::now() + WITHIN, || true)
+            .write(&done, Instant::now() + within, || true)
             .await;
         wrote.map_err(|_| ENDED.to_owned())?;
         Ok(begun)
+    }
+
+    /// The session, if the server speaks the stateless revision.
+    async fn discover(&self, newest: &Session) -> Option<Session> {
+        let request = Request::new("", "server/discover");
+        let answer = self.ask(newest, request, self.patience.probe).await.ok()?;
+        is_stateless(&answer).then(|| Session {
+            server: server_info(&answer),
+            ..newest.clone()
+        })
     }
 
     /// Sends a request that may be repeated, under a fresh id.

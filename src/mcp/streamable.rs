@@ -7,20 +7,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
 use super::client::{Call, Failure, Listing, Outcome};
-use super::content::{NO_RESULT, outcome};
+use super::content::outcome;
 use super::listing::Pages;
 use super::oauth::{Tokens, bearer, hiding};
 use super::param_headers::{encoded, param_headers};
 use super::reader::{REPLIES, Reader, Reply};
+use super::refusal::{is_gateway, refusal, without_answer};
 use super::settings::OAuth;
 use super::wire::{
     Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
@@ -29,6 +30,7 @@ use crate::net::{self, Leave, Net, Sink as _};
 use crate::secret::Secret;
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
+use crate::tool::headers::key;
 
 /// How long a server may take to begin a conversation, or to list a page of its tools.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -36,7 +38,10 @@ const WITHIN: Duration = Duration::from_secs(20);
 const PROBE: Duration = Duration::from_secs(5);
 /// How long a server may take to receive the reply to a request of its own.
 const REPLYING: Duration = Duration::from_secs(5);
+/// How long the end of all sessions may take.
+const ENDING: Duration = Duration::from_secs(2);
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// One server.
 #[derive(Debug)]
@@ -157,6 +162,7 @@ impl Streamable {
             let redactor = hiding(call.redactor, talk.token.as_ref());
             return match reply.answer {
                 Some(answer @ Answer::Result(_)) if status.is_success() => {
+                    call.keep(&answer, reply.raw.as_deref(), &redactor);
                     outcome(answer, &redactor)
                 }
                 Some(answer @ Answer::Error { .. }) if !is_gateway(status) => {
@@ -167,31 +173,48 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions.
-    pub(super) async fn close(&self) {
-        let peers = std::mem::take(&mut *self.lock());
-        for peer in peers.into_values() {
-            let Some(session) = peer.session else {
-                continue;
-            };
-            let request = self.net.repeatable().delete(self.url.clone());
-            let _ = net::begun(request.header(SESSION, session), Duration::from_secs(1)).await;
+    /// Ends the sessions, with the operator's headers: a user's credential is not kept for that.
+    pub(super) async fn close(&self, operator: &HeaderMap) {
+        let peers = std::mem::take(&mut *self.lock()).into_values();
+        let sessions: Vec<_> = peers
+            .filter_map(|peer| Some((peer.revision, peer.session?)))
+            .collect();
+        if sessions.is_empty() {
+            return;
         }
+        let end = async {
+            let authorized = self.authorized(operator).await;
+            let headers = authorized.map_or_else(|_| operator.clone(), |(headers, _)| headers);
+            let ends = sessions.into_iter().map(|(revision, session)| {
+                let request = self.net.repeatable().delete(self.url.clone());
+                let request = request.headers(headers.clone()).header(SESSION, session);
+                let request = request.header(VERSION, revision.as_str());
+                net::begun(request, ENDING)
+            });
+            join_all(ends).await;
+        };
+        let _ = tokio::time::timeout(ENDING, end).await;
+    }
+
+    /// The operator's headers, with a token if there are client credentials.
+    async fn authorized(
+        &self,
+        operator: &HeaderMap,
+    ) -> Result<(HeaderMap, Option<Secret<String>>), Failure> {
+        let mut headers = operator.clone();
+        let Some(tokens) = &self.tokens else {
+            return Ok((headers, None));
+        };
+        let token = tokens.token(&self.net).await.map_err(Failure)?;
+        let value = bearer(&token).ok_or_else(|| Failure("its token fits no header".to_owned()))?;
+        headers.insert(AUTHORIZATION, value);
+        Ok((headers, Some(token)))
     }
 
     /// The conversation with the server, which begins if there is none, and the headers for its next
     /// request.
     async fn talk(&self, operator: &HeaderMap) -> Result<Talk, Failure> {
-        let mut headers = operator.clone();
-        let token = match &self.tokens {
-            Some(tokens) => Some(tokens.token(&self.net).await.map_err(Failure)?),
-            None => None,
-        };
-        if let Some(token) = &token {
-            let value =
-                bearer(token).ok_or_else(|| Failure("its token fits no header".to_owned()))?;
-            headers.insert(AUTHORIZATION, value);
-        }
+        let (headers, token) = self.authorized(operator).await?;
         let key = key(operator);
         let known = |this: &Self| this.lock().get(&key).cloned();
         let talk = |peer| Talk {
@@ -414,7 +437,7 @@ impl Streamable {
         let both = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, both);
         let revision = HeaderValue::from_static(talk.peer.revision.as_str());
-        headers.insert("mcp-protocol-version", revision);
+        headers.insert(VERSION, revision);
         if let Some(session) = &talk.peer.session {
             headers.insert(SESSION, session.clone());
         }
@@ -434,64 +457,6 @@ impl Peer {
             session: None,
             server: Value::Null,
         }
-    }
-}
-
-/// A digest of the headers that an operator and a user set.
-fn key(headers: &HeaderMap) -> [u8; 32] {
-    let mut pairs: Vec<(&str, &[u8])> = headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .collect();
-    pairs.sort_unstable();
-    let mut hash = Sha256::new();
-    for part in pairs
-        .iter()
-        .flat_map(|(name, value)| [name.as_bytes(), value])
-    {
-        hash.update(part.len().to_be_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
-}
-
-/// Whether a status may be a gateway's, which does not know what became of the request.
-fn is_gateway(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT
-    )
-}
-
-/// The outcome of a call whose answer is not one of the protocol.
-fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
-    let text = || format!("The call failed: {}.", refusal(status, headers));
-    if is_gateway(status) {
-        Outcome::Unknown(format!("a gateway answered {}", status.as_u16()))
-    } else if status.is_success() {
-        Outcome::Unknown(NO_RESULT.to_owned())
-    } else if status.is_server_error() {
-        Outcome::Suspect(text())
-    } else {
-        Outcome::Failed(text())
-    }
-}
-
-/// The reason why a request failed that was answered with this status.
-fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
-    let code = status.as_u16();
-    let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();
-    match (code, names.as_slice()) {
-        (401 | 403, []) => {
-            format!("the server answered {code}, and no header for it is configured")
-        }
-        (401 | 403, _) => format!(
-            "the server answered {code} to the headers {}",
-            names.join(", ")
-        ),
-        (300..=399, _) => format!("the server answered {code}, which is not followed"),
-        (200..=299, _) => NO_RESULT.to_owned(),
-        _ => format!("the server answered {code}"),
     }
 }
 

@@ -11,15 +11,17 @@ use futures_util::future::join_all;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 
 use super::client::{Call, Client, Listing, Outcome};
-use super::comparison::{Comparison, Need};
+use super::comparison::{Comparisons, Need};
 use super::lock::{Lock, LockedServer};
 use super::settings::{OnChange, Settings, Transport};
 use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::call_state::UNKNOWN;
+use crate::task::id::TaskId;
 use crate::task::request::sha256;
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
@@ -36,8 +38,20 @@ struct Server {
     client: Client,
     headers: Headers,
     locked: LockedServer,
-    comparison: Comparison,
+    comparisons: Comparisons,
     on_change: OnChange,
+}
+
+impl Server {
+    /// Whether the headers hold credentials of a task's user.
+    fn is_personal(&self) -> bool {
+        self.headers.needs().next().is_some()
+    }
+
+    /// The task whose credentials the server sees; `None` if it sees those of no user.
+    fn viewer(&self, task: TaskId) -> Option<TaskId> {
+        self.is_personal().then_some(task)
+    }
 }
 
 impl Servers {
@@ -74,7 +88,7 @@ impl Servers {
                 client,
                 headers,
                 locked,
-                comparison: Comparison::default(),
+                comparisons: Comparisons::default(),
                 on_change: settings.on_change,
             };
             Some((name.clone(), Arc::new(server)))
@@ -105,7 +119,8 @@ impl Servers {
 
     /// Ends the child processes, and the sessions with the other servers.
     pub async fn shut_down(&self) {
-        join_all(self.0.values().map(|server| server.client.close())).await;
+        let servers = self.0.values();
+        join_all(servers.map(|server| server.client.close(server.headers.fixed()))).await;
     }
 }
 
@@ -130,7 +145,7 @@ pub(crate) async fn list(
     all.extend(headers.clone());
     let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
     let listed = client.list(&all).await;
-    client.close().await;
+    client.close(&all).await;
     listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
 }
 
@@ -153,8 +168,13 @@ impl Tool for McpTool {
         true
     }
 
-    fn change(&self) -> Option<Change> {
-        let difference = self.server.comparison.difference(&self.tool)?;
+    fn slots(&self) -> Option<Arc<Semaphore>> {
+        self.server.client.slots()
+    }
+
+    fn change(&self, task: TaskId) -> Option<Change> {
+        let comparison = self.server.comparisons.of(self.server.viewer(task))?;
+        let difference = comparison.difference(&self.tool)?;
         let both = format!("{}{}", self.spec.definition, difference.digest);
         Some(Change {
             definition: sha256(&Sha256::digest(both)),
@@ -168,17 +188,25 @@ impl Tool for McpTool {
 
     fn is_stale(&self, start: Option<Start>) -> bool {
         let server = &self.server;
-        server.comparison.is_stale(self.need(start), &server.client)
+        if server.is_personal() {
+            // Only the task's credentials tell which comparison counts.
+            return true;
+        }
+        let comparison = server.comparisons.of(None);
+        comparison.is_none_or(|last| last.is_stale(self.need(start), &server.client))
     }
 
-    async fn prepare(&self, start: Option<Start>, credentials: &Credentials) -> Result<(), String> {
+    async fn prepare(
+        &self,
+        start: Option<Start>,
+        task: TaskId,
+        credentials: &Credentials,
+    ) -> Result<(), String> {
         let server = &self.server;
         let headers = server.headers.filled(credentials)?;
+        let comparison = server.comparisons.with(server.viewer(task), &headers);
         let (client, locked) = (&server.client, &server.locked);
-        let compared =
-            server
-                .comparison
-                .compare(self.need(start), &server.name, client, locked, &headers);
+        let compared = comparison.compare(self.need(start), &server.name, client, locked, &headers);
         let redactor = self.redactor.and(&credentials.redactor());
         compared
             .await
@@ -258,6 +286,7 @@ impl McpTool {
             redactor,
             resume: call.resume.clone(),
             late: &call.late,
+            raw: &call.raw,
         }
     }
 
@@ -275,3 +304,6 @@ fn failed(content: String) -> ToolAnswer {
         http_status: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,42 +4,10 @@
 use std::fmt::Write as _;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// A revision of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Revision {
-    /// 2025-06-18.
-    June2025,
-    /// 2025-11-25.
-    November2025,
-    /// 2026-07-28: stateless, without a handshake.
-    July2026,
-}
-
-impl Revision {
-    const ALL: [Self; 3] = [Self::June2025, Self::November2025, Self::July2026];
-
-    /// The revision with this name; `None` if it is not spoken here.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|revision| revision.as_str() == name)
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::June2025 => "2025-06-18",
-            Self::November2025 => "2025-11-25",
-            Self::July2026 => "2026-07-28",
-        }
-    }
-
-    /// Whether each request carries what the handshake agreed on in older revisions.
-    pub(crate) fn is_stateless(self) -> bool {
-        self == Self::July2026
-    }
-}
+pub(crate) use crate::task::mcp_revision::Revision;
 
 /// The client's account of itself.
 fn client_info() -> Value {
@@ -162,6 +130,15 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 }
 
 impl Answer {
+    /// Whether the answer is the whole result of a call.
+    pub(super) fn is_complete(&self) -> bool {
+        let Self::Result(result) = self else {
+            return false;
+        };
+        let kind = result.get("resultType").and_then(Value::as_str);
+        result.is_object() && kind.is_none_or(|kind| kind == "complete")
+    }
+
     /// Whether the answer proves that the request was not executed: by its code, or because the
     /// server knows no such session (-32001 of the official servers, with 404).
     pub(super) fn is_refusal(&self) -> bool {
@@ -187,6 +164,17 @@ impl Message {
             _ => None,
         }
     }
+}
+
+/// The text of the result in a message, to the byte.
+pub(super) fn raw_result(message: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Raw<'m> {
+        #[serde(borrow)]
+        result: Option<&'m RawValue>,
+    }
+    let raw: Raw<'_> = serde_json::from_slice(message).ok()?;
+    raw.result.map(|result| result.get().to_owned())
 }
 
 /// The reply to a request of a server. No capability is declared, so every request but a `ping` is

@@ -1,5 +1,5 @@
-//! Authorization: who may read a tree, who may give a task a command, who may decide a request, and
-//! whether an earlier approval still counts. Checks of a key's permissions alone are in `http`.
+//! Authorization: who may read a tree, give a task a command, propose calls at gates, decide a
+//! request, and whether an earlier approval still counts. Checks of a key's permissions alone are in `http`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -235,6 +235,30 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
     caller.tenant == tenant
         && ((caller.may.read && (caller.admin || caller.user_id.is(owner)))
             || ((caller.may.read || caller.may.decide) && involved))
+}
+
+/// Whether `caller` may propose calls at gates. A key that may decide may not: the agent that holds
+/// it could approve its own calls. The person may be the same, with two keys. Where there are no
+/// accounts, every caller may.
+///
+/// # Errors
+/// The reason for the refusal, in words for the caller.
+pub fn may_ask_at_gate(caller: &Caller) -> Result<(), &'static str> {
+    if caller.unaccounted {
+        return Ok(());
+    }
+    if !matches!(caller.door, Some(Door::Key | Door::Session)) {
+        return Err("A message proposes no calls at gates: that needs a key.");
+    }
+    if !caller.may.gate {
+        return Err("This key may not propose calls at gates: its `may` has no `gate`.");
+    }
+    if caller.may.decide {
+        return Err(
+            "An agent's key must not be able to approve its own calls: a key that proposes calls at gates has no `decide` in its `may`.",
+        );
+    }
+    Ok(())
 }
 
 /// The commands on an existing task.

@@ -41,6 +41,10 @@ pub struct Caller {
 
 /// The permissions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a word of `may` in the configuration"
+)]
 pub struct May {
     /// Every POST under `/v1`.
     pub create: bool,
@@ -48,6 +52,8 @@ pub struct May {
     pub read: bool,
     /// Every POST under `/resume`, and reading the requests that the user may decide.
     pub decide: bool,
+    /// Proposing calls at gates, looking at them and reporting their outcomes.
+    pub gate: bool,
 }
 
 impl May {
@@ -56,5 +62,6 @@ impl May {
         create: true,
         read: true,
         decide: true,
+        gate: true,
     };
 }

@@ -81,7 +81,8 @@ pub struct ApiKey {
     pub act_as: bool,
     /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
-    /// The permissions of the key.
+    /// The permissions of the key. `create` includes `gate`. A key that may `decide` is refused at
+    /// gates, so that no agent approves its own calls: an agent has a key of its own.
     pub may: Vec<Use>,
 }
 
@@ -95,7 +96,7 @@ impl Default for ApiKey {
             key_sha256: None,
             act_as: false,
             admin: false,
-            may: vec![Use::Create, Use::Read, Use::Decide],
+            may: vec![Use::Create, Use::Read, Use::Decide, Use::Gate],
         }
     }
 }
@@ -110,6 +111,8 @@ pub enum Use {
     Read,
     /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
+    /// Every operation at gates. `create` includes it; a key that may `decide` may not use it.
+    Gate,
 }
 
 impl ApiKey {
@@ -121,20 +124,27 @@ impl ApiKey {
             (None, Some(hex)) => parse_hex(hex.reveal())?,
             (_, _) => return None,
         };
-        let may = |permission: Use| self.may.contains(&permission);
         Some(Account {
             user: self.user.clone(),
             tenant: self.tenant.clone(),
             groups: self.groups.clone(),
             act_as: self.act_as,
             admin: self.admin,
-            may: May {
-                create: may(Use::Create),
-                read: may(Use::Read),
-                decide: may(Use::Decide),
-            },
+            may: self.permissions(),
             key_sha256,
         })
+    }
+
+    /// The permissions of the key. A key that may create tasks may also propose calls at gates.
+    #[must_use]
+    pub(crate) fn permissions(&self) -> May {
+        let may = |permission: Use| self.may.contains(&permission);
+        May {
+            create: may(Use::Create),
+            read: may(Use::Read),
+            decide: may(Use::Decide),
+            gate: may(Use::Gate) || may(Use::Create),
+        }
     }
 }
 

@@ -4,10 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use globset::{Glob, GlobMatcher};
-
 use super::cel::{self, Node};
 use super::check::{Findings, look};
+use super::covers::Tools;
 use super::remember::Offered;
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
@@ -48,43 +47,13 @@ pub(super) enum When {
     Refused,
 }
 
-#[derive(Debug, Default)]
-struct Tools {
-    names: Vec<String>,
-    globs: Vec<GlobMatcher>,
-}
-
-impl Tools {
-    /// Whether a name or a glob matches a tool. A `Human` tool is matched by its name, never by a
-    /// glob.
-    fn cover(&self, tool: &ToolSpec) -> bool {
-        self.names.contains(&tool.name)
-            || (!tool.kind.facts().asks_person
-                && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
-    }
-}
-
 impl Compiled {
-    /// Whether the rule applies to a tool. An `allow` never applies to a `Human` tool.
+    /// Whether the rule applies to a tool. An `allow` never applies to a `Human` tool. A `hold` and a
+    /// `deny` also apply to a tool of a name that they give and that no configured tool has.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
-        self.tools.cover(tool) && (!tool.kind.facts().asks_person || self.decide != Decide::Allow)
-    }
-}
-
-impl Rule {
-    /// The rule's names and globs, and the indexes of entries that are no valid glob.
-    fn compiled_tools(&self) -> (Tools, Vec<usize>) {
-        let (mut tools, mut broken) = (Tools::default(), Vec::new());
-        for (at, entry) in self.tools.iter().enumerate() {
-            if !entry.contains(['*', '?', '[', ']', '{', '}', '!', '\\']) {
-                tools.names.push(entry.clone());
-            } else if let Ok(glob) = Glob::new(entry) {
-                tools.globs.push(glob.compile_matcher());
-            } else {
-                broken.push(at);
-            }
-        }
-        (tools, broken)
+        let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
+        (named || self.tools.cover(tool))
+            && (!tool.kind.facts().asks_person || self.decide != Decide::Allow)
     }
 }
 
@@ -100,6 +69,17 @@ impl Policy {
     /// reports every mistake under `policy`, by the rule's index.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
+        Self::compiled(rules, tools, true, mistakes)
+    }
+
+    /// Compiles the rules where calls of further tools, which are not among these, are judged, too:
+    /// a rule that names no tool is no mistake. Only a glob matches the name of a further tool.
+    #[must_use]
+    pub fn beside_other_tools(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
+        Self::compiled(rules, tools, false, mistakes)
+    }
+
+    fn compiled(rules: &[Rule], tools: &[ToolSpec], all: bool, mistakes: &mut Mistakes) -> Self {
         let shapes: Vec<_> = tools
             .iter()
             .map(|tool| (tool.clone(), Shape::of_arguments(&tool.parameters)))
@@ -113,6 +93,9 @@ impl Policy {
                     rule.name
                 );
                 mistakes.warn(&["policy", &index, "name"], detail);
+            }
+            if all {
+                unknown_tools(rule, &index, tools, mistakes);
             }
             Compiled::new(rule, &index, &shapes, mistakes)
         });
@@ -159,14 +142,14 @@ impl Compiled {
     fn new(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) -> Self {
         let place = ["policy", index];
         rule.check(&place, mistakes);
-        let (covers, broken) = rule.compiled_tools();
+        let (mut covers, broken) = rule.compiled_tools();
         for at in broken {
             mistakes.add(
                 &["policy", index, "tools", &at.to_string()],
                 format!("rule `{}`: this is no glob", rule.name),
             );
         }
-        unknown_tools(rule, index, tools, mistakes);
+        covers.keep_known(tools.iter().map(|(tool, _)| tool));
         let covered: Vec<_> = tools
             .iter()
             .filter(|(tool, _)| covers.cover(tool))
@@ -210,14 +193,14 @@ impl Compiled {
 }
 
 /// Reports entries that match no tool: a `deny` with a misspelt name would otherwise deny nothing.
-fn unknown_tools(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) {
+fn unknown_tools(rule: &Rule, index: &str, tools: &[ToolSpec], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
         let alone = Rule {
             tools: vec![entry.clone()],
             ..rule.clone()
         };
         let (covers, broken) = alone.compiled_tools();
-        if broken.is_empty() && !tools.iter().any(|(tool, _)| covers.cover(tool)) {
+        if broken.is_empty() && !tools.iter().any(|tool| covers.cover(tool)) {
             let detail = format!("rule `{}`: `{entry}` names no tool", rule.name);
             mistakes.add(&["policy", index, "tools", &at.to_string()], detail);
         }

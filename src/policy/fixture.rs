@@ -98,21 +98,39 @@ pub(super) fn sound(rules: &[Rule]) -> Policy {
 
 /// Judges a call of the tool `name` along a path of agents.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
-    let tool = tools()
-        .into_iter()
-        .find(|tool| tool.name == name)
-        .expect("a known tool");
     let path: Vec<String> = path.iter().map(ToString::to_string).collect();
+    judge_case(policy, &known(name), args, &path, false)
+}
+
+/// Judges a call of a tool that is proposed at the gate `billing`.
+pub(super) fn judge_at_gate(policy: &Policy, tool: &ToolSpec, args: &Value) -> Judgement {
+    judge_case(policy, tool, args, &["billing".to_owned()], true)
+}
+
+/// The tool of this name.
+pub(super) fn known(name: &str) -> ToolSpec {
+    let mut tools = tools().into_iter();
+    tools.find(|tool| tool.name == name).expect("a known tool")
+}
+
+fn judge_case(
+    policy: &Policy,
+    tool: &ToolSpec,
+    args: &Value,
+    path: &[String],
+    at_gate: bool,
+) -> Judgement {
     policy.judge(&Case {
-        tool: &tool,
+        tool,
         args,
-        agent_path: &path,
+        agent_path: path,
         user: &"alice".into(),
         tenant: "acme",
         groups: &["support".to_owned(), "night".to_owned()],
         task_id: "0190-task",
         metadata: &json!({"tier": "gold", "limit": 50, "nested": {"deep": [1, 2]}}),
         session: "s-1",
+        at_gate,
     })
 }
 

@@ -7,7 +7,6 @@ use super::compile::{Compiled, Policy, When};
 use super::eval::{Fault, Fuel, Scope, test};
 use super::rules::Decide;
 use super::shape::Shape;
-use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 /// The maximum number of steps per judgement, over all rules and agents.
@@ -56,7 +55,7 @@ impl Policy {
                 fits,
             ));
         }
-        conclude(case.tool.kind, opinions)
+        conclude(case, opinions)
     }
 
     fn opinion(&self, scope: &Scope<'_>, fits: bool) -> Opinion {
@@ -140,14 +139,14 @@ fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
 
 /// Combines the opinions for the agents of the path, the root's first. The last opinion is for the
 /// agent that made the call; only for that agent does it matter that no rule matches.
-fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
+fn conclude(case: &Case<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let asking = opinions
         .pop()
         .unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
-    let facts = kind.facts();
+    let facts = case.tool.kind.facts();
     let allowed = match asking {
         Opinion::Rule(Decide::Allow, judgement) => Some(judgement),
-        Opinion::None if facts.without_rule == Verdict::Hold => {
+        Opinion::None if case.at_gate || facts.without_rule == Verdict::Hold => {
             opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
             None
         }

@@ -1,9 +1,10 @@
 //! Turns a tool call into a verdict: the first matching rule decides, a call without a matching
-//! rule gets the default of its tool's kind, and a rule that cannot be evaluated never allows.
+//! rule gets the default of its tool's kind (at a gate it is held), and a rule that cannot be evaluated never allows.
 
 mod cel;
 mod check;
 mod compile;
+mod covers;
 mod eval;
 mod judge;
 pub(crate) mod remember;
@@ -47,4 +48,7 @@ pub struct Case<'a> {
     pub metadata: &'a Value,
     /// The session id.
     pub session: &'a str,
+    /// Whether the call was proposed at a gate. There a call that no rule matches is held, whatever
+    /// the kind of its tool: no other step asks a person.
+    pub at_gate: bool,
 }

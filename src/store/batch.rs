@@ -83,7 +83,7 @@ impl Rows {
         let twice = self.tasks.iter().any(|line| line.task_id == task.task_id.0);
         let shape = match guard {
             NEW => task.last_seq == 0 && !task.facts.is_empty(),
-            ANY => task.facts.is_empty() && task.credentials.is_empty(),
+            ANY => task.facts.is_empty() && task.credentials.is_empty() && task.asker.is_none(),
             _ => true,
         };
         if twice || !shape {
@@ -109,6 +109,7 @@ impl Rows {
             lease,
             lease_owner,
             lease_time,
+            asker: task.asker,
             immutable,
         };
         self.add_items(&mut line, task.facts, touched)?;
@@ -331,6 +332,7 @@ impl Rows {
             lease: KEEP,
             lease_owner: None,
             lease_time: None,
+            asker: None,
             immutable: None,
         });
     }
@@ -346,6 +348,7 @@ fn immutable(new: crate::task::change::NewTask) -> Option<ImmutableLine> {
         agent: new.agent,
         agent_path: serde_json::to_string(&new.agent_path).ok()?,
         metadata: new.metadata,
+        call: new.call,
     })
 }
 

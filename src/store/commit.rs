@@ -273,8 +273,10 @@ impl Committer {
             stopped,
             reply,
         } = waiting;
-        if let Ok(Committed { at }) = &answer {
-            let stopped = stopped.map(|stopped| stopped.committed(*at));
+        if let Ok(Committed { at }) = &answer
+            && !rows.is_presence()
+        {
+            let stopped = stopped.map(|stopped| stopped.committed(*at, rows.asker()));
             self.feed
                 .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
             self.feed.touch(&rows.tenant, rows.touched_requests());

@@ -126,7 +126,8 @@ with changes as materialized (
 ), touched as materialized (
     select * from {touched u}
 ), locked as materialized (
-    select t.task_id, t.root_task_id, t.version, t.last_seq, t.next_event, t.tenant, t.user_id
+    select t.task_id, t.root_task_id, t.version, t.last_seq, t.next_event, t.tenant, t.user_id, t.agent,
+           t.call_key
       from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
 ), held as materialized (
     select r.request_id, r.status, r.expires_at, r.required, r.call_id, r.tenant
@@ -174,8 +175,8 @@ with changes as materialized (
       from {items i} join taken c on c.change = i.change left join locked l on l.task_id = c.root_task_id
      cross join moment m
 ), known as (
-    select task_id, tenant, user_id from locked
-    union all select task_id, tenant, user_id from named where guard = 0
+    select task_id, tenant, user_id, agent, call_key from locked
+    union all select task_id, tenant, user_id, agent, call_key from named where guard = 0
 ), inserted_requests as (
     insert into intervention_request ({intervention_request.columns})
     select {intervention_request.values}

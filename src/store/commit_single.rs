@@ -5,10 +5,11 @@
 //! A line of `n` is one change. Its items, requests, approvers, decisions and key are found by
 //! their numbers in the lists, so the statement joins no list with another, and its cost is linear
 //! in the changes. The update itself compares the task's version, so no task is locked before it,
-//! except where a change answers or closes a request.
+//! except where a change answers or closes a request or moves an asker.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. The time of a change that answers a request is read after the locks are held. Nothing is
+//! sorted. The time of a change that answers a request or moves an asker is read after the
+//! locks are held. Nothing is
 //! written for a change whose task has another version, or whose request is closed or out of time.
 
 use std::sync::OnceLock;
@@ -27,6 +28,7 @@ struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
+/// Changes that answer or close a request, or move an asker.
 const TOUCHES: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
@@ -57,7 +59,9 @@ impl Parts {
             part(UPDATES, |rows| {
                 rows.tasks.iter().any(|line| line.guard == VERSION)
             }),
-            part(TOUCHES, |rows| !rows.touched.is_empty()),
+            part(TOUCHES, |rows| {
+                !rows.touched.is_empty() || rows.tasks.iter().any(moves_asker)
+            }),
             part(ASKS, |rows| !rows.asked.is_empty()),
             part(USES_KEYS, |rows| rows.idempotency.is_some()),
             part(ENDS, |rows| rows.tasks.iter().any(TaskLine::ends)),
@@ -108,6 +112,11 @@ impl Parts {
         } else {
             "{now}"
         };
+        let time = if self.has(TOUCHES) {
+            "n.moment"
+        } else {
+            "t.updated_at"
+        };
         let all = match (self.has(UPDATES), self.has(CREATES)) {
             (true, true) => "updated union all select * from created",
             (true, false) => "updated",
@@ -141,6 +150,7 @@ impl Parts {
                 ("stored_keys", STORED_KEYS),
                 ("claimable", CLAIMABLE),
                 ("all", all),
+                ("time", time),
             ];
             postgres(template, &lists, &words)
         });
@@ -181,8 +191,8 @@ const UPDATED: &str = "
       from ready n
      where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
        and t.last_seq = n.last_seq
-    returning {places of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.updated_at as at,
-        t.next_event - n.events as base, n.lease, {claimable}
+    returning {places of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.agent, t.call_key,
+        {time} as at, t.next_event - n.events as base, n.lease, {claimable}
 )";
 
 const FRESH: &str = "
@@ -195,8 +205,8 @@ const CREATED: &str = "
 , inserted_tasks as (
     insert into agent_task ({agent_task.columns}) select {agent_task.values} from fresh n
 ), created as (
-    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.at, 0::bigint as base,
-        n.lease, case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
+    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.agent, n.call_key,
+        n.at, 0::bigint as base, n.lease, case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
       from fresh n
 )";
 
@@ -282,6 +292,13 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
         .map(Parts::statement)
 }
 
+/// Whether a stored task's asker comes or leaves. Such a change needs the time that is read after
+/// the locks are held: `asker_until` is counted from the time that the commit answers with, and
+/// without items the row has no other time of the commit.
+fn moves_asker(line: &TaskLine) -> bool {
+    line.guard == VERSION && line.asker.is_some()
+}
+
 /// Whether a change fits this statement.
 pub(super) fn is_single(rows: &Rows) -> bool {
     let [task] = rows.tasks.as_slice() else {
@@ -302,7 +319,7 @@ pub(super) fn is_single(rows: &Rows) -> bool {
     is_root
         && rows.lines() <= MOST_LINES
         && task.guard != ANY
-        && task.facts > 0
+        && (task.facts > 0 || moves_asker(task))
         && task.facts == task.events
         && touches
         && (task.guard == VERSION || rows.touched.is_empty())

@@ -1,8 +1,9 @@
 //! Reads idempotency rows and removes expired ones. A row is written in the commit of its command.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements); the
-//! key of a decision lasts as long as its request. An expired key counts as unused, even before it
-//! is removed: the commit of the next command with that key replaces its row.
+//! key of a decision lasts as long as its request. The key of a call at a gate also lasts while its
+//! task is open, and 24 hours longer. An expired key counts as unused, even before it is removed:
+//! the commit of the next command with that key replaces its row.
 
 use std::slice;
 
@@ -22,31 +23,55 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
+/// The end of the path of calls at a gate, whichever method and prefix it has.
+const GATE_CALLS: &str = "/v1/gate/calls";
+
+/// `KEY` for a call at a gate. A statement of its own, so that the keys of other paths do not pay for
+/// the look at the task. The commit of a command does not ask for the task: a command whose key is
+/// found here is answered from its row and commits nothing, and a key that is over stays over,
+/// because an ended call does not run again.
+const KEY_OF_CALL: Sql = sql!(
+    "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
+      where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4
+        and (i.request_id is not null or i.created_at > " (now 5) " - 86400000000
+            or (select t.status in ('Running', 'Paused') or t.updated_at > " (now 5) " - 86400000000
+                  from agent_task t where t.task_id = i.task_id))"
+)
+.by_key();
+
 /// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
+/// Keeps what `KEY_OF_CALL` finds. The task is a scalar and not a condition `exists`, which Postgres
+/// might answer by reading all tasks.
+///
 /// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed
 /// by another replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
-    select tenant, user_id, path, key from idempotency
-     where request_id is null
-       and created_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
-     order by created_at limit $2 for update skip locked
+    select i.tenant, i.user_id, i.path, i.key from idempotency i
+     where i.request_id is null
+       and i.created_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
+       and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused') or t.updated_at
+            > (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
+             from agent_task t where t.task_id = i.task_id), false))
+     order by i.created_at limit $2 for update of i skip locked
 )
 delete from idempotency i using spent s
  where i.tenant = s.tenant and i.user_id = s.user_id and i.path = s.path and i.key = s.key
 returning i.created_at",
     sqlite: "
 delete from idempotency where rowid in (
-    select rowid from idempotency where request_id is null and created_at <= $1 - 86400000000
-     order by created_at limit $2)
+    select i.rowid from idempotency i where i.request_id is null and i.created_at <= $1 - 86400000000
+       and not (i.path like '%/v1/gate/calls' and coalesce((select t.status in ('Running', 'Paused') or t.updated_at
+            > $1 - 86400000000 from agent_task t where t.task_id = i.task_id), false))
+     order by i.created_at limit $2)
 returning created_at",
     by_key: false,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[KEY, REMOVE];
+pub(super) const STATEMENTS: &[Sql] = &[KEY, KEY_OF_CALL, REMOVE];
 
 record! {
     struct Removed {
@@ -88,7 +113,12 @@ impl Store {
             text(key),
             Value::Now,
         ];
-        let mut records: Vec<KeyRecord> = self.db().all(KEY, values).await?;
+        let statement = if path.ends_with(GATE_CALLS) {
+            KEY_OF_CALL
+        } else {
+            KEY
+        };
+        let mut records: Vec<KeyRecord> = self.db().all(statement, values).await?;
         let own = records
             .iter()
             .position(|record| record.user_id == user.as_str())

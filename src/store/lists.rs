@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::batch::micros;
 use super::db::Value;
 use super::rows::{Needs, Rows};
-use crate::task::change::IdempotencyRow;
+use crate::task::change::{Asker, DELIVERED, IdempotencyRow};
 use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
@@ -112,6 +112,16 @@ impl Place<'_> {
     }
 }
 
+/// The change of an asker's presence as a number: how long the asker waits, in microseconds; -1
+/// once it has left, and the number of `DELIVERED`.
+fn asker(asker: Asker) -> i64 {
+    match asker {
+        Asker::For(time) => micros(time),
+        Asker::Gone => -1,
+        Asker::Delivered => DELIVERED.0,
+    }
+}
+
 macro_rules! array {
     (uuid, $lines:ident, $of:ident => $value:expr) => {
         Value::MaybeIds(
@@ -205,6 +215,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
     lease: bigint = of.line.lease,
     lease_owner: text = of.line.lease_owner.as_deref(),
     lease_time: bigint = of.line.lease_time,
+    asker: bigint = of.line.asker.map(asker),
     agent_version: text = of.line.agent_version.as_deref(),
     parent_task_id: uuid = of.line.immutable.as_ref().and_then(|it| it.parent_task_id),
     parent_call_id: uuid = of.line.immutable.as_ref().and_then(|it| it.parent_call_id),
@@ -214,6 +225,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
     agent: text = of.line.immutable.as_ref().map(|it| it.agent.as_str()),
     agent_path: text = of.line.immutable.as_ref().map(|it| it.agent_path.as_str()),
     metadata: text = of.line.immutable.as_ref().map(|it| it.metadata.as_str()),
+    call_tool: text = of.line.call().map(|call| call.tool.as_str()),
+    call_key: text = of.line.call().map(|call| call.key.as_str()),
 );
 
 /// One line for each change of a single task.

@@ -25,6 +25,7 @@ mod delivery_list;
 mod events;
 mod failure;
 mod feed;
+mod gate_calls;
 mod gathered;
 mod grants;
 mod idempotency;
@@ -83,6 +84,7 @@ pub use self::events::{Event, Events, MessageEvent, Part, Portion};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{Heard, InboxListener, Listener, News};
+pub use self::gate_calls::EqualCall;
 pub use self::grants::{GrantFilter, GrantRow};
 pub use self::inbox::{InboxLook, OpenRequest};
 #[doc(hidden)]
@@ -426,6 +428,7 @@ impl Store {
         .chain(deliveries::statements())
         .chain(posted::STATEMENTS.iter().copied())
         .chain(events::STATEMENTS.iter().copied())
+        .chain(gate_calls::STATEMENTS.iter().copied())
         .chain(grants::STATEMENTS.iter().copied())
         .chain(idempotency::STATEMENTS.iter().copied())
         .chain(identity::STATEMENTS.iter().copied())

@@ -125,6 +125,8 @@ pub struct TaskFilter {
     pub statuses: Vec<TaskStatus>,
     /// Tasks of one of these agents; empty for any.
     pub agents: Vec<String>,
+    /// No tasks of these agents.
+    pub without_agents: Vec<String>,
     /// Tasks of one of these sessions; empty for any.
     pub sessions: Vec<String>,
     /// All tasks of these trees, roots and sub-agents; empty for root tasks of any tree.

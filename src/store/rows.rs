@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::task::change::IdempotencyRow;
+use crate::task::change::{Asker, IdempotencyRow, KeyedCall};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::Door;
 use crate::task::grant::Grant;
@@ -81,6 +81,8 @@ pub(super) struct TaskLine {
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
+    /// The change of the presence of the asker of a gate call.
+    pub(super) asker: Option<Asker>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
 }
@@ -96,6 +98,7 @@ pub(super) struct ImmutableLine {
     pub(super) agent: String,
     pub(super) agent_path: String,
     pub(super) metadata: String,
+    pub(super) call: Option<KeyedCall>,
 }
 
 #[derive(Debug)]
@@ -221,6 +224,13 @@ impl TouchedLine {
 }
 
 impl TaskLine {
+    /// The identity of a new call at a gate.
+    pub(super) fn call(&self) -> Option<&KeyedCall> {
+        self.immutable
+            .as_ref()
+            .and_then(|fixed| fixed.call.as_ref())
+    }
+
     /// Whether the task becomes terminal in this change, which also deletes its credentials.
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
@@ -247,6 +257,19 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
+    /// The change of the presence of the root's asker.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        let mut lines = self.tasks.iter();
+        lines.find(|line| line.task_id == self.root.0)?.asker
+    }
+
+    /// Whether the change only says whether an asker waits: no reader of the tree sees it.
+    pub(super) fn is_presence(&self) -> bool {
+        let mut lines = self.tasks.iter();
+        let unmoved = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
+        self.items.is_empty() && self.touched.is_empty() && unmoved
+    }
+
     /// The requests that the change opens, answers or closes.
     pub(super) fn touched_requests(&self) -> impl Iterator<Item = RequestId> {
         let asked = self.asked.iter().map(|line| line.request_id);
@@ -267,7 +290,9 @@ impl Rows {
                     &fixed.metadata,
                 ]
             });
+            let call = line.call().into_iter();
             fixed
+                .chain(call.flat_map(|call| [&call.tool, &call.key]))
                 .chain(line.agent_version.iter())
                 .chain(line.lease_owner.iter())
         });

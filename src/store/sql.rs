@@ -55,8 +55,8 @@ macro_rules! sql {
         sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
             t.session_id, t.agent, t.agent_version, t.agent_path, t.metadata, t.status, t.version, t.last_seq, t.busy,
             t.open_requests, t.prompt_tokens, t.completion_tokens, t.total_tokens, t.model_calls, t.lease_owner,
-            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, t.takeovers, t.fruitless,
-            t.next_event, t.created_at, t.updated_at, s.body as status_body",] $($rest)*)
+            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, t.asker_until, t.takeovers,
+            t.fruitless, t.next_event, t.created_at, t.updated_at, s.body as status_body",] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,

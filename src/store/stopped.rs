@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::RequestRow;
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use super::Store;
-use crate::task::change::TaskRow;
+use crate::task::change::{Asker, TaskRow};
 use crate::task::time::Time;
 
 /// A root task that a commit stops, and its open requests, as a read right after the commit returns
@@ -27,8 +27,9 @@ pub struct Stopped {
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
-    /// Sets the commit's time, by the database's clock.
-    pub(super) fn committed(self, at: Time) -> Self {
+    /// Sets the commit's time, by the database's clock. `asker` is the commit's change of the
+    /// task's asker, whose end depends on that time.
+    pub(super) fn committed(self, at: Time, asker: Option<Asker>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {
             request.created_at = time(request.created_at);
@@ -44,6 +45,7 @@ impl Stopped {
             row: TaskRow {
                 created_at: time(self.row.created_at),
                 updated_at: time(self.row.updated_at),
+                asker_until: asker.map_or(self.row.asker_until, |asker| Some(asker.until(at))),
                 ..self.row
             },
             history_uncertain_until: self.history_uncertain_until,

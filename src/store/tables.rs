@@ -27,6 +27,14 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
+/// The presence that a change sets; null if it sets none. `n.asker` is the number that
+/// [`super::lists::TASKS`] gives.
+macro_rules! asker_until {
+    () => {
+        "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
+    };
+}
+
 const AGENT_TASK: Table = Table {
     name: "agent_task",
     columns: &[
@@ -65,6 +73,9 @@ const AGENT_TASK: Table = Table {
             "wake_at",
             "case n.lease when 3 then {at} + n.lease_time end",
         ),
+        ("asker_until", asker_until!()),
+        ("call_tool", "n.call_tool"),
+        ("call_key", "n.call_key"),
         ("takeovers", "0"),
         ("begun", "n.lease = 1"),
         ("created_at", "{at}"),
@@ -133,6 +144,10 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
         "case n.lease when 0 then t.wake_at when 3 then {at} + n.lease_time end",
     ),
     (
+        "asker_until",
+        concat!("coalesce(", asker_until!(), ", t.asker_until)"),
+    ),
+    (
         "takeovers",
         "case when n.facts > 0 then 0 else t.takeovers end",
     ),
@@ -178,6 +193,11 @@ const INTERVENTION_REQUEST: Table = Table {
         ("status", "a.status"),
         ("required", "a.required"),
         ("call_id", "a.call_id"),
+        ("gate", "case when k.call_key is not null then k.agent end"),
+        (
+            "gate_user",
+            "case when k.call_key is not null then k.user_id end",
+        ),
         ("created_at", "{at}"),
         ("expires_at", "{at} + a.expires_in"),
     ],

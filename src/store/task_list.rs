@@ -48,7 +48,8 @@ const MATCHING: Sql = sql!(
         and (" (none 3 text) " or t.status " (any 3 text) ")
         and (" (none 4 text) " or t.agent " (any 4 text) ")
         and (" (none 5 text) " or t.session_id " (any 5 text) ")
-      order by t.task_id desc limit $6)" (fitting_tasks 7)
+        and not t.agent " (any 6 text) "
+      order by t.task_id desc limit $7)" (fitting_tasks 8)
 )
 .by_key();
 
@@ -84,14 +85,15 @@ impl TaskList<'_> {
 }
 
 impl TaskFilter {
-    /// The statuses, agents and sessions, as parameters.
-    fn values(&self) -> [Value; 3] {
+    /// The statuses, agents, sessions and left out agents, as parameters.
+    fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
         [
             Value::Texts(statuses.collect()),
             Value::Texts(self.agents.clone()),
             Value::Texts(self.sessions.clone()),
+            Value::Texts(self.without_agents.clone()),
         ]
     }
 }
@@ -101,8 +103,10 @@ impl IdsFirst for TaskList<'_> {
 
     fn filters(&self) -> bool {
         let Self { filter, users } = self;
-        let any =
-            filter.statuses.is_empty() && filter.agents.is_empty() && filter.sessions.is_empty();
+        let any = filter.statuses.is_empty()
+            && filter.agents.is_empty()
+            && filter.without_agents.is_empty()
+            && filter.sessions.is_empty();
         !any || !(filter.roots.is_empty() || users.is_empty())
     }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::decision::Vote;
 use super::elicitation::Elicitation;
+use super::grant::GrantUse;
 use super::id::{CallId, GrantId, RequestId, TaskId};
 use super::item::{Outcome, ToolCall};
 use super::time::Time;
@@ -54,6 +57,10 @@ pub struct Approval {
     pub rule: Option<String>,
 }
 
+/// The prefix of [`Start::replica`] where the asker of a gate call runs the call. The id of the ask
+/// whose commit gave out the permit follows, a colon, and the name of the runner.
+const ELSEWHERE: &str = "elsewhere:";
+
 /// A started attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
@@ -63,8 +70,43 @@ pub struct Start {
     pub attempt: u32,
     /// Timeout of the attempt.
     pub timeout: Duration,
-    /// Process that sends the call.
+    /// Process that sends the call; of a call that its asker runs, the text of
+    /// [`Start::elsewhere`].
     pub replica: String,
+}
+
+impl Start {
+    /// The `replica` of a call that the asker `ask` gets the permit for, to run it in `runner`.
+    #[must_use]
+    pub fn elsewhere(ask: Uuid, runner: &str) -> String {
+        format!("{ELSEWHERE}{}:{runner}", ask.simple())
+    }
+
+    /// The ask whose commit gave out the permit, and the runner that has it, `""` if it has no
+    /// name; `None` for a call of this service.
+    #[must_use]
+    pub fn permitted(&self) -> Option<(Uuid, &str)> {
+        let (ask, runner) = self.replica.strip_prefix(ELSEWHERE)?.split_once(':')?;
+        Some((Uuid::try_parse(ask).ok()?, runner))
+    }
+
+    /// Whether the asker of a gate call runs the call.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.replica.starts_with(ELSEWHERE)
+    }
+
+    /// When the attempt is over. An attempt of this service may be noticed up to `grace` (the
+    /// duration of a lease) later.
+    #[must_use]
+    pub fn over(&self, grace: Duration) -> Time {
+        let end = self.at + self.timeout;
+        if self.is_elsewhere() {
+            end
+        } else {
+            end + grace
+        }
+    }
 }
 
 /// One call and its state.
@@ -90,6 +132,9 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt.
     pub start: Option<Start>,
+    /// Whether the asker of a gate call has given the permit of the last attempt back: it does not
+    /// know the outcome.
+    pub given_back: bool,
     /// The last questions of the call's server, with the answers that the next attempt returns.
     pub elicited: Option<Box<Elicitation>>,
     /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
@@ -138,6 +183,15 @@ impl CallState {
         judgement
             .filter(|_| self.approval.is_none())
             .and_then(|judgement| judgement.grant_id)
+    }
+
+    /// The use of the standing decision that lets the next attempt through, if any.
+    #[must_use]
+    pub fn grant_use(&self) -> Option<GrantUse> {
+        self.grant().map(|grant_id| GrantUse {
+            grant_id,
+            again: self.used_grant == Some(grant_id),
+        })
     }
 
     /// The terms of its approval, else of its last judgement, else the default terms.
@@ -212,6 +266,20 @@ impl CallState {
             }
         };
         (self.call.tool_call_id, outcome, text)
+    }
+
+    /// The result of a gate call that was not asked for in time.
+    #[must_use]
+    pub fn not_asked_for(&self) -> (CallId, Outcome, String) {
+        let id = self.call.tool_call_id;
+        if matches!(self.phase, Phase::Started(_)) {
+            let text =
+                "The call was let through, and no outcome was reported. It may have taken effect.";
+            return (id, Outcome::Failed, text.to_owned());
+        }
+        let text =
+            "The call was approved, but its agent did not ask for it in time; it was not run.";
+        (id, Outcome::Expired, text.to_owned())
     }
 
     /// The last attempt, if the tool has not answered it; also after the call has ended as

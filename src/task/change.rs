@@ -137,6 +137,18 @@ impl AddAssign for Counters {
     }
 }
 
+impl Asker {
+    /// The `asker_until` that a commit at time `at` stores.
+    #[must_use]
+    pub fn until(self, at: Time) -> Time {
+        match self {
+            Self::For(time) => at + time,
+            Self::Gone => Time(0),
+            Self::Delivered => DELIVERED,
+        }
+    }
+}
+
 /// How a commit changes a task's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseChange {

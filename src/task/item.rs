@@ -270,6 +270,8 @@ pub enum FinishReason {
     ContentFilter,
     /// Any other reason of the provider.
     Other,
+    /// An agent that runs elsewhere proposed the call at a gate: there was no model.
+    Gate,
 }
 
 /// Token counts.
@@ -307,6 +309,8 @@ pub enum Outcome {
     Canceled,
     /// The call may have run; its outcome is not known.
     Unknown,
+    /// The call was let through at a gate that asks for no report: its outcome is not known here.
+    Released,
 }
 
 impl Outcome {
@@ -324,6 +328,7 @@ impl Outcome {
             Self::Withdrawn => "withdrawn",
             Self::Canceled => "canceled",
             Self::Unknown => "unknown",
+            Self::Released => "released",
         }
     }
 }

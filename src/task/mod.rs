@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub(crate) mod apply_decision;
+pub(crate) mod asker;
 pub mod call_state;
 pub mod change;
 pub mod credential;
@@ -17,6 +18,7 @@ pub mod grant;
 pub mod id;
 pub mod item;
 pub(crate) mod limits;
+pub(crate) mod mcp_revision;
 pub(crate) mod quarantine;
 pub(crate) mod question;
 pub(crate) mod rejections;

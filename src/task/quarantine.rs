@@ -125,7 +125,8 @@ impl Quarantine {
                 | Outcome::Expired
                 | Outcome::Withdrawn
                 | Outcome::Canceled
-                | Outcome::Unknown,
+                | Outcome::Unknown
+                | Outcome::Released,
                 _,
             ) => {}
         }

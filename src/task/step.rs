@@ -3,12 +3,15 @@
 
 use std::collections::BTreeSet;
 
+pub use super::asker::AskerState;
+use super::asker::at_gate;
 use super::call_state::{CallState, Phase};
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::question::{Question, asking, awaited, delegated, next_together, outside, questions};
 use super::status::TaskStatus;
+use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};
 
 /// The next step. Exhaustive: a driver that does not handle a new variant does not compile.
@@ -27,6 +30,8 @@ pub enum Step {
     Start(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
+    /// Give this gate call's asker the permit to run the call.
+    Hand(CallId),
     /// Ask people the questions of the servers of these calls, whose last attempt ended with them.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of these calls. Each of them either was started, has no
@@ -51,6 +56,8 @@ pub enum On {
     Room,
     /// A user message or another command: the task is terminal.
     Message,
+    /// The asker of a gate call that may start.
+    Asker,
 }
 
 /// How a task ends.
@@ -58,6 +65,8 @@ pub enum On {
 pub enum Ending {
     /// With the model's final text.
     Completed(String),
+    /// Of a gate call: with the result of the call.
+    Settled,
     /// The task cannot continue.
     Failed(Failure),
     /// By a person, a deadline or an ancestor.
@@ -73,6 +82,8 @@ pub struct Budget {
     pub running: BTreeSet<CallId>,
     /// Started calls whose attempt has ended, in this process, with questions of its server.
     pub asking: BTreeSet<CallId>,
+    /// Of a gate call: whether its asker is there.
+    pub asker: Option<AskerState>,
     /// Names of the sub-agents that keep their conversation: their calls run one after the other.
     pub sessions: BTreeSet<String>,
 }
@@ -122,6 +133,14 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if progress.is_blocked() || unasked || !attempts.is_empty() {
         return Step::Wait(awaited(progress, attempts));
     }
+    if let Some(asker) = budget.asker {
+        return at_gate(progress, asker);
+    }
+    undisturbed(progress, budget)
+}
+
+/// The step when neither a decision nor an attempt is awaited.
+fn undisturbed(progress: &Progress, budget: &Budget) -> Step {
     let outside = outside(progress);
     if !outside.is_empty() {
         return Step::Ask(outside);
@@ -166,7 +185,9 @@ fn lost(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether a call that must not be repeated may still be in flight on some replica.
+/// Whether a call that this service must not start now may still be in flight: a call that must not
+/// be repeated, or a call whose permit is out.
 fn at_work(state: &CallState, budget: &Budget) -> bool {
-    matches!(state.phase, Phase::Started(_)) && !state.effect.repeatable() && !lost(state, budget)
+    let exclusive = !state.effect.repeatable() || state.performer == ToolKind::External;
+    matches!(state.phase, Phase::Started(_)) && exclusive && !lost(state, budget)
 }

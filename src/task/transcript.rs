@@ -164,6 +164,21 @@ fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     }
 }
 
+/// The text of the last result of a journal, as a model is shown it.
+#[must_use]
+pub fn last_result(items: &[Item]) -> Option<String> {
+    let result = items.iter().rev().find_map(|item| {
+        let Fact::ToolResult(result) = &item.fact else {
+            return None;
+        };
+        Some(result)
+    })?;
+    Some(told(
+        result,
+        edits(items).get(&result.tool_call_id).copied(),
+    ))
+}
+
 /// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated
 /// ids: the journal may contain both.
 fn provider_ids(turn: &Turn) -> Vec<String> {

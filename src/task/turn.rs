@@ -8,7 +8,7 @@ use super::call_state::{CallState, Phase, Start, UNKNOWN};
 use super::decision::{Action, Decision, Then, Vote};
 use super::grant::{GrantScope, GrantUse};
 use super::id::{CallId, GrantId, RequestId, TaskId};
-use super::item::{Fact, Item, Outcome, Turn};
+use super::item::{Fact, Item, Outcome, ToolResult, Turn};
 use super::quarantine::Quarantine;
 use super::rejections::{RejectedCall, RejectedCalls};
 use super::request::RequestSpec;
@@ -143,6 +143,12 @@ impl Progress {
             .find(|state| state.call.tool_call_id == id)
     }
 
+    /// The number of attempts at the call with this id.
+    #[must_use]
+    pub fn attempts(&self, id: CallId) -> u32 {
+        self.call(id).map_or(0, |state| state.attempts)
+    }
+
     /// The open request with this id.
     #[must_use]
     pub fn open(&self, id: RequestId) -> Option<&Open> {
@@ -212,7 +218,16 @@ impl Progress {
                 child_task_id,
                 ..
             } => self.delegated(*tool_call_id, *child_task_id),
-            Fact::LateResult(_) => {}
+            Fact::LateResult(result) => self.came_late(result),
+        }
+    }
+
+    /// A report of an unknown outcome ends the attempt of a gate call whose asker has the permit.
+    fn came_late(&mut self, result: &ToolResult) {
+        if let Some(state) = self.call_mut(result.tool_call_id)
+            && matches!(&state.phase, Phase::Started(start) if start.is_elsewhere())
+        {
+            state.given_back = result.outcome == Outcome::Unknown;
         }
     }
 
@@ -241,6 +256,7 @@ impl Progress {
             state.used_grant = grant.map(|used| used.grant_id).or(state.used_grant);
             state.attempts = start.attempt;
             state.start = Some(start.clone());
+            state.given_back = false;
             state.phase = Phase::Started(start);
         }
     }
@@ -318,6 +334,7 @@ impl Progress {
                 approval: None,
                 attempts: 0,
                 start: None,
+                given_back: false,
                 elicited: None,
                 of_uncertain_turn: uncertain,
                 vouched: false,

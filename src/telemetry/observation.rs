@@ -18,6 +18,8 @@ pub(super) struct Observation {
     pub(super) door: String,
     pub(super) entry: String,
     pub(super) server: String,
+    pub(super) gate: String,
+    pub(super) decision: String,
     pub(super) seconds: Option<f64>,
     pub(super) change: i64,
     pub(super) size: f64,
@@ -37,6 +39,8 @@ impl Observation {
             "door" => &mut self.door,
             "entry" => &mut self.entry,
             "server" => &mut self.server,
+            "gate" => &mut self.gate,
+            "decision" => &mut self.decision,
             _ => return,
         };
         *to = value;

@@ -23,6 +23,7 @@ use super::shell::{Guard, ShellTool};
 use super::{Change, Tool, agent, external, http, mcp, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
+use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
@@ -99,16 +100,17 @@ impl Entry {
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// The difference between the tool as it was reviewed and as its server has it now.
+    /// The difference between the tool as it was reviewed and as its server shows it to this task
+    /// now.
     #[must_use]
-    pub fn change(&self) -> Option<Change> {
-        self.tool.as_ref().and_then(|tool| tool.change())
+    pub fn change(&self, task: TaskId) -> Option<Change> {
+        self.tool.as_ref().and_then(|tool| tool.change(task))
     }
 
-    /// The spec, with a definition that covers the tool as its server has it now.
+    /// The spec, with a definition that covers the tool as its server shows it to this task now.
     #[must_use]
-    pub fn current(&self) -> Cow<'_, ToolSpec> {
-        match self.change() {
+    pub fn current(&self, task: TaskId) -> Cow<'_, ToolSpec> {
+        match self.change(task) {
             None => Cow::Borrowed(&self.spec),
             Some(change) => Cow::Owned(ToolSpec {
                 definition: change.definition,
@@ -216,7 +218,8 @@ impl Settings {
             }
             Kind::External(settings) => {
                 form = external_form(name, settings, mistakes);
-                (ToolKind::External, "external".to_owned(), Duration::ZERO)
+                let target = external::TARGET.to_owned();
+                (ToolKind::External, target, Duration::ZERO)
             }
         };
         if mistakes.found.len() > before {
@@ -457,6 +460,13 @@ impl Catalog {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
+    }
+
+    /// The entry of a tool of this name that is not configured: the caller performs it, its effect is
+    /// `once`, and it takes any object. `None` if the name is not 1 to 128 of `A-Z a-z 0-9 _ . : / -`.
+    #[must_use]
+    pub fn other(name: &str) -> Option<Entry> {
+        external::other(name)
     }
 
     /// The specs of all configured tools, by name.

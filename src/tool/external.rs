@@ -1,11 +1,17 @@
 //! Tools that the API's client performs: a spec and the schema of the result. The engine asks for
-//! the result; this file calls nothing.
+//! the result; this file calls nothing. A gate may also judge calls of tools that the configuration
+//! does not know: nothing is known of their arguments, and their effect is `once`.
+
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::catalog::{Entry, definition_of};
 use super::schema::CompiledSchema;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
 /// A tool that the caller performs. The caller posts the result.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -29,4 +35,48 @@ impl Settings {
         }
         Ok(self.result.clone())
     }
+}
+
+/// The target of a tool's calls, as approvers see it.
+pub(super) const TARGET: &str = "external";
+
+/// The longest name of a tool that is not configured.
+const LONGEST: usize = 128;
+
+/// The schema of the arguments of a tool that is not configured, compiled.
+static ANY_OBJECT: LazyLock<Option<CompiledSchema>> =
+    LazyLock::new(|| CompiledSchema::closed(&any_object()).ok());
+
+fn any_object() -> Value {
+    json!({"type": "object"})
+}
+
+/// The entry of a tool that is not configured; `None` if no tool can have this name.
+pub(super) fn other(name: &str) -> Option<Entry> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
+    if name.is_empty() || name.len() > LONGEST || !name.chars().all(letter) {
+        return None;
+    }
+    let (kind, effect, parameters) = (ToolKind::External, Effect::Once, any_object());
+    let definition = definition_of(&json!({
+        "kind": kind, "target": TARGET, "effect": effect.as_str(), "headers": null, "env": null,
+        "parameters": parameters,
+    }));
+    Some(Entry {
+        spec: ToolSpec {
+            name: name.to_owned(),
+            description: String::new(),
+            parameters,
+            effect,
+            kind,
+            target: TARGET.to_owned(),
+            summary: None,
+            timeout: Duration::ZERO,
+            definition,
+            needs: Vec::new(),
+        },
+        schema: ANY_OBJECT.clone()?,
+        form: None,
+        tool: None,
+    })
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest as _, Sha256};
 
 use super::credential::Credentials;
 use super::template::Template;
@@ -112,4 +113,22 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);
     Some(value)
+}
+
+/// A digest of filled headers, for what one user began and another must not continue.
+pub(crate) fn key(headers: &HeaderMap) -> [u8; 32] {
+    let mut pairs: Vec<(&str, &[u8])> = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    pairs.sort_unstable();
+    let mut hash = Sha256::new();
+    for part in pairs
+        .iter()
+        .flat_map(|(name, value)| [name.as_bytes(), value])
+    {
+        hash.update(part.len().to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
 }

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 pub use self::credential::Credentials;
@@ -59,9 +59,16 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// The difference between the tool as the configuration has it and as its server has it now;
-    /// `None` if there is none, or none is known.
-    fn change(&self) -> Option<Change> {
+    /// The slots of the attempts that may run at once in this process; `None` if any number may. The
+    /// start of a call is journaled once the call has a slot: a wait after that would use up the
+    /// time to send.
+    fn slots(&self) -> Option<Arc<Semaphore>> {
+        None
+    }
+
+    /// The difference between the tool as the configuration has it and as its server shows it to
+    /// this task now; `None` if there is none, or none is known.
+    fn change(&self, _task: TaskId) -> Option<Change> {
         None
     }
 
@@ -78,6 +85,7 @@ pub trait Tool: Send + Sync {
     async fn prepare(
         &self,
         _start: Option<Start>,
+        _task: TaskId,
         _credentials: &Credentials,
     ) -> Result<(), String> {
         Ok(())
@@ -133,6 +141,8 @@ pub struct Invocation {
     pub resume: Option<Resume>,
     /// For the answer, if it may still come after the timeout.
     pub late: LateSlot,
+    /// For the result as its server wrote it.
+    pub raw: RawSlot,
 }
 
 impl Invocation {
@@ -174,6 +184,29 @@ impl LateSlot {
 impl std::fmt::Debug for LateSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LateSlot")
+    }
+}
+
+/// A place for the result of an attempt as an MCP server wrote it: the journal keeps its text alone.
+#[derive(Clone, Default)]
+pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
+
+impl RawSlot {
+    /// Keeps a result. It holds no secret.
+    pub(crate) fn put(&self, raw: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.into());
+    }
+
+    /// The result of the attempt, if it was kept.
+    #[must_use]
+    pub fn take(&self) -> Option<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl std::fmt::Debug for RawSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RawSlot")
     }
 }
 

@@ -156,6 +156,12 @@ impl CompiledSchema {
     }
 }
 
+/// The schema that the arguments of a call are checked against, as [`CompiledSchema::closed`] has it.
+#[must_use]
+pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
+    rewrite(schema, true).ok()
+}
+
 /// The flaws of `parameters`, which must be an object schema that compiles.
 #[must_use]
 pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {

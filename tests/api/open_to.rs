@@ -119,4 +119,31 @@ on_both! {
         assert_ne!(child, held.str("/task_id"));
         assert_eq!(told(&app.owner(), &format!("/v1/tasks/{child}")).await, [409, 409]);
     }
+
+    async fn caller_sees_the_gates_that_are_open_to_them_if_the_key_may_propose_calls(on: On) {
+        let gates = "gates:\n  all: { tools: [lookup] }\n  desk: { tools: [lookup], open_to: { groups: [support] } }\n";
+        let keys = r#"
+    - { user: alice, tenant: acme, groups: [support], key: "alice-gate-012345678", may: [read, gate] }
+    - { user: carol, tenant: acme, key: "carol-create-0123456", may: [read, create] }
+    - { user: edge, tenant: acme, key: "edge-gate-0123456789", act_as: true, may: [read, gate] }
+"#;
+        let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+        let app = TestApp::with(on, &format!("{yaml}{gates}{}{keys}", ACCOUNTS.trim_end())).await;
+        let sees = async |actor: Actor<'_>| {
+            let me = actor.get("/v1/me").await;
+            (me.body["may"].clone(), me.body["gates"].clone())
+        };
+        assert_eq!(sees(app.owner()).await, (json!(["create", "read", "decide", "gate"]), json!([])), "a key that may decide");
+        assert_eq!(sees(app.actor("alice-gate-012345678")).await, (json!(["read", "gate"]), json!(["all", "desk"])));
+        assert_eq!(sees(app.actor("carol-create-0123456")).await, (json!(["create", "read", "gate"]), json!(["all"])));
+        let edge = || app.actor("edge-gate-0123456789").header("holdpoint-user", "zoe");
+        assert_eq!(sees(edge()).await, (json!(["read", "gate"]), json!(["all"])));
+        assert_eq!(sees(edge().header("holdpoint-groups", "support")).await.1, json!(["all", "desk"]));
+        let agents = app.owner().get("/v1/agents").await;
+        let names: Vec<_> = agents.body["agents"].as_array().unwrap().iter().map(|agent| agent["name"].clone()).collect();
+        assert_eq!(names, ["billing"], "a gate is no agent of the list");
+        let task = app.owner().post("/v1/tasks", &json!({"input": "go", "agent": "all"})).await;
+        assert_eq!(task.status, 422, "{}", task.text);
+        app.stop().await;
+    }
 }

@@ -180,7 +180,7 @@ on_both! {
     async fn me_agents_and_public_endpoints_answer(on: On) {
         let app = TestApp::start(on).await;
         let me = app.approver().get("/v1/me").await;
-        assert_eq!(me.body, json!({"user_id": "bob", "tenant": "acme", "groups": ["finance"], "via": null, "admin": false, "may": ["create", "read", "decide"]}));
+        assert_eq!(me.body, json!({"user_id": "bob", "tenant": "acme", "groups": ["finance"], "via": null, "admin": false, "may": ["create", "read", "decide", "gate"], "gates": []}));
         let agents = app.owner().get("/v1/agents").await;
         assert_eq!(agents.str("/agents/0/name"), "billing");
         assert_eq!(agents.body["agents"][0]["tools"][2], json!({"name": "refund", "description": "Pay an order back.", "effect": "once"}));

@@ -242,7 +242,9 @@ impl Reader {
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
         if let Some(service) = &self.service {
-            command.env("HOLDPOINT_SERVER__LISTEN", &service.address);
+            command
+                .env("HOLDPOINT_SERVER__LISTEN", &service.address)
+                .env("HOLDPOINT_URL", format!("http://{}", service.address));
         }
         command
     }

@@ -28,6 +28,10 @@ struct Server {
     live: Mutex<Option<Change>>,
     /// The difference as of the last comparison.
     known: Mutex<Option<Change>>,
+    /// The number of looks after which another task's comparison finds the difference, and the
+    /// looks so far since the last comparison before a start.
+    finds: Mutex<Option<u32>>,
+    looks: Mutex<u32>,
     /// Whether the server cannot be asked for its tools.
     down: Mutex<bool>,
     starts: Mutex<Vec<Option<Start>>>,
@@ -42,7 +46,13 @@ impl Tool for Changing {
         &self.0
     }
 
-    fn change(&self) -> Option<Change> {
+    fn change(&self, _: TaskId) -> Option<Change> {
+        let mut looks = self.1.looks.lock().unwrap();
+        *looks += 1;
+        if *self.1.finds.lock().unwrap() == Some(*looks) {
+            let live = self.1.live.lock().unwrap().clone();
+            *self.1.known.lock().unwrap() = live;
+        }
         self.1.known.lock().unwrap().clone()
     }
 
@@ -50,13 +60,21 @@ impl Tool for Changing {
         true
     }
 
-    async fn prepare(&self, start: Option<Start>, _: &Credentials) -> Result<(), String> {
+    async fn prepare(
+        &self,
+        start: Option<Start>,
+        _: TaskId,
+        _: &Credentials,
+    ) -> Result<(), String> {
         self.1.starts.lock().unwrap().push(start);
         if *self.1.down.lock().unwrap() {
             return Err("no connection".to_owned());
         }
-        let live = self.1.live.lock().unwrap().clone();
-        *self.1.known.lock().unwrap() = live;
+        *self.1.looks.lock().unwrap() = 0;
+        if self.1.finds.lock().unwrap().is_none() {
+            let live = self.1.live.lock().unwrap().clone();
+            *self.1.known.lock().unwrap() = live;
+        }
         Ok(())
     }
 
@@ -188,4 +206,25 @@ async fn call_whose_tool_cannot_be_compared_fails_and_is_not_sent() {
     let started = |fact: &Fact| matches!(fact, Fact::ToolStarted { .. });
     assert!(!journal.items.iter().any(|item| started(&item.fact)));
     assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_that_another_task_finds_before_the_start_is_judged() {
+    let mut found = 0;
+    for looks in 1.. {
+        let (harness, server) = harness(SMALL).await;
+        *server.finds.lock().unwrap() = Some(looks);
+        let engine = harness.engine(0);
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        server.changes("sha256:other", false);
+        harness.run().await;
+        if server.known.lock().unwrap().is_none() {
+            assert_eq!(server.calls(), 1);
+            break;
+        }
+        asked_about_change(&harness, task).await;
+        assert_eq!(server.calls(), 0, "the change was found at look {looks}");
+        found += 1;
+    }
+    assert!(found >= 4, "{found}");
 }

@@ -185,7 +185,8 @@ both! {
                         | Outcome::Rejected
                         | Outcome::Responded
                         | Outcome::Expired
-                        | Outcome::Withdrawn => false,
+                        | Outcome::Withdrawn
+                        | Outcome::Released => false,
                     };
                     assert!(may, "{result:?}, and it ran {ran} times");
                     seen[0] += 1;

@@ -226,7 +226,7 @@ impl EngineHarness {
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
-        for agent in agents.all() {
+        for agent in agents.definitions() {
             let kept = self
                 .fixture
                 .store

@@ -35,6 +35,17 @@ class Stdio:
         self.process.stdin.flush()
         assert "ran" in self.process.stdout.readline()
 
+    def per_second(self, calls: int) -> float:
+        assert self.process.stdin and self.process.stdout
+        began = time.perf_counter()
+        for at in range(calls + AT_ONCE):
+            if at < calls:
+                self.process.stdin.write(body(at) + "\n")
+                self.process.stdin.flush()
+            if at >= AT_ONCE:
+                assert "ran" in self.process.stdout.readline()
+        return calls / (time.perf_counter() - began)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -53,6 +64,9 @@ class Web:
         connection.request("POST", "/mcp", body(1), headers)
         assert b"ran" in connection.getresponse().read()
         connection.close()
+
+    def per_second(self, calls: int) -> float:
+        return per_second(calls, self.call)
 
     def close(self) -> None:
         pass
@@ -115,9 +129,8 @@ def calls_of(web: bool, effect: str, calls: int) -> None:
                 print(f"{'HTTP' if web else 'stdio'}, {effect}:")
                 line("bare client", base, base)
                 line("through the service", taken, base)
-                if web:
-                    rates = per_second(calls, client.call), per_second(calls, lambda: service.task("go"))
-                    print(f"  {AT_ONCE} at once: {rates[0]:.0f} calls/s bare, {rates[1]:.0f} tasks/s through the service")
+                rates = client.per_second(calls), per_second(calls, lambda: service.task("go"))
+                print(f"  {AT_ONCE} at once: {rates[0]:.0f} calls/s bare, {rates[1]:.0f} tasks/s through the service", flush=True)
         finally:
             client.close()
             peer.stop()

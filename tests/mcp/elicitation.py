@@ -17,6 +17,23 @@ FORM = {
         "requestedSchema": {"type": "object", "properties": {"folder": {"type": "string"}}, "required": ["folder"]},
     },
 }
+CHOICES = {
+    "method": "elicitation/create",
+    "params": {
+        "message": "Which toppings?",
+        "requestedSchema": {
+            "type": "object",
+            "properties": {
+                "toppings": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"anyOf": [{"const": "h", "title": "Ham"}, {"const": "c", "title": "Cheese"}]},
+                }
+            },
+            "required": ["toppings"],
+        },
+    },
+}
 SECRET = {
     "method": "elicitation/create",
     "params": {
@@ -85,6 +102,18 @@ def form(web: bool) -> None:
         assert status == 409 and late["code"] == "already_decided", late
 
 
+def choices(web: bool) -> None:
+    with asked(web, {"asks": {"q": CHOICES}}, {}) as (peer, service, task):
+        request = question(service, task)
+        for unfit in ([], ["h", "h"], ["x"], "h"):
+            status, refused = fill_in(service, request, {"toppings": unfit})
+            assert status == 422 and "/response/toppings" in json.dumps(refused), refused
+        status, done = fill_in(service, request, {"toppings": ["c", "h"]})
+        assert status == 200 and service.settled(task)["status"] == "Completed", done
+        second = json.loads(peer.ledger("received")[1]["text"])["params"]
+        assert second["inputResponses"]["q"] == {"action": "accept", "content": {"toppings": ["c", "h"]}}, second
+
+
 def secret(web: bool) -> None:
     with asked(web, {"asks": {"q": SECRET}}, {}) as (peer, service, task):
         ((outcome, content),) = service.outcomes(task)
@@ -118,5 +147,5 @@ def killed(web: bool) -> None:
 
 if __name__ == "__main__":
     both = {"http": True, "stdio": False}
-    cases = {f"{case.__name__} over {name}": partial(case, web) for name, web in both.items() for case in (form, secret, killed)}
+    cases = {f"{case.__name__} over {name}": partial(case, web) for name, web in both.items() for case in (form, choices, secret, killed)}
     at_once(cases | {"page": page})

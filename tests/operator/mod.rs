@@ -5,6 +5,7 @@ mod configuration_mistakes;
 mod connections;
 mod credential_secrecy;
 mod decision_paths;
+mod gate_command;
 mod https_tools;
 mod init_file;
 mod log_lines;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, RequestFilter, Settings, Store};
-use holdpoint::task::change::IdempotencyRow;
+use holdpoint::task::change::{Asker, IdempotencyRow};
 use holdpoint::task::id::TaskId;
+use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -123,6 +124,37 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
         );
         assert_eq!(fixture.store.task(id).await.unwrap().unwrap().version, 2);
     }
+}
+
+/// No item tells whether such a commit was written: only a read of the row does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
+    let fixture = StoreFixture::postgres().await;
+    let way = lossy(&fixture, MARK).await;
+    let settings = Settings {
+        url: Secret::new(way.url.clone()),
+        ..Settings::default()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let id = fixture.task().await;
+    let mut gone = fixture.next(id).await;
+    gone.asker = Some(Asker::Gone);
+    let mut gone = change(id, vec![gone]);
+    gone.idempotency = Some(IdempotencyRow {
+        tenant: "acme".to_owned(),
+        user_id: "alice".to_owned(),
+        person: None,
+        path: "/v1/gate/calls".to_owned(),
+        key: std::str::from_utf8(MARK).unwrap().to_owned(),
+        body_digest: "d".to_owned(),
+        task_id: id,
+        request_id: None,
+    });
+    way.swallow.store(1, Ordering::SeqCst);
+    assert_eq!(store.commit(gone).await, Err(CommitError::Unknown));
+    let row = fixture.store.task(id).await.unwrap().unwrap();
+    assert_eq!((row.version, row.asker_until), (2, Some(Time(0))));
+    assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use holdpoint::store::CommitError;
-use holdpoint::task::change::{Change, IdempotencyRow};
+use holdpoint::task::change::{Asker, Change, IdempotencyRow};
 use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::user::{UserId, UserIds};
+use holdpoint::task::verdict::Terms;
 
-use super::store_fixture::{StoreFixture, both, change, fresh, new_task};
+use super::store_fixture::{StoreFixture, asked, both, change, fresh, new_task, status};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -147,6 +151,50 @@ both! {
         assert_eq!(fixture.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         fixture.store.remove_spent_keys().await.unwrap();
         assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
+    }
+
+    async fn key_of_a_call_at_a_gate_lasts_until_a_day_after_its_task_has_ended(fixture) {
+        let key_of = async |path: &str, key: &str| {
+            fixture.store.idempotency("acme", &"alice".into(), path, key).await.unwrap().map(|row| row.task_id)
+        };
+        let removed = async || {
+            fixture.store.remove_spent_keys().await.unwrap();
+            fixture.number("select count(*) from idempotency").await
+        };
+        for path in ["/v1/gate/calls", "POST /v1/gate/calls"] {
+            let (id, mut call) = create("k", None);
+            path.clone_into(&mut call.idempotency.as_mut().unwrap().path);
+            fixture.store.commit(call).await.unwrap();
+            let (_, other) = create(path, None);
+            fixture.store.commit(other).await.unwrap();
+            fixture.forward(DAY * 3);
+            assert_eq!(key_of(path, "k").await, Some(id), "running");
+            assert_eq!(removed().await, 1, "the key of another path is removed");
+            let asked = asked(RequestKind::Approval, Terms::default(), 1);
+            fixture.pause(id, &asked).await;
+            fixture.forward(DAY * 3);
+            assert_eq!(key_of(path, "k").await, Some(id), "paused");
+            assert_eq!(removed().await, 1);
+            let mut end = fixture.next(id).await;
+            let withdrawn = Fact::RequestClosed {
+                request_id: asked.request_id,
+                status: RequestStatus::Withdrawn,
+                reason: CloseReason::Canceled,
+            };
+            end.facts = vec![withdrawn, status(TaskStatus::Canceled)];
+            end.counters.open_requests = -1;
+            fixture.write(end).await.unwrap();
+            fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
+            assert_eq!(key_of(path, "k").await, Some(id), "ended less than a day ago");
+            assert_eq!(removed().await, 1);
+            // A delivery is no end.
+            let mut delivered = fixture.next(id).await;
+            delivered.asker = Some(Asker::Delivered);
+            fixture.write(delivered).await.unwrap();
+            fixture.forward(Duration::from_secs(30));
+            assert_eq!(key_of(path, "k").await, None);
+            assert_eq!(removed().await, 0);
+        }
     }
 
     async fn only_spent_keys_are_removed(fixture) {

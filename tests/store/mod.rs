@@ -8,6 +8,7 @@ mod credentials;
 mod database_identity;
 mod deliveries;
 mod events;
+mod gate_calls;
 mod gathered;
 mod grants;
 mod idempotency_keys;

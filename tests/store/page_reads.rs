@@ -63,6 +63,55 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
 }
 
 #[tokio::test]
+async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its_own() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.paused(finance(1)).await;
+    // 20,000 pending calls of other users, then 1,000 calls of bob with 100 identities, 50 of them pending.
+    let call = |columns: &str| {
+        format!("'agent', 'cli', 'session_id', 'gate', 'call_tool', 'refund', {columns}")
+    };
+    fixture
+        .many_requests(&call(
+            "'user_id', 'u' || ids.n % 100, 'call_key', 'b:' || ids.n",
+        ))
+        .await;
+    let own = "insert into agent_task select (x.t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
+            'root_task_id', u.id, 'user_id', 'bob', 'call_key', 'b:' || u.n % 100, 'status', case when u.n % 20 = 0
+            then 'Paused' else 'Completed' end)) as t from agent_task t,
+            (select gen_random_uuid() as id, n from generate_series(1, 1000) n) u
+            where t.task_id = (select task_id from agent_task where agent = 'cli' limit 1)) x;
+        insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
+            'request_id', t.task_id, 'task_id', t.task_id, 'root_task_id', t.task_id)) as r
+            from intervention_request r, agent_task t where t.user_id = 'bob' and t.status = 'Paused'
+             and r.request_id = (select request_id from intervention_request limit 1)) x;
+        insert into inbox select r.tenant, 'user', 'filler', r.request_id from intervention_request r
+            where not exists (select 1 from inbox i where i.request_id = r.request_id);
+        update intervention_request r set gate = t.agent, gate_user = t.user_id from agent_task t
+            where t.task_id = r.task_id and t.call_key is not null";
+    for sql in [own, "vacuum analyze"] {
+        crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
+    }
+    let find = |part: &str| {
+        let all = Store::statements();
+        all.into_iter()
+            .find(|sql| sql.postgres.contains(part))
+            .unwrap()
+            .postgres
+    };
+    let values = "'acme', 'cli', '{bob,Bob}', 'gate', 'refund', '{b:1,k:1}', 0, 1000, 0";
+    let pages = pages_read(&fixture, find("q.kind = 'reconcile'"), values).await;
+    assert!((50..500).contains(&pages), "{pages} pages");
+    let values = "'acme', 'cli', '{bob,Bob}', 100";
+    let pages = pages_read(
+        &fixture,
+        find("r.gate_user = p.user_id and r.status = 'pending' limit $4"),
+        values,
+    )
+    .await;
+    assert!((2..40).contains(&pages), "{pages} pages");
+}
+
+#[tokio::test]
 async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;

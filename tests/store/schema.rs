@@ -296,6 +296,37 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
 }
 
 #[tokio::test]
+async fn calls_at_a_gate_are_found_by_their_keys_on_sqlite() {
+    let fixture = StoreFixture::sqlite().await;
+    for (part, indexes) in [
+        (
+            "i.call_key = k.value",
+            [
+                "agent_task_call_key (tenant=? AND agent=? AND user_id=? AND session_id=? AND call_tool=? AND call_key=?)",
+                "intervention_request_gate (tenant=? AND gate=? AND gate_user=?)",
+            ],
+        ),
+        (
+            "count(*) as calls",
+            ["intervention_request_gate (tenant=? AND gate=? AND gate_user=?)"; 2],
+        ),
+    ] {
+        let statements = Store::statements();
+        let sql = statements
+            .iter()
+            .find(|sql| sql.sqlite.contains(part))
+            .unwrap();
+        let plan = query_plan(&fixture, sql.sqlite);
+        assert!(indexes.iter().all(|index| plan.contains(index)), "{plan}");
+        let scanned = ["t", "r", "i"].map(|table| format!("SCAN {table}"));
+        assert!(
+            !plan.lines().any(|line| scanned.contains(&line.to_owned())),
+            "{plan}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn tree_is_found_by_its_keys_on_both_engines() {
     for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
         let (root, _) = fixture.paused(finance(1)).await;

@@ -34,6 +34,12 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         .split(';')
         .next()
         .unwrap_or_default();
+    // The document describes the messages of the Model Context Protocol in prose.
+    let is_message =
+        kind == "text/event-stream" || (reply.status >= 400 && kind == "application/json");
+    if path.starts_with("/mcp/") && is_message {
+        return;
+    }
     // The document describes the stream of a POST in prose: with a second response type, generated
     // clients would lose the type of the JSON reply.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {

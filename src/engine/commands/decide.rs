@@ -306,7 +306,8 @@ impl Engine {
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));
         };
-        let digest = session.digest(&entry.current(), call, text, rule.as_deref());
+        let tool = entry.current(session.task_id());
+        let digest = session.digest(&tool, call, text, rule.as_deref());
         Ok((
             JudgedEdit {
                 edit: Edit {
@@ -342,7 +343,7 @@ impl Engine {
                 let entry = agent.and_then(|agent| self.offered(agent, &call.name));
                 let digest = entry.map(|entry| {
                     session.digest(
-                        &entry.current(),
+                        &entry.current(session.task_id()),
                         call.tool_call_id,
                         &call.arguments_text,
                         call.rule.as_deref(),

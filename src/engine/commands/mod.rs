@@ -174,6 +174,8 @@ pub enum ConflictCode {
     TaskFinal,
     /// Retry of a task that is not failed.
     TaskNotFailed,
+    /// A message to a gate call, or a retry of one.
+    NotAConversation,
 }
 
 impl From<ReadError> for Refusal {
@@ -227,6 +229,13 @@ impl Engine {
         if row.parent.is_some() && how != Command::Cancel {
             return Err(Refusal::NotARoot {
                 root: row.root_task_id,
+                status: row.status,
+            });
+        }
+        if session.own.is_gate_call() && how != Command::Cancel {
+            return Err(Refusal::Conflict {
+                code: ConflictCode::NotAConversation,
+                task_id: task,
                 status: row.status,
             });
         }

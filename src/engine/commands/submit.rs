@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use super::{Accepted, Key, Refusal, Written};
 use crate::engine::Engine;
-use crate::engine::session::TaskSession;
+use crate::engine::session::{FirstCommit, TaskSession};
 use crate::failpoint;
 use crate::people::Caller;
 use crate::store::CommitError;
@@ -21,21 +19,33 @@ impl Engine {
         let (task_id, root) = (session.task_id(), session.own.row.root_task_id);
         let news = Some(self.store.attend(root));
         let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
-        let (reply, written) = oneshot::channel();
-        session.reply = Some(reply);
+        let written = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
+        let committed = self.first_commit(written).await?;
+        Ok(committed.then_some(Accepted {
+            task_id,
+            root,
+            replayed: false,
+            news,
+            written: written_from,
+        }))
+    }
+
+    /// Waits for the session's first commit. `false` when another commit came first.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
+    /// commit.
+    pub(in crate::engine) async fn first_commit(
+        &self,
+        written: FirstCommit,
+    ) -> Result<bool, Refusal> {
         match written.await {
             Ok(Ok(_)) => {
                 failpoint::reach("submit.committed");
-                Ok(Some(Accepted {
-                    task_id,
-                    root,
-                    replayed: false,
-                    news,
-                    written: written_from,
-                }))
+                Ok(true)
             }
-            Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
+            Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(false),
             Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),
             Err(_) => Err(Refusal::Internal),
         }

@@ -75,14 +75,14 @@ impl Driver<'_> {
             let Some(entry) = self.offered(&state.call.name) else {
                 continue;
             };
-            let Some(name) = self.lacking(&entry.spec, known) else {
+            let Some(name) = self.lacking(&entry.spec, known).cloned() else {
                 continue;
             };
             let services = self.engine.catalog.services(&self.agent.name);
             let service = |name: &String| services.iter().find(|service| service.name == *name);
             missing = true;
-            match service(name) {
-                Some(service) if !asked.contains(name) && self.session.own.progress.room() > 0 => {
+            match service(&name) {
+                Some(service) if !asked.contains(&name) && self.session.own.progress.room() > 0 => {
                     asked.insert(name);
                     self.ask_for(&state, service);
                 }

@@ -10,6 +10,7 @@ use crate::task::failure::Failure;
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::TaskStatus;
 use crate::task::step::Ending;
+use crate::task::transcript::last_result;
 
 impl Engine {
     /// Ends a task. Always returns `false`: the driver has no next step.
@@ -25,6 +26,14 @@ impl Engine {
                 let (status, output) = (TaskStatus::Completed, Some(text));
                 session.push(Fact::TaskStatus {
                     status,
+                    error: None,
+                    output,
+                });
+            }
+            Ending::Settled => {
+                let output = Some(last_result(&session.own.items).unwrap_or_default());
+                session.push(Fact::TaskStatus {
+                    status: TaskStatus::Completed,
                     error: None,
                     output,
                 });

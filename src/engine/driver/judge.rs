@@ -3,6 +3,7 @@
 //! release it. A call that a rule holds needs a person's approval or a standing decision that this
 //! rule offers (`grants.rs`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use serde_json::Value;
 use super::grants::Look;
 use super::{Driver, Stop};
 use crate::agent::Agent;
+use crate::agent::gate::OtherTools;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::policy::Case;
@@ -21,7 +23,7 @@ use crate::task::text::cut;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
-use crate::tool::catalog::Entry;
+use crate::tool::catalog::{Catalog, Entry};
 use crate::tool::{Change, arguments, human};
 
 /// The reason for an invalid call whose arguments are not stored as the model wrote them.
@@ -42,7 +44,8 @@ impl Driver<'_> {
                 continue;
             };
             let judgement = self.judgement(&state, Look::First).await?;
-            let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
+            let entry = self.offered(&state.call.name);
+            let spec = entry.as_deref().map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
             let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
             self.session.push(Fact::Judged {
@@ -134,7 +137,8 @@ impl Driver<'_> {
     /// While another task of the tree cannot be read, a `once` call is also held, unless it starts
     /// a sub-agent or a person approved it.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
+        let entry = self.offered(&state.call.name);
+        let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
         let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
         // A task that cannot be read may have run the same call, or a person may have rejected the
@@ -169,7 +173,7 @@ impl Driver<'_> {
                 FinishReason::Other => {
                     return Some("the answer ended for a reason that is not known".to_owned());
                 }
-                FinishReason::Stop | FinishReason::ToolCalls => {}
+                FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Gate => {}
             }
             if turn.tool_calls.len() > most {
                 return Some(format!(
@@ -184,7 +188,8 @@ impl Driver<'_> {
         let agent = self.agent;
         let named = agent.offer(name).is_some()
             || agent.sub_agent(name).is_some()
-            || agent.asks(name).is_some();
+            || agent.asks(name).is_some()
+            || other_tool(agent, name).is_some();
         match (named, self.offered(name)) {
             (true, Some(_)) => self.sub_agent_limit(state),
             (true, None) => Some(format!("the tool {name:?} is gone from the configuration")),
@@ -246,9 +251,12 @@ impl Driver<'_> {
             };
             (*tool_call_id == id).then_some(digest)
         });
-        let now = self
-            .session
-            .digest(&entry.current(), id, state.arguments_text(), state.rule());
+        let now = self.session.digest(
+            &entry.current(self.session.task_id()),
+            id,
+            state.arguments_text(),
+            state.rule(),
+        );
         if started == Some(&now) {
             entry.spec.effect
         } else {
@@ -267,9 +275,9 @@ impl Driver<'_> {
             return Some(now);
         }
         let entry = self.offered(&state.call.name);
-        let digest = entry.map(|entry| {
+        let digest = entry.as_deref().map(|entry| {
             self.session.digest(
-                &entry.current(),
+                &entry.current(self.session.task_id()),
                 state.call.tool_call_id,
                 state.arguments_text(),
                 approval.rule.as_deref(),
@@ -292,10 +300,15 @@ impl Driver<'_> {
             return None;
         }
         let reason = match (same, stands) {
-            (false, _) => Some(entry.and_then(Entry::change).map_or_else(
-                || "The tool has changed since it was approved.".to_owned(),
-                |change| change.reason,
-            )),
+            (false, _) => Some(
+                entry
+                    .as_deref()
+                    .and_then(|entry| entry.change(self.session.task_id()))
+                    .map_or_else(
+                        || "The tool has changed since it was approved.".to_owned(),
+                        |change| change.reason,
+                    ),
+            ),
             (true, false) => {
                 Some("A person who approved this call has lost the right to approve it.".to_owned())
             }
@@ -313,7 +326,7 @@ impl Driver<'_> {
 
 impl<'e> Driver<'e> {
     /// [`Engine::offered`] for this agent.
-    pub(crate) fn offered(&self, name: &str) -> Option<&'e Entry> {
+    pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, Entry>> {
         self.engine.offered(self.agent, name)
     }
 }
@@ -321,16 +334,24 @@ impl<'e> Driver<'e> {
 impl Engine {
     /// The tool of exactly this name, if the agent offers it. The task's version of the agent says
     /// which tools are offered; the tool itself comes from the current configuration.
-    pub(in crate::engine) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
-        if agent.asks(name).is_some() {
-            return self.catalog.human(&agent.name, name);
-        }
-        match agent.sub_agent(name) {
-            Some(sub) => self.catalog.agent(&sub.agent),
-            None => agent
-                .offer(name)
-                .and_then(|offer| self.catalog.get(&offer.name)),
-        }
+    pub(in crate::engine) fn offered<'a>(
+        &'a self,
+        agent: &Agent,
+        name: &str,
+    ) -> Option<Cow<'a, Entry>> {
+        let known = if agent.asks(name).is_some() {
+            self.catalog.human(&agent.name, name)
+        } else {
+            match agent.sub_agent(name) {
+                Some(sub) => self.catalog.agent(&sub.agent),
+                None => agent
+                    .offer(name)
+                    .and_then(|offer| self.catalog.get(&offer.name)),
+            }
+        };
+        known
+            .map(Cow::Borrowed)
+            .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
     /// The policy's judgement of a call whose tool is offered.
@@ -357,9 +378,13 @@ impl Engine {
         }
         let metadata: Value = serde_json::from_str(&session.own.row.metadata).unwrap_or_default();
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
-        let (policy, spec) = (Arc::clone(&self.policy), entry.current().into_owned());
+        let (policy, spec) = (
+            Arc::clone(&self.policy),
+            entry.current(session.task_id()).into_owned(),
+        );
         let heavy = policy.is_heavy(state.arguments_text().len());
         let user = self.roster.ids().id(row.user_id.as_str());
+        let at_gate = agent.gate.is_some();
         let judge = move || {
             policy.judge(&Case {
                 tool: &spec,
@@ -371,6 +396,7 @@ impl Engine {
                 task_id: &row.root_task_id.to_string(),
                 metadata: &metadata,
                 session: &row.session_id,
+                at_gate,
             })
         };
         let judgement = if heavy {
@@ -383,8 +409,15 @@ impl Engine {
         } else {
             judge()
         };
-        unless_changed(judgement, entry.change())
+        unless_changed(judgement, entry.change(session.task_id()))
     }
+}
+
+/// The entry of a tool that a gate does not list, where the gate puts such tools to the rules.
+fn other_tool(agent: &Agent, name: &str) -> Option<Entry> {
+    let gate = agent.gate.as_ref()?;
+    let judged = gate.other_tools == OtherTools::Judge && agent.offer(name).is_none();
+    judged.then(|| Catalog::other(name)).flatten()
 }
 
 /// Holds or denies a call whose tool its server has changed since it was reviewed.

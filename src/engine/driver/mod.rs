@@ -8,21 +8,20 @@ mod delta_stream;
 mod elicit;
 mod finish;
 mod grants;
+mod hand_over;
 mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;
 mod prepare_tools;
 mod send;
+mod slots;
 mod start_calls;
 mod stop;
 mod sub_agents;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use self::delta_stream::DeltaStream;
 pub(crate) use self::stop::Stop;
@@ -34,9 +33,6 @@ use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
-/// How long a command waits for a slot before its task is queued in the database.
-const SLOT_WAIT: Duration = Duration::from_millis(500);
-
 /// A step of a task: the engine, the task with its pending facts, and the agent in the version that
 /// the task is pinned to.
 pub(crate) struct Driver<'e> {
@@ -47,13 +43,29 @@ pub(crate) struct Driver<'e> {
 
 impl Engine {
     /// Drives a task until it waits, has ended, or belongs to another driver.
-    pub(in crate::engine) async fn drive(self: Arc<Self>, mut session: TaskSession) {
-        while let Ok(true) | Err(Stop::Again) = self.step(&mut session).await {}
+    pub(in crate::engine) async fn drive(self: Arc<Self>, session: TaskSession) {
+        self.drive_to_end(session).await;
+    }
+
+    /// Like [`Engine::drive`]; returns the session if its last commit is the journal's last, as far
+    /// as the driver knows.
+    pub(in crate::engine) async fn drive_to_end(
+        self: Arc<Self>,
+        mut session: TaskSession,
+    ) -> Option<TaskSession> {
+        let ended = loop {
+            match self.step(&mut session).await {
+                Ok(true) | Err(Stop::Again) => {}
+                Ok(false) => break true,
+                Err(Stop::Lost) => break false,
+            }
+        };
         self.await_late_answers(session.task_id(), std::mem::take(&mut session.late));
-        drop(session);
+        let session = session.released();
         if self.backlog.load(Ordering::Relaxed) {
             self.room.notify_one();
         }
+        (ended && !session.unsaved()).then_some(session)
     }
 
     /// Takes one step. `false` when the driver has nothing more to do.
@@ -85,6 +97,20 @@ impl Engine {
     }
 }
 
+impl<'e> Driver<'e> {
+    pub(in crate::engine) fn new(
+        engine: &'e Engine,
+        session: &'e mut TaskSession,
+        agent: &'e Agent,
+    ) -> Self {
+        Self {
+            engine,
+            session,
+            agent,
+        }
+    }
+}
+
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
         match next_step(&self.session.own.progress, &self.budget()) {
@@ -93,7 +119,7 @@ impl Driver<'_> {
             Step::Ask(questions) => self.open_requests(questions).await?,
             Step::Elicit(calls) => self.elicit(&calls),
             Step::Reconcile(calls) => self.reconcile(&calls),
-            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Start(_)
+            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Hand(_) | Step::Start(_)
                 if self.is_driven_elsewhere() =>
             {
                 self.save(LeaseChange::Keep).await?;
@@ -108,6 +134,7 @@ impl Driver<'_> {
             Step::Start(calls) => self.start_sub_agents(&calls).await?,
             Step::CallModel => self.call_model().await?,
             Step::Run(calls) => self.start_calls(&calls).await?,
+            Step::Hand(call) => return self.hand_over(call).await,
         }
         Ok(true)
     }
@@ -129,42 +156,12 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Whether this driver leaves the next effect to another process or to a later driver: because
-    /// it has no slot, because the service stops, or because another task is to be driven alone and
-    /// this driver has stored an item.
-    async fn gives_way(&mut self) -> bool {
-        if self.session.slot.is_none() {
-            self.session.slot = self.slot().await;
-        }
-        let to_lone = self.session.has_saved_items
-            && self.session.lone.is_none()
-            && self.engine.alone.is_taken();
-        self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
-    }
-
-    /// A slot; `None` if none is free, while tasks are queued in the database (they get slots
-    /// first, each tenant in turn), or during a lone drive. A command whose facts are not stored
-    /// yet waits up to [`SLOT_WAIT`] for a slot, because to queue its task costs a claim and a
-    /// reading of the journal.
-    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
-        let engine = self.engine;
-        let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();
-        if !admitted() {
-            return None;
-        }
-        if self.session.reply.is_none() {
-            return engine.free_slot();
-        }
-        let slot = engine.slot_within(SLOT_WAIT).await;
-        slot.filter(|_| admitted())
-    }
-
     /// Parks the task: the same commit opens its requests, so an answer cannot come too early.
     async fn park(&mut self, on: &[On]) -> Result<bool, Stop> {
         if on.contains(&On::Message) && !self.session.unsaved() {
             return Ok(false);
         }
-        let wake_in = self.attempts_over_in();
+        let wake_in = self.attempts_over_in().or_else(|| self.late_in());
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
             self.engine.reopen(self.session).await?;
         }

@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Driver, Stop};
+use crate::agent::gate::Report;
 use crate::engine::recovery::integrity::damage_before;
 use crate::task::call_state::CallState;
+use crate::task::decision::Action;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::question::Question;
@@ -13,7 +15,7 @@ use crate::task::restore::FORGOTTEN;
 use crate::task::step::Ending;
 use crate::task::text::cut;
 use crate::task::text_safety;
-use crate::task::tool_spec::Effect;
+use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
@@ -60,12 +62,28 @@ impl Driver<'_> {
             let calls = calls
                 .map(|state| self.requested_call(state, own(state)))
                 .collect();
-            let mut spec = self.new_request(question.kind, calls, question.terms);
+            let terms = self.terms_of(question.kind, question.terms, &first);
+            let mut spec = self.new_request(question.kind, calls, terms);
             self.add_words(&mut spec, &first);
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
         Ok(())
+    }
+
+    /// The terms of a request. A gateway that reports no outcome cannot change a call either, so
+    /// `edit` is left out.
+    fn terms_of(&self, kind: RequestKind, mut terms: Terms, first: &CallState) -> Terms {
+        let gate = self.agent.gate.as_deref();
+        let unchanged =
+            gate.is_some_and(|gate| gate.ext_authz.is_some() && gate.report == Report::Optional);
+        if unchanged && kind == RequestKind::Approval && first.performer == ToolKind::External {
+            terms.allow.retain(|action| *action != Action::Edit);
+            if terms.allow.is_empty() {
+                terms.allow.push(Action::Reject);
+            }
+        }
+        terms
     }
 
     /// Adds the agent's question and the form of the answer.
@@ -148,11 +166,16 @@ impl Driver<'_> {
         let judgement = state.judgement.as_ref();
         let rule = judgement.and_then(|judgement| judgement.rule.clone());
         let entry = self.offered(&call.name);
+        let entry = entry.as_deref();
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
         let digest = entry.map_or_else(String::new, |entry| {
-            self.session
-                .digest(&entry.current(), call.tool_call_id, text, rule.as_deref())
+            self.session.digest(
+                &entry.current(self.session.task_id()),
+                call.tool_call_id,
+                text,
+                rule.as_deref(),
+            )
         });
         let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
         let address = address.filter(|(address, target)| address != *target);
@@ -179,7 +202,7 @@ impl Driver<'_> {
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
             digest,
-            definition: entry.map(|entry| entry.current().definition.clone()),
+            definition: entry.map(|entry| entry.current(self.session.task_id()).definition.clone()),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
             offer: judgement
                 .filter(|_| needs_decision)

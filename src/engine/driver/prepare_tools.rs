@@ -54,7 +54,8 @@ impl Driver<'_> {
     fn stale(&self, calls: &[CallId], start: impl Fn(bool) -> Option<Start>) -> Vec<Stale> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
-            let tool = self.offered(&state.call.name)?.tool.as_ref()?;
+            let entry = self.offered(&state.call.name)?;
+            let tool = entry.tool.as_ref()?;
             let start = start(state.approval.is_some());
             tool.is_stale(start).then(|| (*id, start, Arc::clone(tool)))
         });
@@ -65,11 +66,12 @@ impl Driver<'_> {
     /// call that lacks a credential is left out: a person is asked for the credential first.
     async fn compare(&mut self, stale: Vec<Stale>) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
         let credentials = self.credentials().await?;
+        let task = self.session.task_id();
         let ready = stale
             .into_iter()
             .filter(|(_, _, tool)| self.lacking(tool.spec(), &credentials).is_none());
         let compared = ready.map(async |(id, start, tool)| {
-            let why = tool.prepare(start, &credentials).await.err()?;
+            let why = tool.prepare(start, task, &credentials).await.err()?;
             let name = &tool.spec().name;
             let text = format!(
                 "The tool `{name}` failed before it was called: its server could not be asked for its tools: {why}."

@@ -11,7 +11,7 @@ use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
 use crate::task::call_state::CallState;
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, LateSlot, SendPermit, Tool, ToolAnswer};
+use crate::tool::{Invocation, LateSlot, RawSlot, SendPermit, Tool, ToolAnswer};
 
 impl Driver<'_> {
     /// Records the results of these calls. Their permits were decided at the uptime `began`.
@@ -36,21 +36,22 @@ impl Driver<'_> {
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
                 tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours, "a call was not sent");
-                let attempt = self
-                    .session
-                    .own
-                    .progress
-                    .call(call.call_id)
-                    .map_or(0, |state| state.attempts);
+                let attempt = self.session.own.progress.attempts(call.call_id);
                 self.session.not_sent.insert(call.call_id, attempt);
                 lost |= !ours;
                 if !ours {
                     continue;
                 }
             }
+            let settles = matches!(
+                answer,
+                ToolAnswer::Succeeded { .. } | ToolAnswer::Failed { .. }
+            );
+            if let (true, Some(raw)) = (settles, call.raw.take()) {
+                self.engine.keep_raw_result(call.task_id, raw);
+            }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
-                let state = self.session.own.progress.call(call.call_id);
-                let attempt = state.map_or(0, |state| state.attempts);
+                let attempt = self.session.own.progress.attempts(call.call_id);
                 self.session.late.push(LateAttempt {
                     call: call.call_id,
                     attempt,
@@ -114,6 +115,7 @@ impl Driver<'_> {
             credentials: Credentials::default(),
             resume: None,
             late: LateSlot::default(),
+            raw: RawSlot::default(),
         }
     }
 }

@@ -2,32 +2,43 @@
 //! at most once. Invariant: no permit is decided before the start is committed, and a permit is
 //! asked last, right before anything goes out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, join_all, maybe_done, select};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::damage_before;
 use crate::failpoint;
 use crate::task::call_state::Phase;
 use crate::task::elicitation::Resume;
-use crate::task::grant::GrantUse;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
 use crate::task::step::{Budget, Ending};
+use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, arguments};
 
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-impl Driver<'_> {
-    /// Starts and sends these calls, if they may still run.
+/// The tools of calls, each as its server shows it to the task now.
+type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
+
+impl<'e> Driver<'e> {
+    /// Starts and sends those of these calls that there are slots for, if they may still run.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        if !self.prepare_tools(calls).await? || !self.may_begin(calls).await? {
+        let (calls, _slots) = self.take_slots(calls).await?;
+        let calls = calls.as_slice();
+        if !self.prepare_tools(calls).await? {
+            return Ok(());
+        }
+        let compared = self.present_tools(calls);
+        if !self.may_begin(calls).await? {
             return Ok(());
         }
         let credentials = self.credentials().await?;
@@ -37,19 +48,14 @@ impl Driver<'_> {
         if self.ask_for_missing(calls, &credentials) {
             return Ok(());
         }
-        let (attempts, decisions) = self.journal_starts(calls, &credentials, continuations);
+        if self.present_tools(calls) != compared {
+            // Another task's comparison has found a change since: `next_step` asks to start again.
+            return Ok(());
+        }
+        let (attempts, decisions) =
+            self.journal_starts(calls, &compared, &credentials, continuations);
         if attempts.is_empty() {
-            // No tool here performs these calls. Without results, `next_step` would return them
-            // forever.
-            let failed = |id: &CallId| {
-                (
-                    *id,
-                    Outcome::Failed,
-                    "No tool of this service can run this call.".to_owned(),
-                )
-            };
-            self.session
-                .settle_calls(calls.iter().map(failed).collect());
+            self.fail_unperformed(calls);
             return Ok(());
         }
         let in_flight_calls: Vec<_> = attempts
@@ -78,11 +84,69 @@ impl Driver<'_> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Journals the start of each call that a tool here performs. Returns the attempts, and the
-    /// decisions of their permits.
+    /// The calls that there are slots for, with their slots. If there are none, waits for one: a
+    /// driver that waits holds none, so that no two wait for each other, and has no pending facts.
+    async fn take_slots(
+        &mut self,
+        calls: &[CallId],
+    ) -> Result<(Vec<CallId>, Vec<OwnedSemaphorePermit>), Stop> {
+        let slots_of = |id: &CallId| {
+            let state = self.session.own.progress.call(*id)?;
+            self.offered(&state.call.name)?.tool.as_ref()?.slots()
+        };
+        let (mut ready, mut taken, mut full) = (Vec::new(), Vec::new(), None);
+        for id in calls {
+            let Some(slots) = slots_of(id) else {
+                ready.push(*id);
+                continue;
+            };
+            match Arc::clone(&slots).try_acquire_owned() {
+                Ok(slot) => {
+                    ready.push(*id);
+                    taken.push(slot);
+                }
+                Err(_) => full = full.or(Some((*id, slots))),
+            }
+        }
+        if ready.is_empty()
+            && let Some((id, slots)) = full
+        {
+            self.save(self.engine.take_lease()).await?;
+            ready.push(id);
+            taken.extend(slots.acquire_owned().await);
+        }
+        Ok((ready, taken))
+    }
+
+    fn present_tools(&self, calls: &[CallId]) -> PresentTools<'e> {
+        let task = self.session.task_id();
+        let present = calls.iter().filter_map(|id| {
+            let state = self.session.own.progress.call(*id)?;
+            let current = match self.offered(&state.call.name)? {
+                Cow::Borrowed(entry) => entry.current(task),
+                Cow::Owned(entry) => Cow::Owned(entry.current(task).into_owned()),
+            };
+            Some((*id, current))
+        });
+        present.collect()
+    }
+
+    /// Fails calls that no tool here performs: without results, `next_step` would return them
+    /// forever.
+    fn fail_unperformed(&mut self, calls: &[CallId]) {
+        let text = "No tool of this service can run this call.";
+        let failed = calls
+            .iter()
+            .map(|id| (*id, Outcome::Failed, text.to_owned()));
+        self.session.settle_calls(failed.collect());
+    }
+
+    /// Journals the start of each call that a tool here performs. `compared` has the tools as the
+    /// calls were judged. Returns the attempts, and the decisions of their permits.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
+        compared: &PresentTools<'_>,
         credentials: &Credentials,
         mut continuations: BTreeMap<CallId, Resume>,
     ) -> (Vec<Attempt>, Vec<PermitDecision>) {
@@ -91,7 +155,7 @@ impl Driver<'_> {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let Some(entry) = self.offered(&state.call.name) else {
+            let Some((entry, spec)) = self.offered(&state.call.name).zip(compared.get(id)) else {
                 continue;
             };
             let (Some(tool), Ok(arguments)) = (
@@ -103,19 +167,13 @@ impl Driver<'_> {
             self.session.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: self.session.digest(
-                    &entry.current(),
-                    *id,
-                    state.arguments_text(),
-                    state.rule(),
-                ),
+                digest: self
+                    .session
+                    .digest(spec, *id, state.arguments_text(), state.rule()),
                 attempt: state.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.engine.replica.clone(),
-                grant: state.grant().map(|grant_id| GrantUse {
-                    grant_id,
-                    again: state.used_grant == Some(grant_id),
-                }),
+                grant: state.grant_use(),
             });
             let decided_by = state.approval.as_ref().map(|approval| {
                 let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
@@ -158,6 +216,7 @@ impl Driver<'_> {
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
         budget.running.extend(self.engine.in_flight_calls.calls());
         budget.asking = self.session.asking();
+        budget.asker = self.asker_state();
         budget.spent = self.spent_limit(&[]);
         budget.sessions = self
             .agent
@@ -169,8 +228,8 @@ impl Driver<'_> {
         budget
     }
 
-    /// The time until the last attempt that may still be running is over. Attempts of repeatable
-    /// calls do not count.
+    /// The time until the last attempt that may still be running is over. Attempts of this service
+    /// at repeatable calls do not count.
     pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
         let running = self.budget().running;
         let over = self
@@ -182,10 +241,11 @@ impl Driver<'_> {
             // An attempt that has ended with questions is over.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let over = over
-            .filter(|state| !state.effect.repeatable())
-            .filter_map(|state| state.start.as_ref());
-        over.map(|start| {
-            (start.at + start.timeout + self.engine.settings.lease).since(self.session.now)
+            .filter_map(|state| Some((state, state.start.as_ref()?)))
+            .filter(|(state, start)| !state.effect.repeatable() || start.is_elsewhere());
+        over.map(|(_, start)| {
+            let over = start.over(self.engine.settings.lease);
+            over.since(self.session.now)
         })
         .max()
     }

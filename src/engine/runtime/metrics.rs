@@ -164,6 +164,7 @@ fn log_result(draft: &TaskDraft, result: &ToolResult) {
         | Outcome::Responded
         | Outcome::Expired
         | Outcome::Withdrawn
-        | Outcome::Canceled => {}
+        | Outcome::Canceled
+        | Outcome::Released => {}
     }
 }

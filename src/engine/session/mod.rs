@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use uuid::Uuid;
 
 use self::task_draft::TaskDraft;
 use self::tree::{RelatedDraft, TaskTree, draft_change};
@@ -54,6 +55,9 @@ pub(crate) struct TaskSession {
     pub idempotency: Option<IdempotencyRow>,
     /// Sealed values that a person provided, for the next commit.
     pub credentials: Vec<SealedCredential>,
+    /// Set where the connection of a gate call's asker answers from this session: the id of the ask,
+    /// and the runner that it names, or `""`.
+    pub ask: Option<(Uuid, String)>,
     /// Reply channel of the command that waits for the next commit. Answered once.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// By call: the problem of this process's attempt whose outcome is unknown.
@@ -83,6 +87,9 @@ pub(crate) struct TaskSession {
     pub has_saved_items: bool,
 }
 
+/// The answer of a session's first commit.
+pub(crate) type FirstCommit = oneshot::Receiver<Result<Committed, CommitError>>;
+
 impl TaskSession {
     pub(crate) fn new(journal: Journal) -> Self {
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
@@ -93,6 +100,7 @@ impl TaskSession {
             history_uncertain_until: journal.history_uncertain_until,
             idempotency: None,
             credentials: Vec::new(),
+            ask: None,
             reply: None,
             unknown: BTreeMap::new(),
             late: Vec::new(),
@@ -119,6 +127,25 @@ impl TaskSession {
         });
         *session.own = TaskDraft::from_row(row, open_requests);
         session
+    }
+
+    /// Lets the next commit answer to the receiver.
+    pub(crate) fn expect_commit(&mut self) -> FirstCommit {
+        let (reply, written) = oneshot::channel();
+        self.reply = Some(reply);
+        written
+    }
+
+    /// The session without its holds on this process: lease, slot, calls in flight.
+    pub(crate) fn released(self) -> Self {
+        Self {
+            in_flight_calls: Vec::new(),
+            delta_stream: None,
+            lease: None,
+            slot: None,
+            lone: None,
+            ..self
+        }
     }
 
     /// Whether the tree has, or had, more tasks than this one.
@@ -377,8 +404,8 @@ impl TaskSession {
             let Phase::Started(start) = &state.phase else {
                 continue;
             };
-            let over = start.at + start.timeout + grace;
-            if !gone(&start.replica) && self.now < over {
+            let gone = !start.is_elsewhere() && gone(&start.replica);
+            if !gone && !state.given_back && self.now < start.over(grace) {
                 budget.running.insert(state.call.tool_call_id);
             }
         }

@@ -20,8 +20,8 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts and `lease`. Without pending facts, commits only a `lease` that
-    /// queues or parks the task.
+    /// Commits the pending facts, the change of the asker, and `lease`. Without the first two,
+    /// commits only a `lease` that queues or parks the task.
     ///
     /// # Errors
     /// `Again` when another commit came first and this driver still holds the task. `Lost` when
@@ -33,7 +33,8 @@ impl Engine {
         session: &mut TaskSession,
         lease: LeaseChange,
     ) -> Result<(), Stop> {
-        if !session.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
+        let moves = matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. });
+        if !session.unsaved() && session.own.asker.is_none() && !moves {
             return Ok(());
         }
         loop {

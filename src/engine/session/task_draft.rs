@@ -2,15 +2,16 @@
 //! appends.
 
 use crate::task::call_state::CallState;
-use crate::task::change::{Counters, Guard, LeaseChange, NewTask, TaskRow};
+use crate::task::change::{Asker, Counters, Guard, LeaseChange, NewTask, TaskRow};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, RequestId, TaskId};
-use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
+use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Usage};
 use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::transcript::{Message, conversation};
 use crate::task::turn::Progress;
+use crate::task::verdict::Judgement;
 
 /// A task's row and journal with its pending facts. For `next_step`, a pending fact counts like a
 /// committed one.
@@ -28,6 +29,8 @@ pub(crate) struct TaskDraft {
     pub guard: Option<Guard>,
     /// Whether the next commit writes the row's agent version.
     pub repinned: bool,
+    /// Change of the asker's presence that the next commit writes.
+    pub asker: Option<Asker>,
     /// Number of the task's own open requests at the last read or commit.
     open_requests: usize,
     /// Id, kind and time of the task's open requests at the last read or commit. Empty when the
@@ -62,6 +65,7 @@ impl TaskDraft {
             committed,
             guard: None,
             repinned: false,
+            asker: None,
             open_requests,
             known_requests,
         }
@@ -104,6 +108,44 @@ impl TaskDraft {
         for item in self.items.get(self.committed..).unwrap_or_default() {
             self.progress.apply(item);
         }
+    }
+
+    /// Whether the task is a call that an agent proposed at a gate.
+    pub(crate) fn is_gate_call(&self) -> bool {
+        self.items.iter().any(|item| {
+            matches!(&item.fact, Fact::AssistantMessage(turn) if turn.finish_reason == FinishReason::Gate)
+        })
+    }
+
+    /// The change of the asker's presence that the next commit writes: the commit of a result makes
+    /// the result undelivered, unless the same commit has delivered it.
+    pub(crate) fn asker_change(&self) -> Option<Asker> {
+        let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
+        let settles = || {
+            let mut pushed = self.pushed().iter();
+            pushed.any(|item| matches!(item.fact, Fact::ToolResult(_)))
+        };
+        if is_keyed && self.asker != Some(Asker::Delivered) && settles() {
+            return Some(Asker::Gone);
+        }
+        self.asker
+    }
+
+    /// Replaces the pending judgement of a call of a task that is not stored yet.
+    pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
+        let pending = self.items.iter_mut().skip(self.committed);
+        for item in pending {
+            if let Fact::Judged {
+                tool_call_id,
+                judgement,
+                ..
+            } = &mut item.fact
+                && *tool_call_id == call
+            {
+                judgement.clone_from(by);
+            }
+        }
+        self.progress = Progress::of(&self.items);
     }
 
     /// The task, if it has no pending facts.
@@ -244,7 +286,7 @@ impl TaskDraft {
                 usage.prompt_tokens += turn.usage.prompt_tokens;
                 usage.completion_tokens += turn.usage.completion_tokens;
                 usage.total_tokens += turn.usage.total_tokens;
-                model_calls += 1;
+                model_calls += i32::from(turn.finish_reason != FinishReason::Gate);
             }
         }
         let count = |questions: usize| i32::try_from(questions).unwrap_or(i32::MAX);
@@ -265,6 +307,9 @@ impl TaskDraft {
         }
         if self.unsaved() {
             row.updated_at = at;
+        }
+        if let Some(asker) = self.asker_change() {
+            row.asker_until = Some(asker.until(at));
         }
         row.parked = !self.busy_after(lease);
         row.busy += sums.busy;
@@ -306,6 +351,7 @@ impl TaskDraft {
         self.open_requests = self.known_requests.len();
         self.guard = None;
         self.repinned = false;
+        self.asker = None;
     }
 }
 
@@ -355,6 +401,7 @@ pub(crate) fn unsaved_row(task_id: TaskId, root_task_id: TaskId, new: &NewTask) 
 pub(crate) mod tests {
     use super::*;
     use crate::task::item::{Part, PartType};
+    use std::time::Duration;
     use uuid::Uuid;
 
     /// The row of a new task.
@@ -385,6 +432,20 @@ pub(crate) mod tests {
             by: "alice".to_owned(),
             groups: Vec::new(),
         }
+    }
+
+    #[test]
+    fn saved_change_of_the_asker_is_in_the_row_and_leaves_the_time_of_the_last_item() {
+        let mut draft = TaskDraft::new(row(), Progress::new(), Vec::new());
+        draft.asker = Some(Asker::For(Duration::from_secs(1)));
+        assert!(!draft.unsaved());
+        draft.saved(&LeaseChange::Keep, Counters::default(), Time(7));
+        assert_eq!(draft.row.asker_until, Some(Time(1_000_007)));
+        assert_eq!((draft.row.version, draft.row.updated_at), (1, Time(0)));
+        assert_eq!(draft.asker, None);
+        draft.push(message(), Time::default());
+        draft.saved(&LeaseChange::Keep, Counters::default(), Time(8));
+        assert_eq!(draft.row.asker_until, Some(Time(1_000_007)));
     }
 
     #[test]

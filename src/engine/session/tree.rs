@@ -300,7 +300,7 @@ pub(crate) fn draft_change(
         agent_version: draft.repinned.then(|| draft.row.agent_version.clone()),
         counters,
         lease,
-        asker: None,
+        asker: draft.asker_change(),
         credentials: Vec::new(),
     }
 }

@@ -10,6 +10,7 @@ use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
+use crate::people::may::may_ask_at_gate;
 
 pub(crate) const OP: Op = Op {
     id: "get_me",
@@ -20,13 +21,14 @@ pub(crate) const OP: Op = Op {
 
 /// Get the caller
 ///
-/// The caller as the key (and `Holdpoint-User`, where the key may act for others) says.
+/// The caller as the key (and `Holdpoint-User`, where the key may act for others) says, and the
+/// gates at which this caller may propose calls.
 #[utoipa::path(
     get, path = "/v1/me", operation_id = "get_me", tag = "agents",
     responses((status = 200, body = Me, description = "The caller"))
 )]
 pub(crate) async fn get_me(
-    State(_http): State<Arc<Http>>,
+    State(http): State<Arc<Http>>,
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
@@ -34,13 +36,20 @@ pub(crate) async fn get_me(
         (caller.may.create, Right::Create),
         (caller.may.read, Right::Read),
         (caller.may.decide, Right::Decide),
+        (caller.may.gate, Right::Gate),
     ];
+    let may_ask = may_ask_at_gate(&caller).is_ok();
+    let open = http.engine.agents().gates().filter(|(gate, _)| {
+        may_ask && gate.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
+    });
+    let gates = open.map(|(gate, _)| gate.name.clone()).collect();
     Ok(Json(Me {
         may: rights
             .into_iter()
             .filter(|(has, _)| *has)
             .map(|(_, right)| right)
             .collect(),
+        gates,
         user_id: caller.user_id.to_string(),
         tenant: caller.tenant,
         groups: caller.groups,

@@ -122,6 +122,10 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
             "The task waits for a human: decide the `pending` requests, or send `supersede: true`.",
         ),
         ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
+        ConflictCode::NotAConversation => (
+            Code::NotAConversation,
+            "The task is a call at a gate: it takes no messages and no retry.",
+        ),
         ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),
     }
 }

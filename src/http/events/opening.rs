@@ -86,7 +86,7 @@ pub(crate) async fn open(
 }
 
 /// The response with this stream as its body.
-pub(super) fn streamed(body: Body) -> Response {
+pub(crate) fn streamed(body: Body) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

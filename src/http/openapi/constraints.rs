@@ -49,6 +49,30 @@ const MEMBERS: &[(&str, &str, &str)] = &[
         "one of the request's `allowed_actions`",
     ),
     (
+        "NewGateCall",
+        "gate",
+        "the name of a gate that is open to the caller (`get_me`); left out only if one is",
+    ),
+    ("NewGateCall", "tool", "at most 256 bytes of UTF-8"),
+    ("NewGateCall", "context", "at most 16 KiB of UTF-8"),
+    ("NewGateCall", "metadata", "at most 16 KiB of JSON"),
+    (
+        "ReportGateOutcome",
+        "task_id",
+        "the task of a call of the caller for which a permit was given",
+    ),
+    (
+        "ReportGateOutcome",
+        "key",
+        "the key of a call of the caller for which a permit was given",
+    ),
+    (
+        "ReportGateOutcome",
+        "attempt",
+        "the number of the last attempt",
+    ),
+    ("ReportGateOutcome", "content", "at most 1 MiB"),
+    (
         "RespondDecision",
         "action",
         "one of the request's `allowed_actions`",
@@ -140,17 +164,26 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         put(schema, &["additionalProperties"], json!(false));
     }
     for component in ["CreateTask", "SendMessage"] {
-        exactly_one(schemas, component, &message());
+        exactly_one(
+            schemas,
+            component,
+            &one_of(("input", "string"), ("items", "array")),
+        );
     }
     exactly_one(schemas, "RespondDecision", &answer());
+    let arguments = one_of(("arguments", "object"), ("arguments_text", "string"));
+    exactly_one(schemas, "NewGateCall", &arguments);
+    let call = one_of(("task_id", "string"), ("key", "string"));
+    exactly_one(schemas, "ReportGateOutcome", &call);
 }
 
-/// Exactly one of `input` and `items`; null counts as absent.
-fn message() -> Value {
+/// Exactly one of two members, each with its type; null counts as absent.
+fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
+    let ((first, kind), (second, other)) = (first, second);
     json!({
-        "if": { "properties": { "input": { "type": "string" } }, "required": ["input"] },
-        "then": { "properties": { "items": { "type": "null" } } },
-        "else": { "properties": { "items": { "type": "array" } }, "required": ["items"] }
+        "if": { "properties": { first: { "type": kind } }, "required": [first] },
+        "then": { "properties": { second: { "type": "null" } } },
+        "else": { "properties": { second: { "type": other } }, "required": [second] }
     })
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{event_schema, put, sample};
 use crate::http::server::problem::Problem;
+use crate::http::wire::gate::GateCall;
 use crate::http::wire::grant::Grant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
@@ -73,6 +74,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
     ]
     .into_iter()
     .chain(grants())
+    .chain(gate(&request))
     .chain(event_schema::examples())
     .chain(super::webhooks::examples())
     .collect()
@@ -89,5 +91,30 @@ fn grants() -> [(&'static str, Vec<Value>); 2] {
             "GrantList",
             vec![json!({ "grants": [grant], "next_cursor": null })],
         ),
+    ]
+}
+
+fn gate(request: &InterventionRequest) -> [(&'static str, Vec<Value>); 3] {
+    let settings = sample::settings();
+    let call = GateCall::of(&sample::gate_call(), &sample::caller(), &settings);
+    let held = GateCall {
+        request: Some(Box::new(request.clone())),
+        ..call
+    };
+    [
+        (
+            "NewGateCall",
+            vec![json!({
+                "gate": "refunds", "tool": "refund_payment", "arguments": { "order": 17, "amount": 120 },
+                "context": "The customer was charged twice."
+            })],
+        ),
+        (
+            "ReportGateOutcome",
+            vec![
+                json!({ "key": "sess-17:toolu_01AbC", "outcome": "succeeded", "content": "refund r-99" }),
+            ],
+        ),
+        ("GateCall", vec![json!(held)]),
     ]
 }

@@ -36,7 +36,7 @@ struct LinkedAnswer {
     links: Vec<Link>,
 }
 
-fn all() -> [LinkedAnswer; 6] {
+fn all() -> [LinkedAnswer; 7] {
     let of = |ids: &[&'static str], parameter, found| {
         ids.iter()
             .map(|id| (*id, parameter, found))
@@ -88,12 +88,21 @@ fn all() -> [LinkedAnswer; 6] {
             links: requests,
         },
         deliveries(),
+        gate_calls(),
         LinkedAnswer {
             from: "list_task_items",
             statuses: &["200"],
             links: items,
         },
     ]
+}
+
+fn gate_calls() -> LinkedAnswer {
+    LinkedAnswer {
+        from: "propose_gate_call",
+        statuses: &["200", "202"],
+        links: vec![("get_gate_call", "task_id", TASK)],
+    }
 }
 
 fn deliveries() -> LinkedAnswer {

@@ -51,6 +51,7 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
     tags(
         (name = "tasks", description = "One conversation of one agent for one user"),
         (name = "requests", description = "Questions to humans, and their answers"),
+        (name = "gate", description = "Calls of agents that run elsewhere and ask here before they act"),
         (name = "grants", description = "Standing decisions: approvals that also let later calls through"),
         (name = "deliveries", description = "Messages about tasks and requests, for admins"),
         (name = "agents", description = "The agents that a caller may use"),

@@ -28,7 +28,7 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(
         op.auth,
-        AuthClass::Open | AuthClass::Link | AuthClass::Health
+        AuthClass::Open | AuthClass::Link | AuthClass::Gateway | AuthClass::Health
     ) {
         operation.insert("security".to_owned(), json!([]));
     }
@@ -147,7 +147,7 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::Unavailable,
         ],
         AuthClass::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
-        AuthClass::Health => &[Code::Internal],
+        AuthClass::Gateway | AuthClass::Health => &[Code::Internal],
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 use std::time::Duration;
 use uuid::Uuid;
 
+use crate::engine::gate::{CallState, Decision, GateCall};
 use crate::http::Settings;
 use crate::people::may::Roster;
 use crate::people::{Caller, May};
@@ -68,12 +69,42 @@ pub(crate) fn settings() -> Settings {
         wait: Duration::from_secs(10),
         max_streams: 1000,
         max_streams_per_caller: 20,
+        max_waiting: 1000,
         stream_life: Duration::from_hours(1),
         open: false,
         metrics_apart: false,
         roster: Roster::default(),
         sealer: None,
         links: None,
+    }
+}
+
+/// A held call at a gate, without its request.
+#[must_use]
+pub(crate) fn gate_call() -> GateCall {
+    GateCall {
+        task_id: TaskId(id(1)),
+        tool_call_id: CallId(id(3)),
+        gate: "refunds".into(),
+        tool: "refund_payment".into(),
+        session_id: "gate".into(),
+        arguments_text: r#"{"order": 17, "amount": 120}"#.into(),
+        edited: false,
+        digest: Some(DIGEST.into()),
+        can_never_run: false,
+        decision: Decision::Pending,
+        state: CallState::Pending,
+        outcome: None,
+        rule: Some("large-refund".into()),
+        reason: Some("Refunds above 20 need finance.".into()),
+        by: Vec::new(),
+        permit: None,
+        result: None,
+        request: None,
+        runs_elsewhere: false,
+        created_at: Time(AT),
+        expires_at: None,
+        now: Time(AT),
     }
 }
 

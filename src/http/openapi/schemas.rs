@@ -25,6 +25,8 @@ const REQUEST_BODIES: &[&str] = &[
     "ApproveBody",
     "RejectBody",
     "NewRemember",
+    "NewGateCall",
+    "ReportGateOutcome",
     "SignIn",
     "LinkAnswer",
     "ResendDeliveries",

@@ -213,6 +213,9 @@ fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
         | Code::TaskFinal
         | Code::TaskNotFailed
         | Code::NotARootTask
+        | Code::CallInHand
+        | Code::CallSettled
+        | Code::NotAConversation
         | Code::ModelFailed
         | Code::LimitReached
         | Code::Integrity

@@ -49,6 +49,7 @@ texts! {
     after_failed_with: ", but it failed: {status}.", "，但执行失败：{status}。";
     after_ran_late: ". It ran, and its result came late.", "。已执行，但结果迟到。";
     after_failed_late: ". It failed, and its result came late.", "。执行失败，但结果迟到。";
+    after_let_through: ". Its agent was let through to run it.", "，已放行，由其智能体执行。";
     after_running: ". It is running.", "，正在执行。";
     after_waiting: ". It has not started yet.", "，尚未开始执行。";
     after_waiting_again: ". It has not been started again yet.", "，尚未再次开始执行。";
@@ -77,6 +78,7 @@ texts! {
     count_failed: "{count} failed", "{count} 个失败";
     count_ran_late: "{count} ran, result came late", "{count} 个已执行（结果迟到）";
     count_failed_late: "{count} failed, result came late", "{count} 个失败（结果迟到）";
+    count_let_through: "{count} let through", "{count} 个已放行";
     count_running: "{count} running", "{count} 个正在执行";
     count_waiting: "{count} not started yet", "{count} 个尚未开始";
     count_asked_again: "{count} asked about again", "{count} 个正在重新征求决定";
@@ -323,6 +325,7 @@ texts! {
     outcome_withdrawn: "withdrawn", "已撤回";
     outcome_canceled: "canceled", "已取消";
     outcome_unknown: "outcome unknown", "结果未知";
+    outcome_released: "let through", "已放行";
     // Problems as pages.
     for_support: "For support", "技术支持信息";
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
@@ -408,6 +411,7 @@ impl Translations {
             Outcome::Withdrawn => self.outcome_withdrawn,
             Outcome::Canceled => self.outcome_canceled,
             Outcome::Unknown => self.outcome_unknown,
+            Outcome::Released => self.outcome_released,
         }
     }
 

@@ -148,7 +148,7 @@ impl AsRef<[u8]> for LargeBody {
 /// once. A larger body waits for memory: before its first byte if it has a `Content-Length`,
 /// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for its arrival begins anew after that
 /// wait.
-async fn read_body(
+pub(crate) async fn read_body(
     http: &Http,
     parts: &Parts,
     body: Body,
@@ -283,6 +283,41 @@ impl Posted {
             read(without_nul(json::parse(bytes)?)?, bytes)
         })
         .await
+    }
+
+    /// Like [`Posted::json`], but sets one member aside: `read` gets its text to the byte, unchecked.
+    ///
+    /// # Errors
+    /// As [`Posted::json`].
+    pub(crate) async fn json_beside<T: Send + 'static>(
+        &self,
+        parsing: &BodyParser,
+        member: &'static str,
+        read: impl FnOnce(Value, Option<String>, &[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.read_json(parsing, move |bytes| {
+            let (rest, aside) = json::set_aside(bytes, member)?;
+            read(without_nul(rest)?, aside, bytes)
+        })
+        .await
+    }
+
+    /// Passes the bytes of a JSON body to `read`, which parses them.
+    ///
+    /// # Errors
+    /// Another content type, or the errors of `read`.
+    pub(crate) async fn read_json<T: Send + 'static>(
+        &self,
+        parsing: &BodyParser,
+        read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if !self.is_type("application/json") {
+            return Err(Problem::new(
+                Code::UnsupportedMediaType,
+                "A body needs Content-Type: application/json.",
+            ));
+        }
+        self.parse_bytes(parsing, read).await
     }
 
     /// Passes the bytes to `read`; for a large body, off the runtime's threads.

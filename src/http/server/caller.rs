@@ -90,6 +90,18 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a key without the right to ask at gates.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_gate(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.gate {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("This key may not ask at gates."))
+    }
+}
+
 /// Refuses a key without the right to create and change tasks.
 ///
 /// # Errors

@@ -77,6 +77,7 @@ impl Connections {
                 served: AtomicU64::new(0),
                 unwritten: AtomicBool::new(false),
                 received: AtomicBool::new(false),
+                multiplexed: AtomicBool::new(false),
                 waker: AtomicWaker::new(),
             }));
         }
@@ -125,6 +126,8 @@ pub(crate) struct ConnectionSlot {
     served: AtomicU64,
     unwritten: AtomicBool,
     received: AtomicBool,
+    /// Whether requests overlap on the connection (HTTP/2).
+    multiplexed: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -159,8 +162,13 @@ impl ConnectionSlot {
         if self.close.is_cancelled() {
             return None;
         }
-        open.idle.remove(&self.idle.load(Ordering::Relaxed));
-        self.idle.store(open.insert(&self.close), Ordering::Relaxed);
+        let idle = self.idle.load(Ordering::Relaxed);
+        // A further request of an HTTP/2 connection takes nothing from those that protect it.
+        let protected = self.is_multiplexed() && idle == 0 && self.serves();
+        if !protected {
+            open.idle.remove(&idle);
+            self.idle.store(open.insert(&self.close), Ordering::Relaxed);
+        }
         drop(open);
         self.connections.0.changed.notify_one();
         self.served.fetch_add(1, Ordering::Relaxed);
@@ -175,6 +183,15 @@ impl ConnectionSlot {
         if !self.close.is_cancelled() {
             open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
         }
+    }
+
+    /// Notes that requests overlap on the connection.
+    pub(crate) fn multiplex(&self) {
+        self.multiplexed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// Notes received bytes. They begin the next request unless they belong to a body.
@@ -202,7 +219,9 @@ impl ConnectionSlot {
             drop(open);
             self.connections.0.changed.notify_one();
         }
-        let begun = served == 0 || self.received.load(Ordering::Relaxed);
+        // The bytes of an HTTP/2 connection may be frames of no request: they keep no connection open.
+        let received = self.received.load(Ordering::Relaxed) && !self.is_multiplexed();
+        let begun = served == 0 || received;
         (
             if begun {
                 ConnectionPhase::Head

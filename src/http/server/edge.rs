@@ -39,7 +39,7 @@ impl OperationSlot {
     }
 }
 
-/// Marks an error response whose body is already a page, so the edge does not replace the body.
+/// Marks an error response whose body is already a page or a JSON-RPC error, so the edge does not replace the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
@@ -79,7 +79,7 @@ impl RequestContext {
             } else {
                 None
             },
-            private: under("/v1") || page,
+            private: under("/v1") || under("/mcp") || page,
             page: (page || under("/problems")) && wants_html(headers),
             path: request
                 .uri()

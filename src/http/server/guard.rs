@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::ORIGIN;
-use http::{HeaderMap, Method};
+use http::{Extensions, HeaderMap, Method};
 
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
@@ -72,7 +72,7 @@ pub(crate) async fn guard(
             request.extensions_mut().insert(link);
         }
         AuthClass::Open => only_ours(request.headers())?,
-        AuthClass::Health => {}
+        AuthClass::Gateway | AuthClass::Health => {}
     }
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
@@ -129,7 +129,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN));
     }
-    if content_length(request.headers()).is_some_and(|length| length > op.body) {
+    if op.auth != AuthClass::Gateway
+        && content_length(request.headers()).is_some_and(|length| length > op.body)
+    {
         return Err(too_large(op.body));
     }
     Ok(())
@@ -138,7 +140,12 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
 /// Protects the connection of an authenticated caller: until the request is served, the connection
 /// is not closed to make room for a new client.
 fn protect_connection(request: &Request) {
-    let slot = request.extensions().get::<Weak<ConnectionSlot>>();
+    protect_connection_of(request.extensions());
+}
+
+/// Like `protect_connection`, for an operation that reads the key itself.
+pub(crate) fn protect_connection_of(extensions: &Extensions) {
+    let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
         slot.protect();
     }

@@ -16,6 +16,9 @@ use super::problem::{Code, Problem};
 /// The deepest nesting of a body.
 const DEPTH: usize = 64;
 
+/// The most members of an object of which one is set aside.
+const MEMBERS: usize = 64;
+
 /// The most values in a body, nested ones included.
 pub(crate) const VALUES: usize = 100_000;
 
@@ -86,6 +89,54 @@ fn unread(error: &serde_json::Error) -> Unread {
             format!("The body is not JSON: line {line}, column {column}.")
         }
     })
+}
+
+/// Reads a text from outside, which must be exactly one JSON object, like [`parse`], but sets one
+/// member aside: its text is returned to the byte, and is neither checked nor built.
+pub(crate) fn set_aside(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), Unread> {
+    let Members(members) = serde_json::from_slice(bytes).map_err(|error| unread(&error))?;
+    let (mut rest, mut aside) = (Map::new(), None);
+    for (member, text) in members {
+        if member == name {
+            aside = Some(text.get().to_owned());
+        } else {
+            rest.insert(member, parse(text.get().as_bytes())?);
+        }
+    }
+    Ok((Value::Object(rest), aside))
+}
+
+/// Whether the bytes are one JSON value, whatever it means.
+pub(crate) fn is_json(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
+}
+
+/// The members of an object, each once, with their texts.
+struct Members<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'t> serde::Deserialize<'t> for Members<'t> {
+    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'t> Visitor<'t> for Once {
+            type Value = Members<'t>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
+                let mut members: Vec<(String, &'t RawValue)> = Vec::new();
+                while let Some((name, text)) = map.next_entry::<String, &'t RawValue>()? {
+                    if members.len() >= MEMBERS || members.iter().any(|(known, _)| *known == name) {
+                        return Err(A::Error::custom(REPEATED));
+                    }
+                    members.push((name, text));
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(Once)
+    }
 }
 
 /// The text of a member of the object in `bytes`, without the white space between its tokens;

@@ -30,6 +30,8 @@ pub(crate) enum AuthClass {
     Out,
     /// Everyone.
     Open,
+    /// Gateways: the operation reads the key itself, because its refusals are not problems.
+    Gateway,
     /// Everyone, by any host name and through any proxy: health checks.
     Health,
 }

@@ -36,6 +36,21 @@ pub(crate) struct KeyHeader {
     idempotency_key: Option<String>,
 }
 
+/// The header of the process that runs calls of a gate.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct RunnerHeader {
+    /// 1 to 128 visible ASCII characters that name this process. The same runner that repeats its
+    /// POST gets its permit again.
+    #[param(
+        rename = "Holdpoint-Runner",
+        min_length = 1,
+        max_length = 128,
+        pattern = "^[!-~]+$"
+    )]
+    runner: Option<String>,
+}
+
 /// The headers of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]

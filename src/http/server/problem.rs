@@ -88,6 +88,12 @@ codes! {
     TaskNotFailed = "task_not_failed", 409, "The task has not failed";
     /// The task is a sub-agent's.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
+    /// The permit of the gate call is with another runner.
+    CallInHand = "call_in_hand", 409, "Another runner has the permit";
+    /// The gate call has another outcome already.
+    CallSettled = "call_settled", 409, "The call is settled";
+    /// The task is a call at a gate, which takes no messages and no retry.
+    NotAConversation = "not_a_conversation", 409, "The task is no conversation";
     /// The caller, its address or the service has reached a limit of concurrency or rate.
     TooMany = "too_many", 429, "Too many at once";
     /// The database does not answer, or the service is shutting down.
@@ -318,7 +324,7 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(serde_json::to_value(code).unwrap(), json!(code.as_str()));
         }
-        assert_eq!(Code::ALL.len(), 28);
+        assert_eq!(Code::ALL.len(), 31);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
 //! keep-alive timeout, and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out,
-//! whatever features other crates enable.
+//! whatever features other crates enable; a server for gateways admits it by its preface.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
+use super::http2::{self, Rewound};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
@@ -65,6 +66,8 @@ pub(crate) struct Server {
     pub router: Router,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,
+    /// Whether HTTP/2 with prior knowledge is served, too.
+    pub http2: bool,
 }
 
 impl std::fmt::Debug for Server {
@@ -130,47 +133,88 @@ impl Server {
         let (router, serving) = (self.router, Arc::clone(&slot));
         let service = service_fn(move |request| respond(router.clone(), &serving, peer, request));
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
+        let mut timer = PhaseTimer::new(&slot, self.clock);
+        let stream = if self.http2 {
+            let read = http2::read_preface(stream, &mut timer.end);
+            let read = tokio::select! {
+                biased;
+                () = closed.cancelled() => None,
+                () = slot.close().cancelled() => None,
+                read = read => read,
+            };
+            match read {
+                None => return,
+                Some((true, stream)) => {
+                    return http2::serve(stream, service, slot, timer, closed).await;
+                }
+                Some((false, stream)) => stream,
+            }
+        } else {
+            Rewound::new(stream)
+        };
         let mut builder = http1::Builder::new();
         // `PhaseTimer` applies the timeouts, by our own clock.
         builder
             .header_read_timeout(None)
             .max_header_size(MAX_HEADER_SIZE)
             .max_buf_size(BUFFER);
-        let mut connection =
-            std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut closing = std::pin::pin!(closed.cancelled());
-        let mut close = std::pin::pin!(slot.close().cancelled());
-        let mut phase_timer = PhaseTimer {
-            slot: Arc::clone(&slot),
-            clock: self.clock,
-            last: None,
-            end: None,
-        };
-        let mut going_down = false;
-        poll_fn(|context| {
-            slot.register_waker(context);
-            loop {
-                if connection.as_mut().poll(context).is_ready()
-                    || close.as_mut().poll(context).is_ready()
-                {
-                    return Poll::Ready(());
-                }
-                let (serves, timed_out) = phase_timer.poll_phase(context);
-                if timed_out {
-                    return Poll::Ready(());
-                }
-                if going_down || closing.as_mut().poll(context).is_pending() {
-                    return Poll::Pending;
-                }
-                if !serves {
-                    return Poll::Ready(());
-                }
-                going_down = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        })
-        .await;
+        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        drive(connection, &slot, timer, &closed).await;
     }
+}
+
+/// A connection that can refuse further requests and end after those in flight.
+pub(super) trait Graceful: Future {
+    fn shut_down(self: Pin<&mut Self>);
+}
+
+impl<I, S> Graceful for http1::Connection<I, S>
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: hyper::service::HttpService<Incoming>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    Self: Future,
+    S::ResBody: hyper::body::Body + 'static,
+    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn shut_down(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Polls a connection until it ends, is closed, or its phase has timed out.
+pub(super) async fn drive(
+    mut connection: Pin<&mut impl Graceful>,
+    slot: &ConnectionSlot,
+    mut timer: PhaseTimer,
+    closed: &CancellationToken,
+) {
+    let mut closing = std::pin::pin!(closed.cancelled());
+    let mut close = std::pin::pin!(slot.close().cancelled());
+    let mut going_down = false;
+    poll_fn(|context| {
+        slot.register_waker(context);
+        loop {
+            if connection.as_mut().poll(context).is_ready()
+                || close.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(());
+            }
+            let (serves, timed_out) = timer.poll_phase(context);
+            if timed_out {
+                return Poll::Ready(());
+            }
+            if going_down || closing.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            if !serves {
+                return Poll::Ready(());
+            }
+            going_down = true;
+            connection.as_mut().shut_down();
+        }
+    })
+    .await;
 }
 
 /// Answers one request of a connection.
@@ -205,28 +249,51 @@ fn is_client_fault(error: &io::Error) -> bool {
 }
 
 /// The timeout of a connection's current phase.
-struct PhaseTimer {
+pub(super) struct PhaseTimer {
     slot: Arc<ConnectionSlot>,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     last: Option<(ConnectionPhase, u64)>,
-    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    end: Timeout,
+}
+
+/// The end of a phase; `None` if the phase has none.
+pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// How long a connection may be in this phase.
+pub(super) fn longest(phase: ConnectionPhase) -> Option<Duration> {
+    match phase {
+        ConnectionPhase::Serving => None,
+        ConnectionPhase::Head => Some(HEADER_TIMEOUT),
+        ConnectionPhase::KeepAlive => Some(KEEP_ALIVE_TIMEOUT),
+    }
 }
 
 impl PhaseTimer {
+    /// The timer of a connection that has just been opened.
+    fn new(slot: &Arc<ConnectionSlot>, clock: Arc<dyn Clock>) -> Self {
+        let mut timer = Self {
+            slot: Arc::clone(slot),
+            clock,
+            last: None,
+            end: None,
+        };
+        timer.begin(slot.phase());
+        timer
+    }
+
+    fn begin(&mut self, now: (ConnectionPhase, u64)) {
+        self.last = Some(now);
+        self.end = longest(now.0).map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            let clock = Arc::clone(&self.clock);
+            Box::pin(async move { clock.sleep(time).await })
+        });
+    }
+
     /// Whether the connection serves a request, and whether its phase has timed out.
     fn poll_phase(&mut self, context: &mut Context<'_>) -> (bool, bool) {
         let now = self.slot.phase();
         if self.last != Some(now) {
-            self.last = Some(now);
-            let time = match now.0 {
-                ConnectionPhase::Serving => None,
-                ConnectionPhase::Head => Some(HEADER_TIMEOUT),
-                ConnectionPhase::KeepAlive => Some(KEEP_ALIVE_TIMEOUT),
-            };
-            self.end = time.map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
-                let clock = Arc::clone(&self.clock);
-                Box::pin(async move { clock.sleep(time).await })
-            });
+            self.begin(now);
         }
         let timed_out = self
             .end

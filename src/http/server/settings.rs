@@ -39,6 +39,9 @@ pub struct ServerSettings {
     pub max_streams: u32,
     /// The number of event streams at once of one caller.
     pub max_streams_per_caller: u32,
+    /// The number of asks at gates that wait at once in this process. A further ask is answered at
+    /// once: the call is pending.
+    pub max_waiting: u32,
     /// How long an event stream stays open. The client then opens it again.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
@@ -58,6 +61,7 @@ impl Default for ServerSettings {
             metrics_listen: None,
             max_streams: 1000,
             max_streams_per_caller: 20,
+            max_waiting: 1000,
             stream_life: Duration::from_hours(1),
         }
     }

@@ -22,12 +22,12 @@ wire_enum! {
 }
 wire_enum! {
     /// Why the model's answer ended.
-    WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other }
+    WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other, Gate }
 }
 wire_enum! {
     /// The outcome of a call.
     WireOutcome as Outcome from item::Outcome, "snake_case" {
-        Succeeded, Failed, Invalid, Denied, Rejected, Responded, Expired, Withdrawn, Canceled, Unknown
+        Succeeded, Failed, Invalid, Denied, Rejected, Responded, Expired, Withdrawn, Canceled, Unknown, Released
     }
 }
 wire_enum! {

@@ -93,6 +93,8 @@ pub(crate) struct Me {
     pub admin: bool,
     /// The permissions of the key.
     pub may: Vec<Right>,
+    /// The names of the gates at which this caller may propose calls.
+    pub gates: Vec<String>,
 }
 
 /// A permission of a key.
@@ -105,4 +107,6 @@ pub(crate) enum Right {
     Read,
     /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
+    /// Proposing calls at gates, unless the key may decide, too.
+    Gate,
 }

@@ -9,6 +9,7 @@ pub(crate) mod decision;
 pub(crate) mod delivery;
 pub(crate) mod event;
 pub(crate) mod exact;
+pub(crate) mod gate;
 pub(crate) mod grant;
 pub(crate) mod inbox;
 pub(crate) mod item;

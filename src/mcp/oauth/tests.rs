@@ -120,6 +120,20 @@ async fn token_that_a_server_sends_back_is_in_no_outcome() {
             Some(answer(200, "application/json", text.to_string()))
         },
     ];
+    let questions = |seen: &Seen| {
+        let message = seen.header("authorization").unwrap();
+        let field = json!({"type": "string", "title": message, "default": message});
+        let schema = json!({"type": "object", "properties": {"a": field}});
+        let params = json!({"message": message, "requestedSchema": schema});
+        let asked = json!({"k": {"method": "elicitation/create", "params": params}});
+        Some(seen.result(&json!({"resultType": "input_required", "inputRequests": asked})))
+    };
+    let asking = server(3600, questions).await;
+    let outcome = called(&client_of(&asking)).await;
+    assert!(matches!(outcome, Outcome::Asks(_)), "{outcome:?}");
+    let outcome = format!("{outcome:?}");
+    assert_eq!(outcome.matches("[secret the server's token]").count(), 3);
+    assert!(!outcome.contains("t0ken"), "{outcome}");
     for echo in echoes {
         let server = server(3600, echo).await;
         let outcome = format!("{:?}", called(&client_of(&server)).await);

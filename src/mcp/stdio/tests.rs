@@ -54,9 +54,11 @@ impl Served {
         let place = directory.path().to_str().unwrap().to_owned();
         let (changes, seen) = watch::channel(0);
         let command = (program.collect(), place, environment);
-        let mut stdio = Stdio::new("files", command, None, changes, None);
+        let mut stdio = Stdio::new("files", command, None, SHORT, changes, None);
         stdio.guard = crate::tool::shell::tests::this_program();
         stdio.patience = Patience {
+            start: LONG,
+            list: LONG,
             probe: Duration::from_secs(5),
             alive: SHORT,
             pause: Duration::ZERO,
@@ -282,4 +284,23 @@ async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() 
     assert_eq!(server.called().await, succeeded("second"));
     let late = first.late.take().expect("it may come");
     assert_eq!(late.await, succeeded("first").settled().ok());
+}
+
+#[tokio::test]
+async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound() {
+    // A pipe of 64 KiB holds some two hundred replies with such ids. The second call reads what
+    // still comes.
+    let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
+    let server = Served::running(script);
+    assert_eq!(server.called().await, succeeded("done"));
+    let asking = Asking {
+        arguments: r#"{"n":1}"#.to_owned(),
+        id: 3,
+        ..Asking::default()
+    };
+    let Outcome::Succeeded(later) = server.call(&asking, LONG).await else {
+        panic!("no success")
+    };
+    let replies = server.count("reply") + later.parse::<usize>().unwrap();
+    assert!((1..1000).contains(&replies), "{replies}");
 }

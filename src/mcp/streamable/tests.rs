@@ -101,12 +101,44 @@ async fn call_to_an_older_server_is_in_its_session_and_has_no_newer_header() {
         assert_eq!(message.header("mcp-name"), None);
         assert_eq!(message.header("mcp-method"), None);
     }
-    client.close().await;
+    client.close(&HeaderMap::new()).await;
     let last = server.seen().pop().unwrap();
     assert_eq!(
         (last.http.as_str(), last.header("mcp-session-id")),
         ("DELETE", Some("s1"))
     );
+}
+
+#[tokio::test]
+async fn session_is_ended_with_the_headers_of_the_operator_or_a_token() {
+    let server = Fake::new(|seen| {
+        if seen.path == "/token" {
+            let token = json!({"access_token": "t0ken-t0ken", "token_type": "bearer"});
+            return Some(answer(200, "application/json", token.to_string()));
+        }
+        older(seen, "s1").or_else(|| Some(seen.result(&said("done"))))
+    })
+    .await;
+    let operator = headers("authorization", "k3y-k3y-k3y");
+    let oauth = server.client_with(Some(server.oauth()), None, WITHIN);
+    for (client, headers, sent) in [
+        (server.client(), operator, "k3y-k3y-k3y"),
+        (oauth, HeaderMap::new(), "Bearer t0ken-t0ken"),
+    ] {
+        let asking = Asking {
+            headers: headers.clone(),
+            ..Asking::default()
+        };
+        assert_eq!(client.call(asking.call()).await, succeeded("done"));
+        client.close(&headers).await;
+        let last = server.seen().pop().unwrap();
+        let version = last.header("mcp-protocol-version");
+        assert_eq!(
+            (last.http.as_str(), version),
+            ("DELETE", Some("2025-06-18"))
+        );
+        assert_eq!(last.header("authorization"), Some(sent));
+    }
 }
 
 #[tokio::test]

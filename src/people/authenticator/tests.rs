@@ -15,6 +15,7 @@ fn keys() -> Keys {
                 create: false,
                 read: true,
                 decide: false,
+                gate: false,
             }
         } else {
             May::ALL
@@ -67,7 +68,8 @@ fn key_authenticates_its_user() {
             May {
                 create: false,
                 read: true,
-                decide: false
+                decide: false,
+                gate: false,
             }
         )
     );

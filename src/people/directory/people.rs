@@ -89,6 +89,7 @@ impl Directory {
                 create: false,
                 read: true,
                 decide: entitled && self.links == Some(LinkMay::Decide),
+                gate: false,
             },
             unaccounted: false,
         }
@@ -156,6 +157,7 @@ mod tests {
         create: true,
         read: true,
         decide: false,
+        gate: true,
     };
 
     /// alice and reader have a key, bob and silent have none; reader's key may not decide.

@@ -13,16 +13,19 @@ const READ: May = May {
     create: false,
     read: true,
     decide: false,
+    gate: false,
 };
 const DECIDE: May = May {
     create: false,
     read: false,
     decide: true,
+    gate: false,
 };
 const CREATE: May = May {
     create: true,
     read: false,
     decide: false,
+    gate: true,
 };
 
 fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
@@ -377,4 +380,38 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
     assert!(
         !is_asked(&caller, "acme", "dora", &kept) && !is_asked(&caller, "other", "alice", &kept)
     );
+}
+
+#[test]
+fn key_that_may_decide_proposes_no_calls_at_gates_except_without_accounts() {
+    let gate = May { gate: true, ..READ };
+    let both = May {
+        gate: true,
+        ..DECIDE
+    };
+    for (may, refused) in [
+        (gate, None),
+        (CREATE, None),
+        (READ, Some("has no `gate`")),
+        (DECIDE, Some("has no `gate`")),
+        (both, Some("must not be able to approve its own calls")),
+        (May::ALL, Some("must not be able to approve its own calls")),
+    ] {
+        for door in [Door::Key, Door::Session, Door::Link, Door::Slack] {
+            let refused = match door {
+                Door::Link | Door::Slack => Some("A message proposes no calls"),
+                Door::Key | Door::Session => refused,
+            };
+            let caller = Caller {
+                door: Some(door),
+                ..caller("ai", "acme", &[], true, may)
+            };
+            let found = may_ask_at_gate(&caller).err();
+            assert_eq!(found.is_some(), refused.is_some(), "{may:?} {door:?}");
+            let (found, refused) = (found.unwrap_or(""), refused.unwrap_or(""));
+            assert!(found.contains(refused), "{may:?} {door:?}: {found}");
+        }
+    }
+    let local = caller("local", "default", &[], false, May::ALL);
+    assert_eq!(may_ask_at_gate(&local), Ok(()));
 }

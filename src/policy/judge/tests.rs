@@ -6,6 +6,8 @@ use crate::policy::fixture::{judge, judge_along, policy, rule, sound};
 use crate::policy::{Decide, Policy, Rule};
 use crate::task::verdict::{Terms, Verdict};
 
+mod gates;
+
 fn small(amount: f64) -> Value {
     json!({"amount": amount, "order": 17})
 }

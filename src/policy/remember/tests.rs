@@ -81,6 +81,7 @@ fn of_same(policy: &Policy, args: &Value) -> Option<Offer> {
         task_id: "0190-task",
         metadata: &json!({}),
         session: "s-1",
+        at_gate: false,
     });
     judged.offer.map(|it| *it)
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::secret::Secret;
+use crate::tool::arguments;
 
 #[expect(
     clippy::needless_pass_by_value,
@@ -405,4 +406,46 @@ fn order_of_members_does_not_matter_to_a_definition() {
         canonical_json(&one),
         r#"{"a":1,"b":{"x":[{"c":2,"d":1}],"y":1}}"#
     );
+}
+
+#[test]
+fn tool_that_is_not_configured_takes_any_object_once_under_a_name_of_128_letters() {
+    let entry = Catalog::other("files__read.all:v1/x-y").unwrap();
+    let spec = &entry.spec;
+    assert_eq!(
+        (
+            spec.name.as_str(),
+            spec.kind,
+            spec.effect,
+            spec.target.as_str()
+        ),
+        (
+            "files__read.all:v1/x-y",
+            ToolKind::External,
+            Effect::Once,
+            "external"
+        )
+    );
+    assert_eq!(spec.summarize(&json!({"a": 1})), spec.name);
+    for fits in ["{}", r#"{"a": {"b": [1, null]}}"#] {
+        assert!(arguments::read(fits, &entry.schema).is_ok(), "{fits}");
+    }
+    for misfit in ["[]", "1", r#"{"a": 1, "a": 2}"#] {
+        assert!(arguments::read(misfit, &entry.schema).is_err(), "{misfit}");
+    }
+    assert!(entry.tool.is_none() && entry.form.is_none());
+    let open = Settings {
+        parameters: Some(json!({"type": "object"})),
+        ..external(None)
+    };
+    let open = Settings {
+        raw: json!({"parameters": {"type": "object"}, "external": {}}),
+        ..open
+    };
+    let configured = open.prepare("t", &mut Mistakes::default()).unwrap();
+    assert_eq!(spec.definition, configured.spec.definition);
+    assert!(Catalog::other(&"x".repeat(128)).is_some());
+    for name in ["", "a b", "é", "a\n", "a*", &"x".repeat(129)] {
+        assert!(Catalog::other(name).is_none(), "{name:?}");
+    }
 }

@@ -151,6 +151,7 @@ fn invocation(text: &str) -> Invocation {
         credentials: Credentials::default(),
         resume: None,
         late: crate::tool::LateSlot::default(),
+        raw: crate::tool::RawSlot::default(),
     }
 }
 

@@ -84,11 +84,16 @@ pub(super) fn confirmation() -> Value {
 
 /// Checks the agent's own form, and closes it to undeclared members. Unknown keywords are refused.
 pub(super) fn own(written: &Value) -> Result<Value, String> {
-    read(written, FIELDS).map_err(|detail| format!("`form`: {detail}"))
+    read(written, FIELDS, &PLAIN).map_err(|detail| format!("`form`: {detail}"))
 }
 
-/// Checks a form of at most `most` fields.
-pub(super) fn read(written: &Value, most: usize) -> Result<Value, String> {
+/// The types of fields: an agent's form has plain values only, so that every client can draw it.
+const PLAIN: [&str; 4] = ["string", "number", "integer", "boolean"];
+/// The types of fields of a server's form: a list is a choice of several texts.
+pub(super) const PLAIN_AND_LIST: [&str; 5] = ["string", "number", "integer", "boolean", "array"];
+
+/// Checks a form of at most `most` fields of these types.
+pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value, String> {
     let members = written
         .as_object()
         .ok_or("must be a JSON Schema of an object")?;
@@ -119,7 +124,7 @@ pub(super) fn read(written: &Value, most: usize) -> Result<Value, String> {
     if fields.is_empty() || fields.len() > most {
         return Err(format!("must have 1 to {most} fields"));
     }
-    let properties = read_fields(fields)?;
+    let properties = read_fields(fields, kinds)?;
     form.insert("required".to_owned(), required(members, fields)?);
     form.insert("properties".to_owned(), Value::Object(properties));
     form.insert("additionalProperties".to_owned(), Value::Bool(false));
@@ -130,7 +135,7 @@ pub(super) fn read(written: &Value, most: usize) -> Result<Value, String> {
     }
 }
 
-fn read_fields(fields: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+fn read_fields(fields: &Map<String, Value>, kinds: &[&str]) -> Result<Map<String, Value>, String> {
     let mut properties = Map::new();
     let mut seen = BTreeMap::new();
     for (index, (name, field)) in fields.iter().enumerate() {
@@ -150,7 +155,7 @@ fn read_fields(fields: &Map<String, Value>) -> Result<Map<String, Value>, String
         }
         properties.insert(
             name.clone(),
-            self::field(field, &format!("the field `{name}`"))?,
+            self::field(field, &format!("the field `{name}`"), kinds)?,
         );
     }
     Ok(properties)
@@ -180,7 +185,7 @@ fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result
     Ok(json!(seen))
 }
 
-fn field(written: &Value, at: &str) -> Result<Value, String> {
+fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
     let members = written
         .as_object()
         .ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
@@ -191,21 +196,16 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
     texts(members, at, &mut field)?;
     let kind = match members.get("type") {
         None if members.contains_key("enum") => "string",
-        Some(Value::String(kind))
-            if ["string", "number", "integer", "boolean"].contains(&kind.as_str()) =>
-        {
-            kind
-        }
+        Some(Value::String(kind)) if kinds.contains(&kind.as_str()) => kind,
         Some(_) | None => {
-            return Err(format!(
-                "{at} must be of one type: string, number, integer or boolean"
-            ));
+            return Err(format!("{at} must be of one type: {}", kinds.join(", ")));
         }
     };
     field.insert("type".to_owned(), json!(kind));
     let common = ["type", "title", "description", "default"];
     let own: &[&str] = match kind {
         "string" => &["enum", "minLength", "maxLength", "format"],
+        "array" => &["items", "minItems", "maxItems"],
         "boolean" => &[],
         _ => &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
     };
@@ -220,6 +220,12 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
         };
         check(keyword, value).map_err(|detail| format!("{at}: `{keyword}` {detail}"))?;
         field.insert((*keyword).to_owned(), value.clone());
+    }
+    if kind == "array" {
+        if !field.contains_key("items") {
+            return Err(format!("{at} must say which texts may be chosen"));
+        }
+        field.insert("uniqueItems".to_owned(), Value::Bool(true));
     }
     if !is_satisfiable(&field) {
         return Err(format!("{at} has limits that no answer fits"));
@@ -298,7 +304,15 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
                 return Err(format!("must be 1 to {CHOICES} different strings"));
             }
         }
-        "minLength" | "maxLength" if value.as_u64().is_none() => {
+        "items" => {
+            let items = value.as_object().ok_or("must be a choice of texts")?;
+            only(items, &["type", "enum"], "a choice of texts")?;
+            if items.get("type").and_then(Value::as_str) != Some("string") {
+                return Err("must be texts".to_owned());
+            }
+            check("enum", items.get("enum").unwrap_or(&Value::Null))?;
+        }
+        "minLength" | "maxLength" | "minItems" | "maxItems" if value.as_u64().is_none() => {
             return Err("must be a whole number".to_owned());
         }
         "format"
@@ -330,9 +344,15 @@ fn is_satisfiable(field: &Map<String, Value>) -> bool {
             .zip(number(upper))
             .is_none_or(|(lower, upper)| fit(&lower, &upper))
     };
-    whole("minLength")
-        .zip(whole("maxLength"))
-        .is_none_or(|(least, most)| least <= most)
+    let choices = field.get("items").and_then(|items| items.get("enum"));
+    let choices = choices.and_then(Value::as_array).map(Vec::len);
+    let choices = choices.and_then(|count| u64::try_from(count).ok());
+    let below = |least: Option<u64>, most: Option<u64>| {
+        least.zip(most).is_none_or(|(least, most)| least <= most)
+    };
+    below(whole("minLength"), whole("maxLength"))
+        && below(whole("minItems"), whole("maxItems"))
+        && below(whole("minItems"), choices)
         && fits("minimum", "maximum", f64::le)
         && fits("minimum", "exclusiveMaximum", f64::lt)
         && fits("exclusiveMinimum", "maximum", f64::lt)

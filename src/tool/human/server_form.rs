@@ -3,12 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::form::{FORMATS, is_secret, read};
+use super::form::{FORMATS, PLAIN_AND_LIST, is_secret, read};
 
 /// Maximum number of fields.
 const FIELDS: usize = 32;
 /// The keywords of a field that are kept.
-const KEYWORDS: [&str; 11] = [
+const KEYWORDS: [&str; 13] = [
     "type",
     "title",
     "description",
@@ -16,6 +16,8 @@ const KEYWORDS: [&str; 11] = [
     "enum",
     "minLength",
     "maxLength",
+    "minItems",
+    "maxItems",
     "minimum",
     "maximum",
     "exclusiveMinimum",
@@ -33,7 +35,8 @@ pub(crate) enum Unusable {
 
 /// Reads the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation) and
 /// closes it to undeclared members. Unknown keywords are left out. A choice written as `oneOf` or
-/// `anyOf` of `const`s becomes an `enum`, and its titles become part of the description.
+/// `anyOf` of `const`s becomes an `enum`, and its titles become part of the description; so does the
+/// choice of a list's items.
 ///
 /// # Errors
 /// [`Unusable`].
@@ -65,7 +68,7 @@ pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
         }));
     }
     let form = json!({"type": "object", "properties": properties, "required": required});
-    read(&form, FIELDS).map_err(Unusable::Unfit)
+    read(&form, FIELDS, &PLAIN_AND_LIST).map_err(Unusable::Unfit)
 }
 
 /// A field with the keywords that every client can draw.
@@ -83,22 +86,38 @@ fn drawable(field: &Value) -> Value {
     let mut kept: Map<String, Value> = kept
         .map(|(keyword, value)| (keyword.clone(), value.clone()))
         .collect();
-    let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
-    if let Some(choices) = choices.and_then(Value::as_array) {
-        let consts = choices.iter().filter_map(|choice| choice.get("const"));
-        kept.insert("enum".to_owned(), consts.cloned().collect());
-        let titled = choices.iter().filter_map(|choice| {
-            let text = |keyword: &str| choice.get(keyword).and_then(Value::as_str);
-            Some(format!("{} = {}", text("const")?, text("title")?))
-        });
-        let titled = titled.collect::<Vec<_>>().join("; ");
-        if !titled.is_empty() {
-            let own = kept.get("description").and_then(Value::as_str);
-            let whole = own.map_or_else(|| titled.clone(), |own| format!("{own} ({titled})"));
-            kept.insert("description".to_owned(), json!(whole));
+    let (choices, titled) = match members.get("items").and_then(Value::as_object) {
+        Some(items) => {
+            let (choices, titled) = chosen(items);
+            let kind = items.get("type").cloned().unwrap_or(json!("string"));
+            let choices = choices.or_else(|| items.get("enum").cloned());
+            kept.insert("items".to_owned(), json!({"type": kind, "enum": choices}));
+            (None, titled)
         }
+        None => chosen(members),
+    };
+    kept.extend(choices.map(|choices| ("enum".to_owned(), choices)));
+    if !titled.is_empty() {
+        let own = kept.get("description").and_then(Value::as_str);
+        let whole = own.map_or_else(|| titled.clone(), |own| format!("{own} ({titled})"));
+        kept.insert("description".to_owned(), json!(whole));
     }
     Value::Object(kept)
+}
+
+/// The values of a choice that is written as `oneOf` or `anyOf`, and their titles.
+fn chosen(members: &Map<String, Value>) -> (Option<Value>, String) {
+    let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
+    let Some(choices) = choices.and_then(Value::as_array) else {
+        return (None, String::new());
+    };
+    let consts = choices.iter().filter_map(|choice| choice.get("const"));
+    let titled = choices.iter().filter_map(|choice| {
+        let text = |keyword: &str| choice.get(keyword).and_then(Value::as_str);
+        Some(format!("{} = {}", text("const")?, text("title")?))
+    });
+    let titled = titled.collect::<Vec<_>>().join("; ");
+    (Some(consts.cloned().collect()), titled)
 }
 
 /// The form of a question with a page to visit: the person says that they have been there.
@@ -142,6 +161,41 @@ mod tests {
     }
 
     #[test]
+    fn choice_of_several_texts_takes_a_list_of_them_without_repetition() {
+        let form = json!({"type": "object", "properties": {
+            "plain": {"type": "array", "minItems": 1, "maxItems": 2, "default": ["a"],
+                "items": {"type": "string", "enum": ["a", "b", "c"], "x": 1}},
+            "titled": {"type": "array", "description": "Which?",
+                "items": {"anyOf": [{"const": "x", "title": "Ex"}, {"const": "y", "title": "Why"}]}},
+        }, "required": ["plain"]});
+        let read = of_server(&form).unwrap();
+        let fields = &read["properties"];
+        assert_eq!(
+            fields["plain"],
+            json!({"type": "array", "minItems": 1, "maxItems": 2, "default": ["a"], "uniqueItems": true,
+                "items": {"type": "string", "enum": ["a", "b", "c"]}})
+        );
+        assert_eq!(
+            fields["titled"],
+            json!({"type": "array", "description": "Which? (x = Ex; y = Why)", "uniqueItems": true,
+                "items": {"type": "string", "enum": ["x", "y"]}})
+        );
+        let schema = CompiledSchema::closed(&read).unwrap();
+        let fits = |answer: Value| schema.check(&answer).is_ok();
+        assert!(fits(json!({"plain": ["a", "c"], "titled": []})));
+        for unfit in [
+            json!(["d"]),
+            json!([]),
+            json!(["a", "a"]),
+            json!(["a", "b", "c"]),
+            json!("a"),
+            json!([1]),
+        ] {
+            assert!(!fits(json!({"plain": unfit})), "{unfit}");
+        }
+    }
+
+    #[test]
     fn form_of_a_server_that_asks_for_a_secret_is_refused_by_name_title_or_format() {
         for field in [
             json!({"password": {"type": "string"}}),
@@ -166,6 +220,9 @@ mod tests {
             json!({"type": "object", "properties": []}),
             json!({"type": "object", "properties": {"a": {"type": "object"}}}),
             json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}),
+            json!({"type": "object", "properties": {"a": {"type": "array"}}}),
+            json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer", "enum": [1]}}}}),
+            json!({"type": "object", "properties": {"a": {"type": "array", "minItems": 2, "items": {"enum": ["x"]}}}}),
             json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}),
             json!({"type": "object", "properties": many}),
         ] {

@@ -83,6 +83,7 @@ fn invocation(command: &str) -> Invocation {
         credentials: Credentials::default(),
         resume: None,
         late: crate::tool::LateSlot::default(),
+        raw: crate::tool::RawSlot::default(),
     }
 }
 

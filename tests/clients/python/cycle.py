@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 import holdpoint_client
 from holdpoint_client import Client
+from holdpoint_client.api.gate import propose_gate_call, report_gate_outcome
 from holdpoint_client.api.grants import list_grants
 from holdpoint_client.api.requests import approve_request, decide_request, get_request
 from holdpoint_client.api.tasks import create_task, list_task_items, list_tasks
@@ -15,11 +16,16 @@ from holdpoint_client.models import (
     AgentTask,
     ApproveBody,
     CreateTask,
+    GateCall,
+    GateDecision,
+    GateOutcome,
     GrantList,
     InterventionRequest,
     ItemList,
+    NewGateCall,
     Problem,
     RejectDecision,
+    ReportGateOutcome,
     TaskList,
     TaskStatus,
     ThenAction,
@@ -43,6 +49,27 @@ def held(client: Client, order: int) -> AgentTask:
     assert isinstance(task, AgentTask), task
     assert task.status == TaskStatus.PAUSED, task
     return task
+
+
+def propose_and_report(client: Client) -> None:
+    """A call that its caller runs: proposed, held, approved, claimed by the same key, and reported."""
+    body = NewGateCall.from_dict({"gate": "refunds", "tool": "deploy", "arguments": {"version": 37}})
+
+    def propose() -> GateCall:
+        call = propose_gate_call.sync(client=client, body=body, idempotency_key="python-1", prefer="wait=0")
+        assert isinstance(call, GateCall), call
+        return call
+
+    call = propose()
+    assert (call.decision, call.permit) == (GateDecision.PENDING, None), call
+    approved = approve_request.sync_detailed(call.request.request_id, client=client, body=ApproveBody())
+    assert approved.status_code in (HTTPStatus.OK, HTTPStatus.ACCEPTED), approved
+    call = propose()
+    assert call.decision == GateDecision.ALLOW and call.permit, call
+    report = ReportGateOutcome(key="python-1", outcome=GateOutcome.SUCCEEDED, content="deployed")
+    reported = report_gate_outcome.sync(client=client, body=report)
+    assert isinstance(reported, GateCall), reported
+    assert (reported.state, reported.outcome) == ("settled", "succeeded"), reported
 
 
 def main(base_url: str) -> None:
@@ -87,7 +114,8 @@ def main(base_url: str) -> None:
     ran = [item.outcome for item in journal.items if isinstance(item, ToolResultItem) and item.tool_call_id == call]
     assert ran == ["succeeded"], ran
 
-    print("openapi-python-client: created, approved, rejected, listed and read")
+    propose_and_report(client)
+    print("openapi-python-client: created, approved, rejected, listed, read, proposed and reported")
 
 
 if __name__ == "__main__":

@@ -81,4 +81,22 @@ const data = (stream.data ?? "").split("\n").filter((line) => line.startsWith("d
 const told = data.map((line) => decided(JSON.parse(line.slice("data: ".length)) as Event)).filter((one) => one);
 assert.deepEqual(told, ["local", "Completed"]);
 
-console.log("openapi-typescript and openapi-fetch: created, approved, rejected, listed and read");
+// A call that its caller runs: proposed, held, approved, claimed by the same key, and reported.
+const proposal = {
+  params: { header: { "Idempotency-Key": "fetch-1", Prefer: "wait=0" } },
+  body: { gate: "refunds", tool: "deploy", arguments: { version: 17 } },
+};
+const asked = await client.POST("/v1/gate/calls", proposal);
+assert.equal(asked.response.status, 202, JSON.stringify(asked.error));
+assert.deepEqual([asked.data?.decision, asked.data?.permit], ["pending", null]);
+const question = { path: { request_id: asked.data?.request?.request_id ?? "" } };
+const agreed = await client.POST("/resume/{request_id}/approve", { params: question, body: {} });
+assert(agreed.response.ok, JSON.stringify(agreed.error));
+const claimed = await client.POST("/v1/gate/calls", proposal);
+assert.equal(claimed.data?.decision, "allow", JSON.stringify(claimed.error));
+assert(claimed.data.permit, "the approved call has a permit");
+const outcome = { key: "fetch-1", outcome: "succeeded" as const, content: "deployed" };
+const reported = await client.POST("/v1/gate/outcomes", { body: outcome });
+assert.deepEqual([reported.data?.state, reported.data?.outcome], ["settled", "succeeded"], JSON.stringify(reported.error));
+
+console.log("openapi-typescript and openapi-fetch: created, approved, rejected, listed, read, proposed and reported");

@@ -70,4 +70,22 @@ for await (const data of stream) {
 }
 assert.deepEqual(told, ["local", "Completed"]);
 
-console.log("@hey-api/openapi-ts: created, approved, rejected, listed, read and watched");
+// A call that its caller runs: proposed, held, approved, claimed by the same key, and reported.
+const proposal = {
+  headers: { "Idempotency-Key": "hey-1", Prefer: "wait=0" },
+  body: { gate: "refunds", tool: "deploy", arguments: { version: 27 } },
+};
+const asked = await api.proposeGateCall(proposal);
+assert.equal(asked.response?.status, 202, JSON.stringify(asked.error));
+assert.deepEqual([asked.data?.decision, asked.data?.permit], ["pending", null]);
+const question = { request_id: asked.data?.request?.request_id ?? "" };
+const agreed = await api.approveRequest({ path: question, body: {} });
+assert(agreed.data, JSON.stringify(agreed.error));
+const claimed = await api.proposeGateCall(proposal);
+assert.equal(claimed.data?.decision, "allow", JSON.stringify(claimed.error));
+assert(claimed.data.permit, "the approved call has a permit");
+const outcome = { key: "hey-1", outcome: "succeeded" as const, content: "deployed" };
+const reported = await api.reportGateOutcome({ body: outcome });
+assert.deepEqual([reported.data?.state, reported.data?.outcome], ["settled", "succeeded"], JSON.stringify(reported.error));
+
+console.log("@hey-api/openapi-ts: created, approved, rejected, listed, read, watched, proposed and reported");

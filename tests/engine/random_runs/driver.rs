@@ -46,6 +46,7 @@ impl World {
                         self.ask(RequestKind::Reconcile, &[id], terms);
                     }
                 }
+                Step::Hand(call) => panic!("no gate is here: {call}"),
                 Step::Elicit(calls) => panic!("no server asks here: {calls:?}"),
                 Step::Start(calls) => self.start(&calls, &progress)?,
                 Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
@@ -61,7 +62,7 @@ impl World {
                 }
                 Step::Finish(ending) => {
                     let ended = match ending {
-                        Ending::Completed(_) => TaskStatus::Completed,
+                        Ending::Completed(_) | Ending::Settled => TaskStatus::Completed,
                         Ending::Failed(_) => TaskStatus::Failed,
                         Ending::Canceled => TaskStatus::Canceled,
                     };
@@ -91,6 +92,7 @@ impl World {
             spent,
             running,
             asking: BTreeSet::new(),
+            asker: None,
             sessions: BTreeSet::from([CLERK.to_owned()]),
         }
     }

@@ -35,7 +35,8 @@ pub(crate) const OP: Op = Op {
 /// List tasks
 ///
 /// Returns the caller's root tasks, newest first; with `root_task_id`, the tasks of that tree. An
-/// admin gets the tasks of the whole tenant.
+/// admin gets the tasks of the whole tenant. Calls at a gate are listed with the gate's name as
+/// `agent` alone.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery, PageQuery),
     responses((status = 200, body = TaskList, description = "A page of tasks"))
@@ -59,6 +60,7 @@ pub(crate) async fn list_tasks(
         tenant: caller.tenant.clone(),
         statuses: query.many("status", "a task status", TaskStatus::parse),
         agents: query.texts("agent"),
+        without_agents: Vec::new(),
         sessions: query.texts("session_id"),
         before: query.cursor().map(TaskId),
         limit: query.limit(),
@@ -67,6 +69,9 @@ pub(crate) async fn list_tasks(
     };
     if filter.roots.is_empty() {
         must_read(&caller)?;
+        if filter.agents.is_empty() {
+            filter.without_agents = gates(&http);
+        }
     }
     filter.users = whose(&caller, users, filter.roots.is_empty())?;
     for root in &filter.roots {
@@ -92,6 +97,12 @@ pub(crate) async fn list_tasks(
         last = Some(id.0);
     }
     listing.close("next_cursor", &next.map(cursor_of))
+}
+
+/// The names of all gates: a list without a filter by agent leaves their calls out.
+pub(crate) fn gates(http: &Http) -> Vec<String> {
+    let gates = http.engine.agents().gates();
+    gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
 /// The owners to filter by; empty for all. An admin may name any `users`, other callers only

@@ -34,6 +34,7 @@ pub(crate) const OP: Op = Op {
         Code::TaskRunning,
         Code::TaskPaused,
         Code::NotARootTask,
+        Code::NotAConversation,
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,

@@ -6,6 +6,6 @@ pub(crate) mod events;
 pub(crate) mod items;
 pub(crate) mod list;
 pub(crate) mod message;
-mod message_body;
+pub(crate) mod message_body;
 pub(crate) mod retry;
 pub(crate) mod show;

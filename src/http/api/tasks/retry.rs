@@ -28,6 +28,7 @@ pub(crate) const OP: Op = Op {
         Code::NotFound,
         Code::TaskNotFailed,
         Code::NotARootTask,
+        Code::NotAConversation,
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,

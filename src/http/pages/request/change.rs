@@ -26,6 +26,11 @@ pub(super) struct ChangeField {
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
+    // A list keeps the agent's bytes only as JSON.
+    let is_list = |field: &Field| matches!(field.value, FieldValue::Choices(_));
+    if declared.iter().any(is_list) {
+        return None;
+    }
     let Node::Object(read) = Node::read(arguments_text)? else {
         return None;
     };
@@ -78,6 +83,7 @@ fn can_show(kind: &mut FieldValue, shown: &str) -> bool {
         }
         FieldValue::Number(..) => !hides,
         FieldValue::Boolean => matches!(shown, "true" | "false" | ""),
+        FieldValue::Choices(_) => false,
         FieldValue::Choice(values) => {
             shown.is_empty() || values.iter().any(|(text, _)| text == shown)
         }

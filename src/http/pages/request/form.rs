@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::change::{self, ChangeField};
 use super::inputs::call_part;
-use super::schema;
+use super::schema::{self, Field, FieldValue};
 use super::texts::Texts;
 use crate::engine::FieldError;
 use crate::http::pages::language::Language;
@@ -232,10 +232,7 @@ impl Form {
         };
         let mut filled = Object::default();
         for field in fields {
-            let typed = self
-                .take(&format!("field.{}", field.name))
-                .unwrap_or_default();
-            match field.json(&typed) {
+            match self.typed(&field) {
                 Ok(Some(text)) => filled.put(&field.name, text),
                 Ok(None) => {}
                 Err(expected) => self
@@ -244,6 +241,17 @@ impl Form {
             }
         }
         body.put(member, filled.text());
+    }
+
+    /// The JSON of a field of an answer, of one input, or of one input for each choice.
+    fn typed(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
+        let FieldValue::Choices(all) = &field.value else {
+            let typed = self.take(&format!("field.{}", field.name));
+            return field.json(&typed.unwrap_or_default());
+        };
+        let chosen = (0..all.len()).filter_map(|index| self.take(&field.choice_name(index)));
+        let chosen: Vec<String> = chosen.collect();
+        field.list_json(&chosen)
     }
 
     /// Writes a result: text, unless the field `result_type` says that it is JSON. The names of the

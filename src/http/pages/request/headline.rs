@@ -258,6 +258,7 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
         CallStatus::RanLate => words.after_ran_late,
         CallStatus::FailedLate => words.after_failed_late,
         CallStatus::Running => words.after_running,
+        CallStatus::LetThrough => words.after_let_through,
         CallStatus::Waiting if row.asked.kind == RequestKind::Reconcile => {
             words.after_waiting_again
         }
@@ -310,6 +311,7 @@ fn count_text(status: CallStatus, words: &Translations) -> &'static str {
         CallStatus::RanLate => words.count_ran_late,
         CallStatus::FailedLate => words.count_failed_late,
         CallStatus::Running => words.count_running,
+        CallStatus::LetThrough => words.count_let_through,
         CallStatus::Waiting => words.count_waiting,
         CallStatus::AskedAgain => words.count_asked_again,
         CallStatus::NeedsLogin => words.count_needs_login,

@@ -25,6 +25,8 @@ pub(crate) enum CallStatus {
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
+    /// Its agent was let through to run it.
+    LetThrough,
     /// Neither an attempt nor a result is in the journal yet.
     Waiting,
     /// Another request asks whether it may run.
@@ -76,6 +78,7 @@ impl CallStatus {
             Self::Ran
             | Self::RanLate
             | Self::Running
+            | Self::LetThrough
             | Self::Waiting
             | Self::AskedAgain
             | Self::NeedsLogin
@@ -97,6 +100,7 @@ impl CallStatus {
             Outcome::Withdrawn => Self::Withdrawn,
             Outcome::Canceled => Self::Canceled,
             Outcome::Unknown => Self::Unknown,
+            Outcome::Released => Self::LetThrough,
         }
     }
 }

@@ -143,6 +143,48 @@ impl<'v> InputField<'v> {
     /// kept. `offered` are answers that the browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
+        let label = html! {
+            bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
+            @if !field.required { " " span.soft { "(" (words.optional) ")" } }
+        };
+        let about = html! {
+            @if let Some(description) = &field.description {
+                p.hint id=(format!("{}-hint", self.id())) { bdi class=[agent] { (visible(description)) } }
+            }
+            (self.mistakes())
+        };
+        let input = self.schema_input(field, secret, offered);
+        let described = self.aria_described_by(field.description.is_some());
+        html! {
+            @if matches!(field.value, FieldValue::Choices(_)) {
+                fieldset id=(self.id()) tabindex="-1" aria-describedby=[described] { legend { (label) } (about) (input) }
+            } @else {
+                div.field { label for=(self.id()) { (label) } (about) (input) }
+            }
+        }
+    }
+
+    /// A tick for each of several choices.
+    fn schema_ticks(&self, field: &Field, all: &[String]) -> Markup {
+        let agent = self.agent_style();
+        let ticked = |name: &str| {
+            let submitted = self.view.submitted;
+            submitted.is_some_and(|submitted| submitted.text(self.form, name).is_some())
+        };
+        html! {
+            @for (index, text) in all.iter().enumerate() {
+                @let name = field.choice_name(index);
+                @let id = format!("{}-{index}", self.id());
+                div.choice {
+                    input type="checkbox" id=(id) name=(name) value=(text) checked[ticked(&name)] autocomplete="off";
+                    label for=(id) { bdi class=[agent] { (visible(text)) } }
+                }
+            }
+        }
+    }
+
+    fn schema_input(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+        let words = self.view.words;
         let written = self.default.map(|_| "exact");
         let hint = field.description.is_some();
         let rows = match self.shown_text() {
@@ -153,42 +195,33 @@ impl<'v> InputField<'v> {
         let lines = self.shown_text().is_some_and(|text| text.contains('\n'));
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
-            div.field {
-                label for=(self.id()) {
-                    bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
-                    @if !field.required { " " span.soft { "(" (words.optional) ")" } }
+            @match &field.value {
+                FieldValue::Text(None, least, most) if !secret && list.is_none() && (lines || most.is_none_or(|most| most > 200)) => {
+                    textarea class=[written] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
+                        maxlength=[*most] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
+                        "\n" (self.shown_text().unwrap_or_default())
+                    }
                 }
-                @if let Some(description) = &field.description {
-                    p.hint id=(format!("{}-hint", self.id())) { bdi class=[agent] { (visible(description)) } }
+                FieldValue::Text(format, least, most) => {
+                    input class=[written] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
+                        required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
+                        value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
+                        aria-describedby=[self.aria_described_by(hint)];
+                    @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
                 }
-                (self.mistakes())
-                @match &field.value {
-                    FieldValue::Text(None, least, most) if !secret && list.is_none() && (lines || most.is_none_or(|most| most > 200)) => {
-                        textarea class=[written] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
-                            maxlength=[*most] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
-                            "\n" (self.shown_text().unwrap_or_default())
-                        }
-                    }
-                    FieldValue::Text(format, least, most) => {
-                        input class=[written] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
-                            required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
-                            value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
-                            aria-describedby=[self.aria_described_by(hint)];
-                        @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
-                    }
-                    FieldValue::Number(whole, least, most) => {
-                        input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
-                            step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
-                            required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
-                            aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
-                    }
-                    FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),
-                    FieldValue::Choice(values) => {
-                        @let values: Vec<(String, String)> =
-                            values.iter().map(|(value, _)| (value.clone(), visible(value))).collect();
-                        @let values: Vec<(&str, &str)> = values.iter().map(|(value, text)| (value.as_str(), text.as_str())).collect();
-                        (self.schema_select(field, hint, &values))
-                    }
+                FieldValue::Number(whole, least, most) => {
+                    input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
+                        step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
+                        required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
+                        aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
+                }
+                FieldValue::Choices(all) => (self.schema_ticks(field, all)),
+                FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),
+                FieldValue::Choice(values) => {
+                    @let values: Vec<(String, String)> =
+                        values.iter().map(|(value, _)| (value.clone(), visible(value))).collect();
+                    @let values: Vec<(&str, &str)> = values.iter().map(|(value, text)| (value.as_str(), text.as_str())).collect();
+                    (self.schema_select(field, hint, &values))
                 }
             }
         }

@@ -75,7 +75,7 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         happens_message happens_image happens_answered happens_call happens_asked happens_decided
         happens_started happens_started_again happens_finished happens_late happens_sub_agent
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
-        outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown
+        outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released
     ];
     let times = [("time_left", texts.time_left), ("overdue", texts.overdue)];
     let kinds =

@@ -6,6 +6,7 @@
 
 pub(crate) mod approve_page;
 mod arguments;
+mod asker;
 mod call;
 mod change;
 mod choices;
@@ -60,6 +61,7 @@ use super::link::{self, CurrentLink};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
+use crate::engine::gate::AskerNow;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::DecisionAction;
@@ -99,6 +101,8 @@ pub(crate) struct View<'a> {
     timeline: Timeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
+    /// The agent behind a call at a gate.
+    asker: Option<AskerNow>,
     /// The page to return to after signing in as another user.
     pub path: String,
     /// The link that the reader came by; `None` for a reader with a key.
@@ -131,6 +135,7 @@ impl<'a> View<'a> {
             next: None,
             timeline: Timeline::default(),
             user_message: None,
+            asker: None,
             path: format!(
                 "{}/resume/{}",
                 prefix(&settings.public_url),
@@ -176,6 +181,7 @@ impl<'a> View<'a> {
             self.load_history(http).await?;
         }
         self.user_message = user_message::load(http, self.row).await?;
+        self.asker = asker::load(http, self.row).await?;
         Ok(self)
     }
 

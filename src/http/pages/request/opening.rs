@@ -4,6 +4,7 @@
 use maud::{Markup, html};
 
 use super::View;
+use super::asker;
 use super::deadline::{span, when};
 use super::headline::asked_by_agent;
 use super::kind::part;
@@ -40,6 +41,7 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
             (state_line(view, closed))
             (decision_section(view))
             (why(view))
+            (asker::line(view, closed.is_none()))
         }
     }
 }

@@ -34,6 +34,8 @@ pub(crate) enum FieldValue {
     Boolean,
     /// One of these values, each with its text in the form.
     Choice(Vec<(String, Value)>),
+    /// Any of these texts.
+    Choices(Vec<String>),
 }
 
 /// Keywords that change the accepted values beyond `properties`. A schema with such a keyword has
@@ -135,8 +137,18 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             number("maximum"),
         )),
         "boolean" => Some(FieldValue::Boolean),
+        "array" => choices(property.get("items")?.as_object()?),
         _ => None,
     }
+}
+
+/// The choice of several texts that a list's items say.
+fn choices(items: &Map<String, Value>) -> Option<FieldValue> {
+    let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
+    let texts: Vec<&str> = texts.collect::<Option<_>>()?;
+    let known = |keyword: &String| matches!(keyword.as_str(), "type" | "enum");
+    let fits = !texts.is_empty() && !texts.contains(&"") && items.keys().all(known);
+    fits.then(|| FieldValue::Choices(texts.into_iter().map(str::to_owned).collect()))
 }
 
 /// A choice of texts, or of numbers and booleans. Never both, so that each submitted text means
@@ -176,6 +188,27 @@ fn format(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
+    /// The name of the input for one of several choices.
+    pub(super) fn choice_name(&self, index: usize) -> String {
+        format!("choice.{index}.{}", self.name)
+    }
+
+    /// The JSON of the chosen texts; `None` without any if the field is not required. Whether
+    /// their number fits is not checked here.
+    ///
+    /// # Errors
+    /// As [`Field::json`].
+    pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
+        let words = Translations::of(Language::English);
+        let known =
+            |text: &String| matches!(&self.value, FieldValue::Choices(all) if all.contains(text));
+        if !chosen.iter().all(known) {
+            return Err(words.not_a_choice);
+        }
+        let given = self.required || !chosen.is_empty();
+        Ok(given.then(|| Value::from(chosen).to_string()))
+    }
+
     /// The JSON of a submitted text; `None` for an empty field that is not required. Numbers keep
     /// the digits that were typed.
     ///
@@ -197,6 +230,7 @@ impl Field {
                 "true" | "false" => Ok(Some(typed.to_owned())),
                 _ => Err(words.not_a_boolean),
             },
+            FieldValue::Choices(_) => Err(words.not_a_choice),
             FieldValue::Choice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == typed);
                 chosen
@@ -282,6 +316,9 @@ mod tests {
             object(json!({"a": true})),
             object(json!({"a": {"type": "array"}})),
             object(json!({"a": {"type": "object"}})),
+            object(json!({"a": {"type": "array", "items": {"type": "string"}}})),
+            object(json!({"a": {"type": "array", "items": {"enum": ["x", 1]}}})),
+            object(json!({"a": {"type": "array", "items": {"enum": ["x", ""]}}})),
             object(json!({"a": {"type": ["string", "number", "null"]}})),
             object(json!({"a": {"enum": ["1", 1]}})),
             object(json!({"a": {"enum": [null]}})),
@@ -332,6 +369,15 @@ mod tests {
             (boolean.json("true"), boolean.json("on")),
             (Ok(Some("true".into())), Err("true or false"))
         );
+        let several = json!({"type": "array", "items": {"type": "string", "enum": ["x", "y\""]}});
+        let list = |required, chosen: &[&str]| {
+            let chosen: Vec<_> = chosen.iter().map(|text| (*text).to_owned()).collect();
+            field(several.clone(), required).list_json(&chosen)
+        };
+        assert_eq!(list(true, &["x", "y\""]), Ok(Some(r#"["x","y\""]"#.into())));
+        assert_eq!(list(true, &[]), Ok(Some("[]".into())));
+        assert_eq!(list(false, &[]), Ok(None));
+        assert!(list(true, &["z"]).is_err());
         let choice = field(json!({"enum": [1, 2]}), true);
         assert_eq!(choice.json("2"), Ok(Some("2".into())));
         assert!(choice.json("3").is_err());

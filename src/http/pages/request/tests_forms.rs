@@ -419,3 +419,49 @@ fn page_that_a_server_names_is_shown_with_host_and_whole_address_and_no_field() 
     }
     assert!(!page.contains("name=\"field.opened\" required"));
 }
+
+#[test]
+fn choice_of_several_texts_is_a_group_of_ticks_that_are_sent_as_a_list() {
+    let mut row = sample::of_kind(RequestKind::Elicitation);
+    let several = json!({"type": "array", "title": "Toppings", "description": "Any <two>", "maxItems": 2,
+        "items": {"type": "string", "enum": ["ham", "c<b>"]}, "uniqueItems": true});
+    row.asked.form = Some(json!({
+        "type": "object", "properties": {"toppings": several, "note": {"type": "string"}},
+        "required": ["toppings"], "additionalProperties": false,
+    }));
+    let shown = page(&row, &sample::caller());
+    for expected in [
+        "<fieldset id=\"answer-field_2e_toppings\" tabindex=\"-1\" aria-describedby=\"answer-field_2e_toppings-hint\"><legend><bdi>Toppings</bdi></legend>",
+        "<bdi>Any &lt;two&gt;</bdi>",
+        "<input type=\"checkbox\" id=\"answer-field_2e_toppings-1\" name=\"choice.1.toppings\" value=\"c&lt;b&gt;\" autocomplete=\"off\">",
+        "<label for=\"answer-field_2e_toppings-1\"><bdi>c&lt;b&gt;</bdi></label>",
+        "name=\"field.note\"",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+    let body = |fields: &[(&str, &str)]| {
+        let fields = fields
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        to_json(&row, &fields.collect())
+    };
+    let both = [
+        ("action", "respond"),
+        ("choice.0.toppings", "ham"),
+        ("choice.1.toppings", "c<b>"),
+    ];
+    let sent = r#"{"action":"respond","response":{"toppings":["ham","c<b>"]}}"#;
+    assert_eq!(body(&both).unwrap(), sent);
+    let none = r#"{"action":"respond","response":{"toppings":[]}}"#;
+    assert_eq!(body(&both[..1]).unwrap(), none);
+    let other = [("action", "respond"), ("choice.0.toppings", "fish")];
+    assert_eq!(body(&other).unwrap_err()[0].pointer, "/response/toppings");
+    assert!(body(&[("action", "respond"), ("choice.2.toppings", "ham")]).is_err());
+    let wrong = FieldError {
+        pointer: "/response/toppings".to_owned(),
+        detail: "must have at most 1 elements".to_owned(),
+    };
+    let again = again(&row, &sample::caller(), None, &both, vec![wrong]);
+    assert!(again.contains("<a href=\"#answer-field_2e_toppings\">toppings</a>"));
+    assert_eq!(again.matches(" checked").count(), 2, "{again}");
+}

@@ -23,6 +23,13 @@ texts! {
     overdue: "too late", "已逾期";
     and_more: "{summary}, and {count} more", "{summary}，以及另外 {count} 项";
     no_rule_why: "No rule lets this run without a person.", "没有规则允许此操作在无人批准时执行。";
+    agent_says: "{user}’s agent says (not verified)", "{user} 的智能体称（未经核实）";
+    asker_waits: "The agent waits now.", "智能体正在等待。";
+    asker_is_gone: "The agent is not waiting: it must ask again.", "智能体未在等待：需要再次请求。";
+    yes_runs: "If you approve, the call runs at once.", "批准后将立即执行此调用。";
+    yes_waits: "If you approve, the call runs when the agent asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时才会执行此调用。";
+    yes_hands: "If you approve, the agent runs the call itself.", "批准后由智能体自行执行此调用。";
+    yes_hands_later: "If you approve, the agent may run the call itself when it asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时可自行执行此调用。";
     user_wrote: "{user} wrote", "{user} 写道";
     whole_message: "the whole message", "完整消息";
     image: "(an image)", "（图片）";

@@ -86,6 +86,15 @@ pub(super) fn figure(view: &View<'_>) -> Markup {
         return html! {};
     };
     let texts = view.texts;
+    // The words about a call at a gate are the agent's own.
+    let heading = if view.asker.is_some() {
+        texts.agent_says
+    } else {
+        texts.user_wrote
+    };
+    if message.parts.iter().flatten().all(String::is_empty) && view.asker.is_some() {
+        return html! {};
+    }
     let whole: Vec<String> = message
         .parts
         .iter()
@@ -105,7 +114,7 @@ pub(super) fn figure(view: &View<'_>) -> Markup {
         .collect();
     html! {
         figure.said {
-            figcaption { bdi { (fill(texts.user_wrote, &[("user", &visible(&message.by))])) } }
+            figcaption { bdi { (fill(heading, &[("user", &visible(&message.by))])) } }
             @if beginning == whole.trim_end_matches('\n') {
                 blockquote dir="auto" { (whole) }
             } @else {

@@ -69,6 +69,10 @@ struct World {
 
 impl World {
     fn new(most: usize) -> Self {
+        Self::speaking(most, false)
+    }
+
+    fn speaking(most: usize, http2: bool) -> Self {
         let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
         let (opened, accepts) = mpsc::unbounded_channel();
         let (closing, leave, held) = (
@@ -108,6 +112,7 @@ impl World {
             router,
             connections: connections.clone(),
             clock: Arc::<Hand>::clone(&clock),
+            http2,
         };
         let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
         Self {

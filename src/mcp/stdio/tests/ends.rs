@@ -191,3 +191,79 @@ async fn closed_child_gets_the_end_of_its_input_then_a_signal_and_is_killed_with
         .unwrap();
     assert!(!lives(Pid::from_raw(other.parse().unwrap()).unwrap()));
 }
+
+#[tokio::test]
+async fn start_has_its_own_time_and_a_list_its_own() {
+    let (changes, _) = watch::channel(0);
+    for (timeout, start) in [(SHORT, 60), (Duration::from_mins(10), 600)] {
+        let command = (Vec::new(), String::new(), BTreeMap::new());
+        let stdio = Stdio::new("files", command, None, timeout, changes.clone(), None);
+        assert_eq!(stdio.patience.start, Duration::from_secs(start));
+    }
+    let lists_nothing =
+        "answer = send\ndef send(m):\n    if 'tools' not in m.get('result', {}): answer(m)";
+    let mut server = Served::running(lists_nothing);
+    server.stdio.patience.list = Duration::ZERO;
+    assert!(server.stdio.list().await.is_err());
+    assert!(server.stdio.running.lock().await.session.is_some());
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    assert_eq!(server.count("started"), 1);
+
+    let mut silent = Served::by(&["/bin/sh", "-c", "cat >/dev/null"]);
+    silent.stdio.patience = Patience {
+        start: SHORT,
+        probe: SHORT,
+        ..silent.stdio.patience
+    };
+    let late = Outcome::NotSent(NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(silent.called().await, late);
+}
+
+#[tokio::test]
+async fn server_that_was_not_up_when_it_was_discovered_is_discovered_again() {
+    let stateless = r#"
+import json, sys
+silent = True
+for line in sys.stdin:
+    m = json.loads(line)
+    if m["method"] == "server/discover" and silent: silent = False; continue
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if m["method"] == "server/discover": answer = {"result": {"supportedVersions": ["2026-07-28"]}}
+    if m["method"] == "tools/list": answer = {"result": {"tools": [], "resultType": "complete"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
+"#;
+    let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
+    server.stdio.patience.probe = Duration::from_secs(1);
+    let listing = server.stdio.list().await.unwrap();
+    assert_eq!(listing.revision, Revision::July2026);
+}
+
+#[tokio::test]
+async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure() {
+    let script = format!("{IDS}note('waits')\nwhile True: signal.pause()");
+    let mut server = Served::running(&script);
+    server.stdio.patience.pause = Duration::from_mins(1);
+    let asking = Asking::default();
+    let waits = until("the child waits", || server.count("waits") == 1);
+    tokio::select! {
+        outcome = server.call(&asking, LONG) => panic!("{outcome:?}"),
+        () = waits => {}
+    }
+    let (child, guard) = ids(server.directory.path());
+    until("both have ended", || !lives(child) && !lives(guard)).await;
+    assert_eq!(server.stdio.running.lock().await.failures, 1);
+    let Outcome::NotSent(why) = server.called().await else {
+        panic!("sent")
+    };
+    assert_eq!(why, "it did not start, and is started again later");
+}
+
+#[tokio::test]
+async fn end_of_a_child_counts_as_a_change_of_its_tools() {
+    let server = Served::running(IDS);
+    assert_eq!(server.called().await, succeeded("ticket.close"));
+    assert_eq!(*server.changes.borrow(), 0);
+    let (child, _) = ids(server.directory.path());
+    kill_process(child, Signal::KILL).unwrap();
+    until("the change is known", || *server.changes.borrow() == 1).await;
+}

@@ -7,6 +7,7 @@ use axum::response::Response;
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::super::super::content::NO_RESULT;
 use super::super::super::fake::{Seen, endless, events};
 use super::*;
 use crate::secret::{Redactor, Secret};

@@ -1,0 +1,163 @@
+//! Agents and the tools of gates as clients see them, in the texts of the configuration and of the
+//! lock file. A gate's list has the tools that this service runs, each with the schema that judges
+//! its calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::agent::{Agents, Offer};
+use crate::config::Config;
+use crate::http::api::agents::{AgentCard, ToolCard};
+use crate::http::api::mcp::tools::{Output, ToolDefinition};
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::tool::catalog::Catalog;
+use crate::tool::schema::{CompiledSchema, closed_schema};
+
+/// The keyword with which a server asks its client for a header.
+const HEADER: &str = "x-mcp-header";
+
+/// The agents as `GET /v1/agents` shows them.
+pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
+    let tool = |offer: &Offer| {
+        let spec = &catalog.get(&offer.name)?.spec;
+        Some(ToolCard {
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            effect: spec.effect,
+        })
+    };
+    let cards = agents.all().map(|agent| AgentCard {
+        name: agent.name.clone(),
+        description: agent.description.clone(),
+        version: agent.version.clone(),
+        default: agent.name == agents.default_name(),
+        tools: agent.tools.iter().filter_map(tool).collect(),
+        sub_agents: agent
+            .sub_agents
+            .iter()
+            .map(|sub| sub.agent.clone())
+            .collect(),
+        human: agent
+            .human
+            .iter()
+            .map(|kind| kind.as_str().to_owned())
+            .collect(),
+        open_to: agent.open_to.clone(),
+    });
+    cards.collect()
+}
+
+/// The tools of each gate, by its name.
+pub(super) fn gate_tools(
+    config: &Config,
+    agents: &Agents,
+    catalog: &Catalog,
+) -> BTreeMap<String, Vec<ToolDefinition>> {
+    let gates = agents.gates().map(|(agent, _)| {
+        let tools = agent.tools.iter();
+        let tools = tools.filter_map(|offer| definition(config, &catalog.get(&offer.name)?.spec));
+        (agent.name.clone(), tools.collect())
+    });
+    gates.collect()
+}
+
+/// The definition of a tool; `None` for a tool that this service does not run.
+fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
+    let reviewed = match spec.kind {
+        ToolKind::Http | ToolKind::Shell => None,
+        ToolKind::Mcp => reviewed(config, &spec.name),
+        ToolKind::External | ToolKind::Agent | ToolKind::Human => return None,
+    };
+    let schema = closed_schema(&spec.parameters).unwrap_or_else(|| spec.parameters.clone());
+    let mut definition = Map::from_iter([
+        ("name".to_owned(), json!(spec.name)),
+        ("description".to_owned(), json!(spec.description)),
+        ("inputSchema".to_owned(), without_headers(&schema, false)),
+        ("annotations".to_owned(), annotations(spec.effect)),
+    ]);
+    for member in ["title", "outputSchema"] {
+        if let Some(value) = reviewed.and_then(|definition| definition.get(member)) {
+            definition.insert(member.to_owned(), value.clone());
+        }
+    }
+    let output = definition.get("outputSchema").map(output);
+    Some(ToolDefinition {
+        name: spec.name.clone(),
+        definition: Value::Object(definition),
+        output,
+    })
+}
+
+/// The check of structured results. No result fits a schema that cannot be compiled.
+fn output(schema: &Value) -> Output {
+    let compiled = CompiledSchema::open(schema).ok();
+    Output(Arc::new(move |value| {
+        let compiled = compiled.as_ref();
+        compiled.is_some_and(|schema| schema.check(value).is_ok())
+    }))
+}
+
+/// The definition of a tool in the lock file.
+fn reviewed<'c>(config: &'c Config, name: &str) -> Option<&'c Value> {
+    let mcp = config.tools.get(name)?.mcp.as_ref()?;
+    let server = config.lock.servers.get(&mcp.server)?;
+    server.tools.get(&mcp.tool).map(|tool| &tool.definition)
+}
+
+/// The annotations that our effect implies. A server's own are not trusted.
+fn annotations(effect: Effect) -> Value {
+    match effect {
+        Effect::ReadOnly => json!({"readOnlyHint": true}),
+        Effect::Idempotent => {
+            json!({"readOnlyHint": false, "idempotentHint": true, "destructiveHint": true})
+        }
+        Effect::Once => {
+            json!({"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false})
+        }
+    }
+}
+
+/// A schema without requests for headers, which only our own client of the server fulfils. `named`
+/// is set where the members have names of the schema's author.
+fn without_headers(schema: &Value, named: bool) -> Value {
+    match schema {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(name, _)| named || *name != HEADER);
+            let kept = kept.map(|(name, value)| {
+                let is_data = matches!(name.as_str(), "const" | "enum" | "default" | "examples");
+                let value = match (named, is_data) {
+                    (false, true) => value.clone(),
+                    (true, _) => without_headers(value, false),
+                    (false, false) => without_headers(value, name == "properties"),
+                };
+                (name.clone(), value)
+            });
+            Value::Object(kept.collect())
+        }
+        Value::Array(elements) => {
+            let elements = elements.iter();
+            elements
+                .map(|element| without_headers(element, false))
+                .collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schema_loses_requests_for_headers_and_keeps_a_property_of_that_name() {
+        let schema = json!({"properties": {
+            "x-mcp-header": {"type": "string", "x-mcp-header": "A", "default": {"x-mcp-header": 1}},
+        }});
+        let expected = json!({"properties": {
+            "x-mcp-header": {"type": "string", "default": {"x-mcp-header": 1}},
+        }});
+        assert_eq!(without_headers(&schema, false), expected);
+    }
+}

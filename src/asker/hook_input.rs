@@ -1,0 +1,201 @@
+//! The JSON that a coding agent writes to its hook. Invariant: a text that two parsers could read
+//! differently (a member twice, a second value) is refused, and `tool_input` is kept to the byte.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+/// The longest input, in bytes.
+pub const INPUT: usize = 4 * 1024 * 1024;
+/// The most members of the input.
+const MEMBERS: usize = 64;
+/// The longest content of a report, in bytes.
+const CONTENT: usize = 64 * 1024;
+/// The longest `session_id` of the API.
+const SESSION: usize = 128;
+
+/// The event that a hook is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call is about to run: the hook may block it.
+    Before,
+    /// A call ran, as the host says.
+    Succeeded,
+    /// A call failed, as the host says.
+    Failed,
+    /// An event that is about no call: nothing to decide.
+    Other,
+}
+
+/// The input of a hook.
+#[derive(Debug)]
+pub struct HookInput<'t> {
+    members: Vec<(String, &'t RawValue)>,
+    /// The event.
+    pub event: Event,
+}
+
+impl<'t> HookInput<'t> {
+    /// Reads the input. An unknown event with a call that has no result yet is refused, as every
+    /// text that is no input is.
+    ///
+    /// # Errors
+    /// One line for a person.
+    pub fn read(text: &'t str) -> Result<Self, String> {
+        let Members(members) = serde_json::from_str(text)
+            .map_err(|error| format!("the hook's input cannot be read: {error}"))?;
+        let input = Self {
+            members,
+            event: Event::Other,
+        };
+        let event = match input.text("hook_event_name")?.as_str() {
+            "PreToolUse" => Event::Before,
+            "PostToolUse" => Event::Succeeded,
+            "PostToolUseFailure" => Event::Failed,
+            _ if input.member("tool_input").is_some() && input.result().is_none() => {
+                return Err("the hook's event is not known; use PreToolUse".to_owned());
+            }
+            _ => Event::Other,
+        };
+        Ok(Self { event, ..input })
+    }
+
+    fn member(&self, name: &str) -> Option<&'t RawValue> {
+        let found = self.members.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| *value)
+    }
+
+    /// A member that must be a text of at least a character.
+    fn text(&self, name: &str) -> Result<String, String> {
+        self.member(name)
+            .and_then(|value| serde_json::from_str::<String>(value.get()).ok())
+            .filter(|text| !text.is_empty())
+            .ok_or_else(|| format!("the hook's input has no `{name}`"))
+    }
+
+    /// The name of the tool.
+    ///
+    /// # Errors
+    /// An input without it.
+    pub fn tool(&self) -> Result<String, String> {
+        self.text("tool_name")
+    }
+
+    /// The arguments as they stand in the input.
+    ///
+    /// # Errors
+    /// An input without an object there.
+    pub fn arguments(&self) -> Result<&'t RawValue, String> {
+        self.member("tool_input")
+            .filter(|value| value.get().starts_with('{'))
+            .ok_or_else(|| "the hook's input has no object `tool_input`".to_owned())
+    }
+
+    /// The session in the alphabet of the API: the host's own id where it fits, else its hash.
+    ///
+    /// # Errors
+    /// An input without a session.
+    pub fn session(&self) -> Result<String, String> {
+        let session = self.text("session_id")?;
+        let fits = session.len() <= SESSION && session.bytes().all(|byte| is_plain(byte, b":"));
+        Ok(if fits { session } else { hash(&[&session]) })
+    }
+
+    /// The key of the call: the same for its proposal and its report.
+    ///
+    /// # Errors
+    /// An input without a session or without the id of the use.
+    pub fn key(&self) -> Result<String, String> {
+        let (session, usage) = (self.text("session_id")?, self.text("tool_use_id")?);
+        let key = format!("{session}:{usage}");
+        // A colon inside could give two calls one key.
+        let fits = key.len() <= 200
+            && session
+                .bytes()
+                .chain(usage.bytes())
+                .all(|byte| is_plain(byte, b""));
+        Ok(if fits { key } else { hash(&[&session, &usage]) })
+    }
+
+    /// What the host says about the call's surroundings, for people.
+    #[must_use]
+    pub fn context(&self) -> String {
+        [("cwd", "Folder"), ("permission_mode", "Permission mode")]
+            .iter()
+            .filter_map(|(name, words)| Some(format!("{words}: {}", self.text(name).ok()?)))
+            .map(|line| cut(&line, 4096).to_owned())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    fn result(&self) -> Option<&'t RawValue> {
+        self.member("tool_response")
+            .or_else(|| self.member("error"))
+    }
+
+    /// The text of the result, cut: a text itself, anything else as JSON.
+    #[must_use]
+    pub fn content(&self) -> String {
+        let Some(result) = self.result() else {
+            return String::new();
+        };
+        let text = serde_json::from_str(result.get()).unwrap_or_else(|_| result.get().to_owned());
+        cut(&text, CONTENT).replace('\0', "\u{FFFD}")
+    }
+}
+
+fn is_plain(byte: u8, also: &[u8]) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte) || also.contains(&byte)
+}
+
+/// A text of the API's alphabet that stands for these parts.
+fn hash(parts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.len().to_be_bytes());
+        hasher.update(part);
+    }
+    let mut text = "sha256-".to_owned();
+    for byte in hasher.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The longest beginning of at most `most` bytes.
+fn cut(text: &str, most: usize) -> &str {
+    text.get(..text.floor_char_boundary(most)).unwrap_or(text)
+}
+
+/// The members of an object, each once.
+struct Members<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'t> serde::Deserialize<'t> for Members<'t> {
+    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'t> Visitor<'t> for Once {
+            type Value = Members<'t>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
+                let mut members: Vec<(String, &'t RawValue)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, &'t RawValue>()? {
+                    if members.len() >= MEMBERS || members.iter().any(|(known, _)| *known == name) {
+                        return Err(A::Error::custom(
+                            "a member is repeated, or there are too many",
+                        ));
+                    }
+                    members.push((name, value));
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(Once)
+    }
+}

@@ -1,0 +1,66 @@
+//! The client side of a gate: proposes a call, waits for its verdict, reports its outcome, and
+//! translates both for the hooks of coding agents. Invariant: only a complete, consistent answer of
+//! the service lets a call run; every other event is an error, which the callers turn into a
+//! refusal.
+
+pub mod client;
+pub mod hook;
+pub mod hook_input;
+pub mod print;
+
+use std::time::Duration;
+
+use crate::task::units;
+
+/// The base URL of the service without `HOLDPOINT_URL`.
+const URL: &str = "http://127.0.0.1:8080";
+/// The wait without `HOLDPOINT_WAIT`: below the 60 s after which older hosts kill their hooks.
+pub const WAIT: Duration = Duration::from_secs(50);
+
+/// The service, the key and the gate that an asker uses.
+#[derive(Clone)]
+pub struct AskerSettings {
+    /// The base URL, without a slash at its end.
+    pub url: String,
+    /// The API key; none for a service without accounts.
+    pub key: Option<String>,
+    /// The gate; none where only one is open to the key.
+    pub gate: Option<String>,
+    /// How long a call that is held is waited for.
+    pub wait: Duration,
+}
+
+impl AskerSettings {
+    /// Reads the settings from variables; `variable` gives the value of a name.
+    ///
+    /// # Errors
+    /// A value that cannot be used; the text holds no value.
+    pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let url = set("HOLDPOINT_URL").unwrap_or(URL);
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err("HOLDPOINT_URL must begin with http:// or https://".to_owned());
+        }
+        let wait = match set("HOLDPOINT_WAIT") {
+            Some(text) => wait(text).map_err(|why| format!("HOLDPOINT_WAIT: {why}"))?,
+            None => WAIT,
+        };
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            key: set("HOLDPOINT_KEY").map(str::to_owned),
+            gate: set("HOLDPOINT_GATE").map(str::to_owned),
+            wait,
+        })
+    }
+}
+
+/// A wait as it is written: `0s`, `50s`, `10m`.
+///
+/// # Errors
+/// A text that is no duration.
+pub fn wait(text: &str) -> Result<Duration, String> {
+    units::duration(text).ok_or_else(|| "expected a duration such as `50s` or `10m`".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

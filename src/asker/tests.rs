@@ -1,0 +1,76 @@
+//! The input of hooks, and the settings of askers.
+
+use super::hook_input::{Event, HookInput};
+use super::{AskerSettings, WAIT};
+
+fn input(text: &str) -> HookInput<'_> {
+    HookInput::read(text).unwrap()
+}
+
+#[test]
+fn input_of_a_hook_keeps_its_arguments_to_the_byte() {
+    let text = r#"{"session_id":"s-1","hook_event_name":"PreToolUse","tool_use_id":"t_1","tool_name":"Bash","tool_input": { "b":1.0,  "a":"é" } ,"cwd":"/x","permission_mode":"plan"}"#;
+    let input = input(text);
+    assert_eq!(input.event, Event::Before);
+    assert_eq!(input.arguments().unwrap().get(), r#"{ "b":1.0,  "a":"é" }"#);
+    assert_eq!(
+        (
+            input.key().unwrap().as_str(),
+            input.session().unwrap().as_str()
+        ),
+        ("s-1:t_1", "s-1")
+    );
+    assert_eq!(input.context(), "Folder: /x\nPermission mode: plan");
+}
+
+#[test]
+fn input_that_can_be_read_in_two_ways_is_refused() {
+    for text in [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "{} {}",
+        "\u{feff}{}",
+        r#"{"hook_event_name":"PreToolUse","hook_event_name":"Stop"}"#,
+        r#"{"hook_event_name":"PreToolUse","tool_input":{},"tool_input":{"a":1}}"#,
+        r#"{"hook_event_name":7,"tool_input":{}}"#,
+        r#"{"hook_event_name":"PermissionRequest","tool_input":{}}"#,
+    ] {
+        assert!(HookInput::read(text).is_err(), "{text}");
+    }
+    assert_eq!(input(r#"{"hook_event_name":"Stop"}"#).event, Event::Other);
+}
+
+#[test]
+fn session_and_key_outside_the_alphabet_are_hashed_without_collisions() {
+    let of = |session: &str, usage: &str| {
+        let text = serde_json::json!({"hook_event_name": "Stop", "session_id": session, "tool_use_id": usage}).to_string();
+        let input = input(&text);
+        (input.session().unwrap(), input.key().unwrap())
+    };
+    let long = "x".repeat(300);
+    for session in ["a b", "ä", &long, "a\nb"] {
+        let (session, key) = of(session, "t");
+        assert!(
+            session.starts_with("sha256-") && session.len() == 71,
+            "{session}"
+        );
+        assert!(key.starts_with("sha256-"), "{key}");
+    }
+    assert_ne!(of("a:b", "c").1, of("a", "b:c").1);
+    assert_ne!(of("a b", "c").1, of("a b", "d").1);
+}
+
+#[test]
+fn settings_without_variables_are_the_local_service() {
+    let settings = AskerSettings::read(|_| None).unwrap();
+    assert_eq!(
+        (settings.url.as_str(), settings.wait),
+        ("http://127.0.0.1:8080", WAIT)
+    );
+    let bad = AskerSettings::read(|name| (name == "HOLDPOINT_WAIT").then_some("soon"));
+    assert!(bad.is_err());
+    let bad = AskerSettings::read(|name| (name == "HOLDPOINT_URL").then_some("holdpoint"));
+    assert!(bad.is_err());
+}

@@ -1,0 +1,345 @@
+//! `holdpoint gate`: asks a running service whether a call may run. Invariant: no failure of this
+//! process reads as a yes. The work runs in a thread of its own, so that a panic and a hang end with
+//! exit code 2, too.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::value::RawValue;
+
+use super::{OK, WRONG, complain, print};
+use crate::asker::client::{Call, Decision, GateClient, Report, Verdict};
+use crate::asker::hook::{self, BLOCK, HookAnswer, HookOptions};
+use crate::asker::hook_input::INPUT;
+use crate::asker::{self, AskerSettings};
+use crate::config::environment::Environment;
+use crate::world::random_bytes;
+
+/// The call will not run.
+const DENIED: u8 = 10;
+/// The call is not decided yet.
+const PENDING: u8 = 11;
+/// How much longer than its wait a hook may live.
+const GRACE: Duration = Duration::from_secs(8);
+/// The longest wait of a hook: its host ends it after 600 s.
+const LONGEST: Duration = Duration::from_mins(9);
+/// How often a report is tried, with a second between.
+const REPORTS: usize = 5;
+
+/// The commands of an agent at a gate. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE`
+/// and `HOLDPOINT_WAIT`, and no configuration.
+#[derive(Debug, Subcommand)]
+pub(super) enum Gate {
+    /// Answer a hook of a coding agent: its JSON on standard input, its answer on standard output.
+    Hook(Hook),
+    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error.
+    Call(CallOptions),
+    /// Print the settings that put the hook in front of every tool.
+    Print {
+        /// The coding agent.
+        host: Host,
+    },
+}
+
+/// A coding agent.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Host {
+    /// Claude Code.
+    ClaudeCode,
+    /// Codex.
+    Codex,
+}
+
+impl From<Host> for hook::Host {
+    fn from(host: Host) -> Self {
+        match host {
+            Host::ClaudeCode => Self::ClaudeCode,
+            Host::Codex => Self::Codex,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Hook {
+    /// The coding agent.
+    host: Host,
+    /// Let an allow by a rule skip the agent's own permission questions, too.
+    #[arg(long = "final")]
+    is_final: bool,
+    /// Report outcomes without the tools' output.
+    #[arg(long)]
+    no_content: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CallOptions {
+    /// The name of the tool.
+    tool: String,
+    /// The arguments as a JSON object, or `-` for standard input.
+    #[arg(default_value = "{}")]
+    arguments: String,
+    /// The name of the call: the same key is the same call. Without one an equal call that waits is
+    /// continued.
+    #[arg(long)]
+    key: Option<String>,
+    /// The session of the call.
+    #[arg(long)]
+    session: Option<String>,
+    /// How long to wait for a person; default: `HOLDPOINT_WAIT`, else 50s.
+    #[arg(long, value_parser = asker::wait)]
+    wait: Option<Duration>,
+    /// The reason for the call, shown to people as unverified.
+    #[arg(long, default_value = "")]
+    context: String,
+    /// The command to run if the call is allowed; its end is reported as the outcome.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
+    let settings = match AskerSettings::read(|name| environment.variable(name)) {
+        Ok(settings) => settings,
+        Err(why) => return complain(WRONG, why),
+    };
+    match command {
+        Gate::Print { host } => print(&asker::print::settings(
+            host.into(),
+            settings.wait.min(LONGEST),
+        )),
+        Gate::Hook(options) => answer_hook(&options, settings),
+        Gate::Call(options) => {
+            let ended = guarded(None, move || propose(&options, settings));
+            match ended {
+                Some(Ok(code)) => code,
+                Some(Err(why)) => complain(WRONG, why),
+                None => complain(WRONG, "the command failed inside"),
+            }
+        }
+    }
+}
+
+/// The result of `work`; `None` if it panics or is not done in time.
+fn guarded<T: Send + 'static>(
+    within: Option<Duration>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (told, heard) = mpsc::sync_channel(1);
+    let started = std::thread::Builder::new().spawn(move || {
+        let _ = told.send(work());
+    });
+    started.ok()?;
+    match within {
+        Some(within) => heard.recv_timeout(within).ok(),
+        None => heard.recv().ok(),
+    }
+}
+
+fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
+    let options = HookOptions {
+        host: options.host.into(),
+        is_final: options.is_final,
+        content: !options.no_content,
+    };
+    let wait = settings.wait.min(LONGEST);
+    let answer = guarded(Some(wait + GRACE), move || {
+        match hook_answer(options, settings, wait) {
+            Ok(answer) => answer,
+            Err(why) => HookAnswer::blocked(&why),
+        }
+    });
+    let answer = answer
+        .unwrap_or_else(|| HookAnswer::blocked("there was no answer in time, or the hook failed"));
+    let _ = std::io::stderr().write_all(answer.err.as_bytes());
+    // An answer that its host cannot read is none.
+    if print(&answer.out) == OK {
+        answer.code
+    } else {
+        BLOCK
+    }
+}
+
+fn hook_answer(
+    options: HookOptions,
+    settings: AskerSettings,
+    wait: Duration,
+) -> Result<HookAnswer, String> {
+    let text = standard_input()?;
+    let gate = settings.gate.clone();
+    let client = client(settings)?;
+    let ask = hook::Ask {
+        options,
+        gate: gate.as_deref(),
+        wait,
+    };
+    Ok(runtime()?.block_on(hook::answer(&client, &ask, &text)))
+}
+
+fn standard_input() -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let most = u64::try_from(INPUT).unwrap_or(u64::MAX);
+    let read = std::io::stdin()
+        .lock()
+        .take(most + 1)
+        .read_to_end(&mut bytes);
+    read.map_err(|error| format!("standard input cannot be read: {error}"))?;
+    if bytes.len() > INPUT {
+        return Err(format!("standard input is longer than {INPUT} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|_| "standard input is not UTF-8".to_owned())
+}
+
+fn client(settings: AskerSettings) -> Result<GateClient, String> {
+    let runner = fresh()?;
+    GateClient::new(settings, runner).map_err(|error| error.to_string())
+}
+
+/// A name that nothing else has.
+fn fresh() -> Result<String, String> {
+    let bytes = random_bytes::<16>().map_err(|error| error.to_string())?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let built = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    built.map_err(|error| error.to_string())
+}
+
+fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String> {
+    let arguments = match options.arguments.as_str() {
+        "-" => standard_input()?,
+        written => written.to_owned(),
+    };
+    let arguments: &RawValue = serde_json::from_str(arguments.trim())
+        .map_err(|error| format!("the arguments are not JSON: {error}"))?;
+    let key = match &options.key {
+        Some(key) => key.clone(),
+        None => format!("call-{}", fresh()?),
+    };
+    let wait = options.wait.unwrap_or(settings.wait);
+    let gate = settings.gate.clone();
+    let call = Call {
+        gate: gate.as_deref(),
+        tool: &options.tool,
+        arguments,
+        session_id: options.session.as_deref(),
+        context: &options.context,
+        // Without a key of its own a repeated command continues the call that waits.
+        attach: options.key.is_none(),
+    };
+    let (client, runtime) = (client(settings)?, runtime()?);
+    let verdict = runtime.block_on(client.ask(&call, &key, wait));
+    let verdict = verdict.map_err(|error| error.to_string())?;
+    match (verdict.answer.decision, options.command.is_empty()) {
+        (Decision::Allow, false) => {
+            let mut runner = Runner {
+                client: &client,
+                runtime: &runtime,
+                key: &key,
+            };
+            runner.run(&verdict, &options.command)
+        }
+        (Decision::Allow, true) => Ok(shown(&verdict, options, OK)),
+        (Decision::Deny, _) => Ok(shown(&verdict, options, DENIED)),
+        (Decision::Pending, _) => Ok(shown(&verdict, options, PENDING)),
+    }
+}
+
+/// Shows a verdict. Standard output is the command's where there is a command.
+fn shown(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
+    let url = match (&verdict.answer.decision, &verdict.answer.request) {
+        (Decision::Pending, Some(request)) => format!(" {}", request.url),
+        (Decision::Allow | Decision::Deny | Decision::Pending, _) => String::new(),
+    };
+    complain(code, format!("{}{url}", verdict.answer.message));
+    if options.command.is_empty() && print(&format!("{}\n", verdict.text)) != OK {
+        return WRONG;
+    }
+    code
+}
+
+/// Runs the command of an allowed call.
+struct Runner<'r> {
+    client: &'r GateClient,
+    runtime: &'r tokio::runtime::Runtime,
+    key: &'r str,
+}
+
+impl Runner<'_> {
+    fn run(&mut self, verdict: &Verdict, command: &[String]) -> Result<u8, String> {
+        let answer = &verdict.answer;
+        let Some(permit) = &answer.permit else {
+            return Err(format!(
+                "The command was not run, because there is no permit for it: {}",
+                answer.message
+            ));
+        };
+        let ends = verdict.permit_ends.map(tokio::time::Instant::into_std);
+        if ends.is_none_or(|end| end <= std::time::Instant::now()) {
+            return Err("The command was not run: its permit has ended.".to_owned());
+        }
+        if answer.edited {
+            let why = "The command was not run: a person changed the arguments.";
+            self.report("failed", why);
+            return Err(why.to_owned());
+        }
+        let Some((program, arguments)) = command.split_first() else {
+            return Err("There is no command.".to_owned());
+        };
+        let mut child = Command::new(program);
+        child
+            .args(arguments)
+            .env("IDEMPOTENCY_KEY", &permit.idempotency_key)
+            .stdin(Stdio::inherit());
+        match child.status() {
+            Ok(status) => Ok(self.ended(status)),
+            Err(error) => {
+                let why = format!("The command could not be started: {error}");
+                self.report("failed", &why);
+                Err(why)
+            }
+        }
+    }
+
+    /// Reports the end of the command. Returns its exit code, as a shell would.
+    fn ended(&self, status: ExitStatus) -> u8 {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => {
+                self.report("succeeded", "exit code 0");
+                OK
+            }
+            (Some(code), _) => {
+                self.report("failed", &format!("exit code {code}"));
+                u8::try_from(code).unwrap_or(1)
+            }
+            // A command that was killed may have done anything.
+            (None, signal) => {
+                let signal = signal.unwrap_or_default();
+                self.report("unknown", &format!("ended by signal {signal}"));
+                u8::try_from(128 + signal).unwrap_or(1)
+            }
+        }
+    }
+
+    fn report(&self, outcome: &'static str, content: &str) {
+        let report = Report {
+            key: self.key,
+            outcome,
+            content: Some(content),
+        };
+        for attempt in 1..=REPORTS {
+            match self.runtime.block_on(self.client.report(&report)) {
+                Ok(()) => return,
+                Err(error) if attempt == REPORTS => {
+                    complain(OK, format!("The outcome was not reported: {error}"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_secs(1)),
+            }
+        }
+    }
+}

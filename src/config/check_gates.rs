@@ -1,0 +1,227 @@
+//! Finds mistakes in the gates: their names, their tools, their times, and the keys with which
+//! callers use them.
+
+use std::collections::BTreeSet;
+
+use super::Config;
+use super::check_parts::{is_glob, name};
+use super::check_rules::matches;
+use super::tree::Node;
+use crate::agent::gate::{ExtAuthz, Gate, OtherTools, Report};
+use crate::agent::{HumanKind, OpenTo};
+use crate::people::settings::ApiKey;
+use crate::policy::{Decide, Rule};
+use crate::task::decision::Action;
+use crate::task::user::UserIds;
+use crate::tool::credential::OPEN;
+use crate::world::Mistakes;
+
+pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    for (gate_name, gate) in &config.gates {
+        let place = ["gates", gate_name];
+        name(&place, "a gate", gate_name, mistakes);
+        free(config, gate_name, mistakes);
+        if root.at(&place).is_none_or(|node| node.broken) {
+            continue;
+        }
+        for (key, expected) in gate.out_of_bounds() {
+            mistakes.add(
+                &[&place[..], &[key]].concat(),
+                format!("expected {expected}"),
+            );
+        }
+        tools(config, gate_name, gate, root, mistakes);
+        keys(config, gate_name, gate, root, mistakes);
+        if let Some(ext_authz) = &gate.ext_authz {
+            gateway(config, gate_name, (gate, ext_authz), root, mistakes);
+        }
+    }
+}
+
+/// Reports a name that something else has.
+fn free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
+    let noun = if config.agents.contains_key(gate) {
+        "an agent"
+    } else if config.tools.contains_key(gate) {
+        "a tool"
+    } else if is_human(gate) {
+        "a tool that asks a person"
+    } else {
+        return;
+    };
+    let detail = format!("`{gate}` is {noun}, too: gates, agents and tools share one name space");
+    mistakes.add(&["gates", gate], detail);
+}
+
+fn is_human(tool: &str) -> bool {
+    HumanKind::ALL.iter().any(|kind| kind.tool() == tool)
+}
+
+/// Checks that each listed tool exists, is listed once and is no question or agent.
+fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
+    let mut seen = BTreeSet::new();
+    for (index, tool) in gate.tools.iter().enumerate() {
+        let index = index.to_string();
+        let place = ["gates", gate_name, "tools", &index];
+        let detail = if is_human(tool) {
+            format!("`{tool}` asks a person: a gate offers no such tool")
+        } else if config.agents.contains_key(tool) {
+            format!("`{tool}` is an agent: a gate offers no agents")
+        } else if !config.tools.contains_key(tool) && !is_glob(tool) {
+            format!("no tool is called `{tool}`")
+        } else if !seen.insert(tool) {
+            format!("`{tool}` is listed twice")
+        } else {
+            continue;
+        };
+        mistakes.add(&place, detail);
+    }
+    let listed = root.at(&["gates", gate_name, "tools"]);
+    let unread = listed.is_some_and(|node| node.broken);
+    if gate.tools.is_empty() && gate.other_tools == OtherTools::Deny && !unread {
+        let detail = "no call fits this gate: `tools` is empty, and `other_tools` is `deny`";
+        mistakes.warn(&["gates", gate_name], detail);
+    }
+}
+
+/// Warns about a gate that no caller can use, and about its rules that nobody can satisfy.
+fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
+    let place = ["gates", gate_name];
+    let is_empty =
+        |to: &OpenTo| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty();
+    if gate.open_to.as_ref().is_some_and(is_empty) {
+        let detail = format!("no caller may use the gate `{gate_name}`");
+        mistakes.warn(&[&place[..], &["open_to"]].concat(), detail);
+        return;
+    }
+    let Some(auth) = config.auth.as_ref().filter(|_| keys_are_read(root)) else {
+        return;
+    };
+    let to = gate.open_to.as_ref();
+    let keys = auth.api_keys.iter();
+    let keys: Vec<&ApiKey> = keys
+        .filter(|key| may_ask(key) && is_admitted(to, key, auth.user_ids))
+        .collect();
+    if keys.is_empty() {
+        let detail = "no key can use this gate: it takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
+        mistakes.warn(&place, detail);
+    }
+    // A key with `act_as` speaks for users whom the file does not know.
+    else if keys.iter().all(|key| !key.act_as) {
+        satisfied(config, gate_name, gate, &keys, mistakes);
+    }
+}
+
+/// Warns about rules that hold calls of the gate and that no people can satisfy, whichever of these
+/// keys proposes the call: its user is the owner, who is asked only where the rule says so.
+fn satisfied(
+    config: &Config,
+    gate_name: &str,
+    gate: &Gate,
+    keys: &[&ApiKey],
+    mistakes: &mut Mistakes,
+) {
+    let Some(directory) = config.directory() else {
+        return;
+    };
+    for (index, rule) in config.policy.iter().enumerate() {
+        if rule.decide != Decide::Hold || !meets(rule, gate) {
+            continue;
+        }
+        let approvers = rule.approvers.approvers();
+        let could =
+            |key: &&ApiKey| directory.could_approve(&key.tenant, &approvers, Some(&key.user), None);
+        let most = keys.iter().map(could).max().unwrap_or(0);
+        if most < approvers.required as usize {
+            let detail = format!(
+                "no people can satisfy this rule for a call at the gate `{gate_name}`: it needs {}, and {most} could answer",
+                approvers.required
+            );
+            let place = ["policy", &index.to_string(), "approvers"];
+            mistakes.warn(&place, detail);
+        }
+    }
+}
+
+fn keys_are_read(root: &Node) -> bool {
+    let keys = root.at(&["auth", "api_keys"]);
+    !root.is_broken_towards(&["auth", "api_keys"])
+        && keys.is_none_or(|keys| keys.elements().iter().all(|key| !key.broken))
+}
+
+/// Whether callers may ask at gates with this key.
+fn may_ask(key: &ApiKey) -> bool {
+    let may = key.permissions();
+    may.gate && !may.decide
+}
+
+/// Whether the gate is open to the user of the key, or to a user for whom the key may speak.
+fn is_admitted(to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
+    let Some(to) = to else { return true };
+    let names_people = !to.users.is_empty() || !to.groups.is_empty();
+    (key.act_as && names_people) || to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
+}
+
+/// Checks the settings for gateways.
+fn gateway(
+    config: &Config,
+    gate_name: &str,
+    (gate, ext_authz): (&Gate, &ExtAuthz),
+    root: &Node,
+    mistakes: &mut Mistakes,
+) {
+    let place = ["gates", gate_name, "ext_authz"];
+    if ext_authz.user_header.is_some() && keys_are_read(root) {
+        let mut keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
+        if !keys.any(|key| key.act_as && may_ask(key)) {
+            let detail = "only a key with `act_as` speaks for the user of this header: no such key may `gate` and may not `decide`";
+            mistakes.add(&[&place[..], &["user_header"]].concat(), detail);
+        }
+    }
+    if gate.report == Report::Required {
+        let detail = "Envoy reports no outcome, so each call of a `once` tool that it lets through becomes a question: say `report: optional`";
+        mistakes.warn(&place, detail);
+        return;
+    }
+    for (index, rule) in config.policy.iter().enumerate() {
+        let edits = rule.decide == Decide::Hold && rule.allow.contains(&Action::Edit);
+        if edits && meets(rule, gate) {
+            let place = ["policy", &index.to_string(), "allow"];
+            let detail =
+                format!("`edit` is left out at the gate `{gate_name}`: Envoy cannot change a call");
+            mistakes.warn(&place, detail);
+        }
+    }
+}
+
+/// Whether the rule applies to a tool of the gate.
+fn meets(rule: &Rule, gate: &Gate) -> bool {
+    let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
+    let others = gate.other_tools == OtherTools::Judge;
+    rule.tools.iter().any(|pattern| {
+        (others && is_glob(pattern))
+            || matches(pattern, &listed).is_some_and(|found| !found.is_empty())
+    })
+}
+
+/// Warns about tools of gates that take a credential.
+pub(crate) fn credentials(config: &Config, mistakes: &mut Mistakes) {
+    for (gate_name, gate) in &config.gates {
+        for (index, tool) in gate.tools.iter().enumerate() {
+            let Some(settings) = config.tools.get(tool) else {
+                continue;
+            };
+            if config
+                .texts(settings)
+                .iter()
+                .any(|text| text.contains(OPEN))
+            {
+                let detail = format!(
+                    "`{tool}` takes a credential: a person is asked for it anew with each call, because a gate keeps none"
+                );
+                let index = index.to_string();
+                mistakes.warn(&["gates", gate_name, "tools", &index], detail);
+            }
+        }
+    }
+}

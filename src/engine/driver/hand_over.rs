@@ -1,0 +1,139 @@
+//! Calls at a gate: whether the asker of a call is there, and the permit to run a call elsewhere.
+//! Invariant: a permit is committed only by the connection that answers it, and an approved call
+//! starts only while its asker is there.
+
+use std::time::Duration;
+
+use super::{Driver, Stop};
+use crate::agent::gate::Report;
+use crate::failpoint;
+use crate::task::call_state::{CallState, Phase, Start};
+use crate::task::change::{Asker, LeaseChange};
+use crate::task::id::CallId;
+use crate::task::item::{Fact, Outcome, ToolResult};
+use crate::task::step::AskerState;
+use crate::task::time::Time;
+use crate::task::tool_spec::ToolKind;
+
+/// The result of a call that was let through at a gate that asks for no report.
+const RELEASED: &str = "Let through; the outcome is not known here.";
+
+impl Driver<'_> {
+    /// Whether the asker of this gate call is there; `None` for any other task.
+    pub(super) fn asker_state(&self) -> Option<AskerState> {
+        self.agent.gate.as_ref()?;
+        let Some(state) = self.session.own.progress.unfinished().next() else {
+            return Some(AskerState::Present);
+        };
+        if self
+            .usable_until(state)
+            .is_some_and(|end| self.session.now >= end)
+        {
+            return Some(AskerState::Late);
+        }
+        let here = self.session.ask.is_some()
+            || (state.performer != ToolKind::External && self.is_awaited(state));
+        Some(if here {
+            AskerState::Present
+        } else {
+            AskerState::Absent
+        })
+    }
+
+    /// Whether a client waits for a call that this service performs, by the stored presence. A call
+    /// that a rule allowed was asked for when it was made.
+    fn is_awaited(&self, state: &CallState) -> bool {
+        match self.session.own.row.asker_until {
+            Some(until) => until > self.session.now,
+            None => state.approval.is_none(),
+        }
+    }
+
+    /// The end of the time in which a gate call can be started; `None` while it cannot be.
+    fn usable_until(&self, state: &CallState) -> Option<Time> {
+        let own = &self.session.own;
+        let from = match &state.phase {
+            Phase::Approved(approval) => own.items.iter().rev().find_map(|item| {
+                let Fact::Decision { request_id, .. } = &item.fact else {
+                    return None;
+                };
+                (*request_id == approval.request_id).then_some(item.at)
+            })?,
+            Phase::Started(start) => start.over(self.engine.settings.lease),
+            Phase::Allowed => own.items.first().map(|item| item.at)?,
+            Phase::New
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Questioned
+            | Phase::Asked(_)
+            | Phase::Settled(..)
+            | Phase::OutcomeUnknown(_)
+            | Phase::Delegated(_)
+            | Phase::Done(_) => return None,
+        };
+        let gate = self.agent.gate.as_ref()?;
+        Some(from + gate.use_within)
+    }
+
+    /// The time until a gate call that waits for its asker is settled as not asked for.
+    pub(super) fn late_in(&self) -> Option<Duration> {
+        self.agent.gate.as_ref()?;
+        let state = self.session.own.progress.unfinished().next()?;
+        let end = self.usable_until(state)?;
+        Some(end.since(self.session.now))
+    }
+
+    /// Journals that the asker runs the call, and ends the drive: the commit comes before the
+    /// answer that carries the permit. At a gate that asks for no report the same commit settles
+    /// the call.
+    pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
+        if !self.may_begin(&[id]).await? {
+            return Ok(true);
+        }
+        let (Some(gate), Some(state), Some((ask, runner))) = (
+            self.agent.gate.as_ref(),
+            self.session.own.progress.call(id).cloned(),
+            self.session.ask.clone(),
+        ) else {
+            return Ok(false);
+        };
+        let name = state.call.name.clone();
+        let Some(entry) = self.offered(&name) else {
+            let gone = "The tool is gone from the configuration.".to_owned();
+            self.session.settle_calls(vec![(id, Outcome::Failed, gone)]);
+            return Ok(true);
+        };
+        let digest = self.session.digest(
+            &entry.current(self.session.task_id()),
+            id,
+            state.arguments_text(),
+            state.rule(),
+        );
+        self.session.push(Fact::ToolStarted {
+            tool_call_id: id,
+            name: name.clone(),
+            digest,
+            attempt: state.attempts + 1,
+            timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
+            replica: Start::elsewhere(ask, &runner),
+            grant: state.grant_use(),
+        });
+        // The permit is the delivery: it must never be given out a second time.
+        self.session.own.asker = Some(Asker::Delivered);
+        if gate.report == Report::Optional {
+            self.session.push(Fact::ToolResult(ToolResult {
+                tool_call_id: id,
+                name,
+                outcome: Outcome::Released,
+                content: RELEASED.to_owned(),
+                http_status: None,
+                suspect: false,
+            }));
+            return Ok(true);
+        }
+        let wake_in = Some(gate.run_within);
+        self.save(LeaseChange::Park { wake_in }).await?;
+        failpoint::reach("gate.handed");
+        Ok(false)
+    }
+}

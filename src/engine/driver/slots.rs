@@ -1,0 +1,44 @@
+//! The right to an effect in this process: a slot, unless the service stops or another task is driven
+//! alone.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Driver;
+
+/// How long a command waits for a slot before its task is queued in the database.
+const SLOT_WAIT: Duration = Duration::from_millis(500);
+
+impl Driver<'_> {
+    /// Whether this driver leaves the next effect to another process or to a later driver: because
+    /// it has no slot, because the service stops, or because another task is to be driven alone and
+    /// this driver has stored an item.
+    pub(super) async fn gives_way(&mut self) -> bool {
+        if self.session.slot.is_none() {
+            self.session.slot = self.slot().await;
+        }
+        let to_lone = self.session.has_saved_items
+            && self.session.lone.is_none()
+            && self.engine.alone.is_taken();
+        self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
+    }
+
+    /// A slot; `None` if none is free, while tasks are queued in the database (they get slots
+    /// first, each tenant in turn), or during a lone drive. A command whose facts are not stored
+    /// yet waits up to [`SLOT_WAIT`] for a slot, because to queue its task costs a claim and a
+    /// reading of the journal.
+    async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let engine = self.engine;
+        let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();
+        if !admitted() {
+            return None;
+        }
+        if self.session.reply.is_none() {
+            return engine.free_slot();
+        }
+        let slot = engine.slot_within(SLOT_WAIT).await;
+        slot.filter(|_| admitted())
+    }
+}

@@ -1,0 +1,441 @@
+//! Asks about a call and waits for the verdict: the one function behind every surface. The
+//! connection that waits is the call's asker: it takes the presence, claims an approved call, and
+//! leaves when it ends.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::call::{CallState, Decision, GateCall, Viewer};
+use super::presence::{AskerGuard, Delivery, GRACE};
+use super::propose::Proposed;
+use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
+use crate::agent::{Agent, Gate};
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal, TRIES};
+use crate::people::Caller;
+use crate::people::may::may_ask_at_gate;
+use crate::store::{CommitError, Heard, Listener};
+use crate::task::call_state::Start;
+use crate::task::change::{Asker, DELIVERED};
+use crate::task::id::TaskId;
+use crate::task::item::{Fact, Outcome, ToolResult};
+use crate::task::rejections::canonical;
+use crate::tool::arguments::parse;
+
+/// The answer of a gate.
+#[derive(Debug)]
+pub struct GateAnswer {
+    /// The call, as its asker sees it.
+    pub call: GateCall,
+    /// Whether an earlier ask had the effect.
+    pub replayed: bool,
+    /// Set where the answer is the result of a settled call: to be told of its delivery.
+    pub delivery: Option<Delivery>,
+    /// The result as an MCP server wrote it, if it came to this process while the ask waited.
+    pub raw: Option<Arc<str>>,
+}
+
+/// A client that asks about a stored call.
+struct Waiter<'w> {
+    engine: &'w Arc<Engine>,
+    caller: &'w Caller,
+    proposal: &'w Proposal,
+    agent: &'w Agent,
+    task: TaskId,
+    end: Instant,
+    /// The moment after which an approved call is not claimed any more.
+    claim_until: Option<Instant>,
+    guard: AskerGuard,
+    /// Notified of every commit of this process since before the first read.
+    news: Option<Listener>,
+    /// Notified of the commits of every replica.
+    all_news: Option<Listener>,
+    /// This ask, and its runner.
+    ask: (Uuid, String),
+    /// Whether the client names the call itself, so that its result is answered each time.
+    by_key: bool,
+    /// Whether this ask continues an earlier call.
+    continues: bool,
+    /// Whether the session is that of this ask's own drive.
+    own_drive: bool,
+}
+
+/// The end of one round of a wait.
+enum Round {
+    Answer(Box<GateAnswer>),
+    /// Another commit came first, or news came.
+    Again(Option<Box<TaskSession>>),
+    /// Another asker gets this call: the proposal is a call of its own.
+    Taken,
+}
+
+impl Engine {
+    /// Proposes a call, or asks about it again, and waits for the verdict.
+    ///
+    /// # Errors
+    /// [`GateRefusal`]. A refused proposal has no effect.
+    pub async fn ask(
+        self: &Arc<Self>,
+        caller: &Caller,
+        proposal: &Proposal,
+    ) -> Result<GateAnswer, GateRefusal> {
+        self.ask_until(caller, proposal, None).await
+    }
+
+    /// Like [`Engine::ask`], but claims no approved call after `claim_until`: the client would not
+    /// get the permit in time.
+    ///
+    /// # Errors
+    /// As for [`Engine::ask`].
+    pub async fn ask_until(
+        self: &Arc<Self>,
+        caller: &Caller,
+        proposal: &Proposal,
+        claim_until: Option<Instant>,
+    ) -> Result<GateAnswer, GateRefusal> {
+        may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
+        let agent = self.gate_of(caller, proposal.gate.as_deref())?;
+        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
+        let end = Instant::now() + proposal.wait;
+        let runner = proposal.runner.clone().unwrap_or_default();
+        for _ in 0..TRIES {
+            let ask = (self.ids.fresh(), runner.clone());
+            let known = self.known(caller, &agent, proposal).await?;
+            let by_key = known.is_some();
+            let proposed = match known {
+                Some(task) => Proposed::Continues(task),
+                None => self.propose(caller, &agent, proposal, ask.clone()).await?,
+            };
+            let named = matches!(proposal.identity, Identity::Key { attach: false, .. });
+            let waiter = |task, guard, news, continues| Waiter {
+                engine: self,
+                caller,
+                proposal,
+                agent: &agent,
+                task,
+                end,
+                claim_until,
+                guard,
+                news: Some(news),
+                all_news: None,
+                ask,
+                by_key: by_key || named,
+                continues,
+                own_drive: false,
+            };
+            let answer = match proposed {
+                Proposed::Counted(session) => Some(self.counted(*session, gate).await?),
+                Proposed::Continues(task) => {
+                    let (guard, news) = (AskerGuard::new(self, task), self.store.attend(task));
+                    let waiter = waiter(task, guard, news, true);
+                    waiter.wait_for_verdict(None).await?
+                }
+                Proposed::Stored(stored) => {
+                    let mut waiter = waiter(stored.task, stored.guard, stored.news, false);
+                    let session = waiter.driven(stored.end).await;
+                    waiter.wait_for_verdict(session).await?
+                }
+            };
+            if let Some(answer) = answer {
+                let (gate, decision) = (&answer.call.gate, answer.call.decision.as_str());
+                tracing::info!(target: "holdpoint::metric", metric = "gate_call", %gate, decision);
+                return Ok(answer);
+            }
+        }
+        Err(Refusal::Unavailable.into())
+    }
+
+    /// The task that the proposal's key or id names, if it is this call.
+    async fn known(
+        &self,
+        caller: &Caller,
+        agent: &Agent,
+        proposal: &Proposal,
+    ) -> Result<Option<TaskId>, GateRefusal> {
+        let Identity::Call(task) = proposal.identity else {
+            return self.known_by_key(caller, agent, proposal).await;
+        };
+        let Some(session) = self.load(task).await? else {
+            return Ok(None);
+        };
+        let row = &session.own.row;
+        let same = row.tenant == caller.tenant
+            && caller.user_id.is(&row.user_id)
+            && row.agent == agent.name
+            && row.session_id == proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION)
+            && session.own.progress.calls.first().is_some_and(|state| {
+                let (name, text) = (&state.call.name, &state.call.arguments_text);
+                *name == proposal.tool && is_same_value(text, &proposal.arguments_text)
+            });
+        Ok(same.then_some(task))
+    }
+
+    /// The answer of a call that is only counted: it is let through, and nothing is stored.
+    async fn counted(
+        &self,
+        mut session: TaskSession,
+        gate: &Gate,
+    ) -> Result<GateAnswer, GateRefusal> {
+        let ask = self.ids.fresh();
+        let state = session.own.progress.calls.first().cloned();
+        let state = state.ok_or(Refusal::Internal)?;
+        session.push(Fact::ToolStarted {
+            tool_call_id: state.call.tool_call_id,
+            name: state.call.name.clone(),
+            digest: String::new(),
+            attempt: 1,
+            timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
+            replica: Start::elsewhere(ask, ""),
+            grant: None,
+        });
+        session.push(Fact::ToolResult(ToolResult {
+            tool_call_id: state.call.tool_call_id,
+            name: state.call.name,
+            outcome: Outcome::Released,
+            content: String::new(),
+            http_status: None,
+            suspect: false,
+        }));
+        let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
+        Ok(GateAnswer {
+            call: GateCall {
+                digest: None,
+                ..call
+            },
+            replayed: false,
+            delivery: None,
+            raw: None,
+        })
+    }
+}
+
+impl Waiter<'_> {
+    /// The session at the end of a drive, if the drive ends within the wait.
+    async fn driven(
+        &mut self,
+        driven: tokio::task::JoinHandle<Option<TaskSession>>,
+    ) -> Option<TaskSession> {
+        let session = tokio::select! {
+            ended = timeout_at(self.end, driven) => ended.ok()?.ok()?,
+            () = self.engine.stop.cancelled() => None,
+        };
+        self.own_drive = session.is_some();
+        session
+    }
+
+    /// Waits until the call has a verdict for this asker, or the wait is over. `None` if another
+    /// asker gets the call.
+    async fn wait_for_verdict(
+        mut self,
+        mut session: Option<TaskSession>,
+    ) -> Result<Option<GateAnswer>, GateRefusal> {
+        loop {
+            let loaded = match session.take() {
+                Some(session) => session,
+                None => self
+                    .engine
+                    .load(self.task)
+                    .await?
+                    .ok_or(Refusal::NotFound)?,
+            };
+            match self.round(loaded).await? {
+                Round::Answer(answer) => return Ok(Some(*answer)),
+                Round::Taken => return Ok(None),
+                Round::Again(known) => session = known.map(|session| *session),
+            }
+        }
+    }
+
+    async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
+        let viewer = Viewer::Asker(self.ask.0, &self.ask.1);
+        let call = self.engine.gate_call(&session, viewer).await?;
+        match (call.state, call.decision) {
+            (CallState::Settled, _) => self.settled(session, call).await,
+            (CallState::Started, Decision::Allow) => {
+                self.guard.is_answered();
+                Ok(self.answer(call, None))
+            }
+            // The own drive has queued the call: a worker starts it.
+            (CallState::Approved, _) if self.own_drive => self.pend(session, call).await,
+            (CallState::Approved, _) if self.is_late() => self.pend(session, call).await,
+            (CallState::Approved, _) => self.claim(session, call).await,
+            (CallState::Started, _) if call.runs_elsewhere => {
+                if call.expires_at.is_some_and(|end| end > call.now) && !is_given_back(&session) {
+                    return Err(GateRefusal::InHand(Box::new(call)));
+                }
+                if self.is_late() {
+                    return self.pend(session, call).await;
+                }
+                self.claim(session, call).await
+            }
+            (CallState::Started | CallState::Pending | CallState::Doubtful, _) => {
+                self.pend(session, call).await
+            }
+        }
+    }
+
+    /// Answers a settled call. A caller that does not name the call itself takes the result as the
+    /// only one, by a fenced commit.
+    async fn settled(
+        &mut self,
+        mut session: TaskSession,
+        call: GateCall,
+    ) -> Result<Round, GateRefusal> {
+        let until = session.own.row.asker_until;
+        let first_hand = self.own_drive || self.by_key;
+        if !first_hand {
+            let released = call.outcome == Some(Outcome::Released);
+            if until.is_some_and(|until| until > session.now) && !released {
+                return Ok(Round::Taken);
+            }
+            if until.is_some_and(|until| until != DELIVERED) {
+                self.record_key(&mut session);
+                match self
+                    .engine
+                    .commit_asker(&mut session, Asker::For(GRACE))
+                    .await
+                {
+                    Ok(()) => {}
+                    Err(error) => return after(error),
+                }
+            }
+        }
+        self.guard.is_answered();
+        let undelivered = until.is_some_and(|until| until != DELIVERED);
+        let delivery = undelivered.then(|| {
+            let guard = AskerGuard::new(self.engine, self.task);
+            Delivery::new(guard, session)
+        });
+        Ok(self.answer(call, delivery))
+    }
+
+    /// Starts a call that waits for its asker: here, or by the permit in the answer.
+    async fn claim(
+        &mut self,
+        mut session: TaskSession,
+        call: GateCall,
+    ) -> Result<Round, GateRefusal> {
+        session.ask = Some(self.ask.clone());
+        if session.own.row.asker_until.is_some() {
+            session.own.asker = Some(self.presence());
+            self.guard.arrives();
+        }
+        self.record_key(&mut session);
+        let Some((news, driven)) = self.engine.drive_asked(session).await? else {
+            if self.is_over() {
+                self.guard.is_answered();
+                return Ok(self.answer(call, None));
+            }
+            return self.pause().await;
+        };
+        (self.news, self.all_news) = (Some(news), None);
+        Ok(Round::Again(self.driven(driven).await.map(Box::new)))
+    }
+
+    /// Takes the presence of a call that waits for a person, and waits for news.
+    async fn pend(
+        &mut self,
+        mut session: TaskSession,
+        call: GateCall,
+    ) -> Result<Round, GateRefusal> {
+        self.proposal.progress.show(call.request.clone());
+        let keyed = session.own.row.asker_until.is_some();
+        let over = self.is_over();
+        let arrives = keyed && !self.guard.is_present() && !over;
+        let leaves = keyed && over && self.proposal.returns_within.is_zero();
+        if arrives || leaves {
+            self.record_key(&mut session);
+            let asker = if arrives {
+                self.guard.arrives();
+                self.presence()
+            } else {
+                Asker::Gone
+            };
+            match self.engine.commit_asker(&mut session, asker).await {
+                Ok(()) => {}
+                Err(error) => return after(error),
+            }
+        }
+        if over {
+            self.guard.is_answered();
+            return Ok(self.answer(call, None));
+        }
+        self.pause().await
+    }
+
+    /// Waits for a commit of the call's task on any replica, or the end of the wait.
+    async fn pause(&mut self) -> Result<Round, GateRefusal> {
+        self.own_drive = false;
+        if let Some(news) = self.news.take() {
+            self.all_news = Some(self.engine.store.listen_on(self.task, news));
+        }
+        if let Some(news) = &mut self.all_news {
+            tokio::select! {
+                _ = timeout_at(self.end, next_news(news)) => {}
+                () = self.engine.stop.cancelled() => {}
+            }
+        }
+        Ok(Round::Again(None))
+    }
+
+    /// Adds the key of an attaching caller to the next commit, if the key is new.
+    fn record_key(&self, session: &mut TaskSession) {
+        if !self.by_key && self.continues {
+            let key = self.engine.gate_key(&self.agent.name, self.proposal);
+            session.idempotency = key.map(|key| key.row(self.caller, session, None));
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.claim_until
+            .is_some_and(|until| Instant::now() >= until)
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end || self.engine.stop.is_cancelled()
+    }
+
+    fn answer(&self, call: GateCall, delivery: Option<Delivery>) -> Round {
+        let settled = call.state == CallState::Settled;
+        Round::Answer(Box::new(GateAnswer {
+            call,
+            replayed: self.by_key && self.continues,
+            raw: self.engine.raw_result(self.task).filter(|_| settled),
+            delivery,
+        }))
+    }
+
+    /// The presence of the asker until the end of its wait, and a little longer.
+    fn presence(&self) -> Asker {
+        let left = self.end.saturating_duration_since(Instant::now());
+        Asker::For(left + self.proposal.returns_within.max(GRACE))
+    }
+}
+
+/// The round after a failed commit of a presence. A commit with a key is refused where another ask
+/// has stored that key.
+fn after(error: CommitError) -> Result<Round, GateRefusal> {
+    match error {
+        CommitError::Stale | CommitError::Unknown => Ok(Round::Again(None)),
+        CommitError::Refused => Ok(Round::Taken),
+        CommitError::Unavailable => Err(Refusal::Unavailable.into()),
+    }
+}
+
+/// Waits for the next commit.
+pub(super) async fn next_news(news: &mut Listener) {
+    while news.next().await != Heard::News {}
+}
+
+fn is_given_back(session: &TaskSession) -> bool {
+    let calls = &session.own.progress.calls;
+    calls.first().is_some_and(|state| state.given_back)
+}
+
+/// Whether two argument texts are the same JSON value, or the same bytes.
+fn is_same_value(one: &str, other: &str) -> bool {
+    one == other
+        || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if canonical(&one) == canonical(&other))
+}

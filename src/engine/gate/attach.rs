@@ -1,0 +1,232 @@
+//! Equal calls: which earlier call a proposed call continues, and the caution that earlier calls
+//! of its tool require. Invariant: a call that may be executing is never started a second time
+//! without a person.
+
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Identity, Proposal};
+use crate::agent::Gate;
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal};
+use crate::people::Caller;
+use crate::store::EqualCall;
+use crate::task::call_state::{CallState, Phase};
+use crate::task::change::{DELIVERED, KeyedCall};
+use crate::task::id::TaskId;
+use crate::task::item::{Fact, Outcome};
+use crate::task::rejections::canonical;
+use crate::task::request::sha256;
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+use crate::tool::arguments;
+
+/// The result of the look-up of equal calls.
+pub(super) enum Earlier {
+    /// No earlier call matters.
+    Nothing,
+    /// The proposal continues this call.
+    Continues(TaskId),
+    /// The proposal is a new call, with a caution.
+    Requires(Caution),
+}
+
+/// The caution that earlier calls require.
+pub(super) enum Caution {
+    /// A person must approve the call, whatever the rules say.
+    Hold(String),
+    /// A call that a rule holds is shown with this notice.
+    Notice(String),
+    /// A person has rejected the same call.
+    Reject {
+        /// The rejected call.
+        call: crate::task::id::CallId,
+        /// The person's reason.
+        reason: Option<String>,
+    },
+}
+
+/// The identity of a call with these arguments. `None` for arguments that never run.
+pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
+    let text = proposal.arguments_text.as_str();
+    let blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
+    let value = arguments::parse(if blank { "{}" } else { text }).ok()?;
+    let same = match proposal.identity {
+        Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
+        Identity::Value | Identity::Key { .. } | Identity::New | Identity::Call(_) => {
+            format!("value\0{}\0{}", proposal.tool, canonical(&value))
+        }
+    };
+    let hash = sha256(&Sha256::digest(same.as_bytes()));
+    let prefix = match proposal.identity {
+        Identity::Key { attach: false, .. } | Identity::New => NAMED,
+        Identity::Value | Identity::Bytes | Identity::Key { .. } | Identity::Call(_) => EQUAL,
+    };
+    Some(KeyedCall {
+        tool: proposal.tool.clone(),
+        key: format!("{prefix}{hash}"),
+    })
+}
+
+/// The prefix of the keys of calls that an equal call may continue.
+const EQUAL: &str = "b:";
+/// The prefix of the keys of calls that only their caller's own key names.
+const NAMED: &str = "k:";
+
+impl Engine {
+    /// Compares a proposed call with the earlier calls of its tool in its session.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub(super) async fn earlier(
+        &self,
+        caller: &Caller,
+        gate: (&str, &Gate),
+        proposal: &Proposal,
+        call: &KeyedCall,
+    ) -> Result<Earlier, Refusal> {
+        let (name, gate) = gate;
+        let hash = call.key.get(2..).unwrap_or_default();
+        let keys = [EQUAL, NAMED].map(|prefix| format!("{prefix}{hash}"));
+        let lasts = gate.use_within.max(gate.no_lasts);
+        let since = ago(self.clock.now(), lasts + CLOCK_SKEW);
+        let session = proposal.session_id.as_deref();
+        let found = self
+            .store
+            .equal_calls(
+                &caller.tenant,
+                name,
+                &caller.user_id,
+                session.unwrap_or(super::DEFAULT_SESSION),
+                &call.tool,
+                &keys,
+                since,
+            )
+            .await?;
+        let equal = || found.iter().filter(|row| keys.contains(&row.call_key));
+        if let Some(caution) = self.rejected_lately(equal(), gate.no_lasts).await? {
+            return Ok(Earlier::Requires(caution));
+        }
+        let attaches = call.key.starts_with(EQUAL);
+        let mut caution = None;
+        let mut continued: Vec<_> = equal()
+            .filter(|row| attaches && row.call_key.starts_with(EQUAL))
+            .collect();
+        // A result that waits comes before a call that may start, and that before an open question.
+        continued.sort_by_key(|row| match row.status {
+            TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
+            TaskStatus::Running => 1,
+            TaskStatus::Paused => 2,
+        });
+        for row in continued {
+            match self.relation(row, gate.use_within).await? {
+                Relation::Continues => return Ok(Earlier::Continues(row.task_id)),
+                Relation::Requires(more) => caution = caution.or(Some(more)),
+                Relation::Nothing => {}
+            }
+        }
+        let doubtful = found.iter().any(|row| row.doubtful);
+        let caution = caution.or_else(|| {
+            doubtful.then(|| {
+                let text = "An earlier call of this tool may have run, and a person is asked about its outcome.";
+                Caution::Hold(text.to_owned())
+            })
+        });
+        Ok(caution.map_or(Earlier::Nothing, Earlier::Requires))
+    }
+
+    /// The rejection of the newest of these calls that a person has decided, if it still counts.
+    async fn rejected_lately<'r>(
+        &self,
+        equal: impl Iterator<Item = &'r EqualCall>,
+        no_lasts: Duration,
+    ) -> Result<Option<Caution>, Refusal> {
+        let ended = equal
+            .filter(|row| row.status.is_terminal() && row.updated_at + no_lasts > row.now)
+            .collect::<Vec<_>>();
+        let newest = ended.into_iter().max_by_key(|row| row.updated_at);
+        let Some(row) = newest.filter(|_| !no_lasts.is_zero()) else {
+            return Ok(None);
+        };
+        let Some(session) = self.load(row.task_id).await? else {
+            return Ok(None);
+        };
+        Ok(rejection(&session))
+    }
+
+    /// How a proposed call relates to an earlier call of the same bytes.
+    async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
+        let until = row.asker_until.unwrap_or_default();
+        let delivered = until == DELIVERED;
+        let present = until > row.now || self.is_awaited_here(row.task_id);
+        if row.status.is_terminal() {
+            return Ok(if delivered || present {
+                let at = row.updated_at.to_minute(Some(row.now));
+                let text =
+                    format!("The same call ended at {at} UTC, and its agent got the result.");
+                Relation::Requires(Caution::Notice(text))
+            } else if row.updated_at + use_within > row.now {
+                Relation::Continues
+            } else {
+                Relation::Nothing
+            });
+        }
+        if !present {
+            return Ok(Relation::Continues);
+        }
+        let session = self.load(row.task_id).await?;
+        let state = session
+            .as_ref()
+            .and_then(|session| session.own.progress.calls.first());
+        let waits = state.is_some_and(|state| matches!(state.phase, Phase::Asked(_)));
+        Ok(Relation::Requires(Caution::Hold(
+            if waits {
+                "The same call waits already."
+            } else {
+                "The same call is being run."
+            }
+            .to_owned(),
+        )))
+    }
+}
+
+/// How a proposed call relates to an earlier one.
+enum Relation {
+    Nothing,
+    Continues,
+    Requires(Caution),
+}
+
+/// The most that the clocks of a process and its database may differ for an earlier call to be
+/// found. The rows that are found are compared by the database's clock.
+const CLOCK_SKEW: Duration = Duration::from_mins(5);
+
+fn ago(now: Time, time: Duration) -> Time {
+    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    Time(now.0.saturating_sub(micros))
+}
+
+/// The rejection with which a person ended this call.
+fn rejection(session: &TaskSession) -> Option<Caution> {
+    let state = session.own.progress.calls.first()?;
+    let Phase::Done(Outcome::Rejected) = state.phase else {
+        return None;
+    };
+    let reason = session.own.items.iter().rev().find_map(|item| {
+        let Fact::Decision { decision, .. } = &item.fact else {
+            return None;
+        };
+        Some(said(state, decision))
+    })?;
+    Some(Caution::Reject {
+        call: state.call.tool_call_id,
+        reason,
+    })
+}
+
+fn said(state: &CallState, decision: &crate::task::decision::Decision) -> Option<String> {
+    let own = decision.decisions.get(&state.call.tool_call_id);
+    let own = own.and_then(|answer| answer.reason.clone());
+    own.or_else(|| decision.reason.clone())
+}

@@ -1,0 +1,388 @@
+//! A gate call as its asker sees it, derived from the journal.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::agent::Gate;
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal};
+use crate::store::RequestRow;
+use crate::task::call_state::{CallState as CallProgress, Phase};
+use crate::task::change::TaskRow;
+use crate::task::id::{CallId, TaskId};
+use crate::task::item::{Fact, Item, Outcome, ToolResult};
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::time::Time;
+use crate::task::tool_spec::ToolKind;
+use crate::task::verdict::Verdict;
+
+/// The verdict for the asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The call may run now, or has run.
+    Allow,
+    /// The call never started, and will not.
+    Deny,
+    /// A person is asked, or the call is under way elsewhere.
+    Pending,
+}
+
+impl Decision {
+    /// The word on the wire and in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Pending => "pending",
+        }
+    }
+}
+
+/// The state of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallState {
+    /// A person is asked.
+    Pending,
+    /// The call may start once its asker is there.
+    Approved,
+    /// The call runs, here or elsewhere.
+    Started,
+    /// A person is asked about the outcome.
+    Doubtful,
+    /// The call has its result.
+    Settled,
+}
+
+/// The one leave to run a call elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// The end of the permit, by the database's clock.
+    pub expires_at: Time,
+    /// The time that was left when the answer was made.
+    pub expires_in: Duration,
+}
+
+/// A gate call.
+#[derive(Clone, Debug)]
+pub struct GateCall {
+    /// The task of the call.
+    pub task_id: TaskId,
+    /// The id of the call, which the tool may use as its idempotency key.
+    pub tool_call_id: CallId,
+    /// The name of the gate.
+    pub gate: String,
+    /// The name of the tool.
+    pub tool: String,
+    /// The session that the call belongs to.
+    pub session_id: String,
+    /// The arguments that run: after an edit the edited text.
+    pub arguments_text: String,
+    /// Whether a person replaced the arguments.
+    pub edited: bool,
+    /// The digest of the call; `None` for a call that can never run.
+    pub digest: Option<String>,
+    /// The verdict for this asker.
+    pub decision: Decision,
+    /// The state of the call.
+    pub state: CallState,
+    /// The outcome of a settled call.
+    pub outcome: Option<Outcome>,
+    /// The rule that judged the call.
+    pub rule: Option<String>,
+    /// The reason of that rule, or of a person's rejection.
+    pub reason: Option<String>,
+    /// The people who approved the call.
+    pub by: Vec<String>,
+    /// The permit, for the runner that has it.
+    pub permit: Option<Permit>,
+    /// The result of a call that ran here, or that a person supplied or reported on.
+    pub result: Option<ToolResult>,
+    /// The open request, else the last one.
+    pub request: Option<Box<RequestRow>>,
+    /// Whether the call can never run, because it is invalid.
+    pub can_never_run: bool,
+    /// Whether the caller runs the call, and not this service.
+    pub runs_elsewhere: bool,
+    /// Time of the proposal.
+    pub created_at: Time,
+    /// The end of the present state, by itself; `None` if it has none.
+    pub expires_at: Option<Time>,
+    /// The database's time of the answer.
+    pub now: Time,
+}
+
+/// The client for which a call is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Viewer<'v> {
+    /// A client that looks and does not ask.
+    Onlooker,
+    /// The asker with this ask and this runner, `""` if it has no name.
+    Asker(Uuid, &'v str),
+}
+
+impl Engine {
+    /// The call of a session's task, as its viewer sees it.
+    ///
+    /// # Errors
+    /// `NotFound` if the task is not of a gate; `Unavailable` when the database does not answer.
+    pub(super) async fn gate_call(
+        &self,
+        session: &TaskSession,
+        viewer: Viewer<'_>,
+    ) -> Result<GateCall, Refusal> {
+        let agent = self.agent_of(&session.own.row).await?.ok();
+        let gate = agent.as_ref().and_then(|agent| agent.gate.as_deref());
+        let use_within = gate.map_or_else(|| Gate::default().use_within, |gate| gate.use_within);
+        let mut call = GateCall::of(session, use_within, viewer).ok_or(Refusal::NotFound)?;
+        let entry = agent
+            .as_ref()
+            .and_then(|agent| self.offered(agent, &call.tool));
+        if let (None, false, Some(entry)) = (&call.digest, call.can_never_run, entry) {
+            call.digest = Some(session.digest(
+                &entry.current(session.task_id()),
+                call.tool_call_id,
+                &call.arguments_text,
+                call.rule.as_deref(),
+            ));
+        }
+        Ok(call)
+    }
+}
+
+impl GateCall {
+    /// The call of this task. `None` if the journal has no call.
+    fn of(session: &TaskSession, use_within: Duration, viewer: Viewer<'_>) -> Option<Self> {
+        let own = &session.own;
+        let state = own.progress.calls.first()?;
+        let call = CallView {
+            items: &own.items,
+            state,
+            status: own.progress.status?,
+        };
+        let request = call.request(&own.row);
+        let shown = call.state();
+        let permit = call.permit(session.now, viewer);
+        let settled = call.result();
+        let judgement = state.judgement.as_ref();
+        let reason = || judgement.and_then(|judgement| judgement.reason.clone());
+        Some(Self {
+            task_id: own.row.task_id,
+            tool_call_id: state.call.tool_call_id,
+            gate: own.row.agent.clone(),
+            tool: state.call.name.clone(),
+            session_id: own.row.session_id.clone(),
+            arguments_text: state.arguments_text().to_owned(),
+            edited: state.edited.is_some(),
+            digest: call.digest(),
+            can_never_run: judgement.is_some_and(|found| found.verdict == Verdict::Invalid),
+            decision: call.decision(shown, permit.is_some()),
+            state: shown,
+            outcome: settled.map(|result| result.outcome),
+            rule: judgement.and_then(|judgement| judgement.rule.clone()),
+            reason: call.rejection().or_else(reason),
+            by: call.approvers(),
+            permit,
+            result: settled.filter(|result| call.is_shown(result)).cloned(),
+            expires_at: call.expires_at(request.as_ref(), use_within),
+            request: request.map(Box::new),
+            runs_elsewhere: state.performer == ToolKind::External,
+            created_at: own.items.first().map(|item| item.at).unwrap_or_default(),
+            now: session.now,
+        })
+    }
+
+    /// One line about the call, for a model or a person.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or("No reason is given.");
+        match (self.state, self.decision) {
+            (CallState::Pending, _) => {
+                "Held: a person must approve this call. It has not run.".to_owned()
+            }
+            (CallState::Approved, _) => {
+                "Approved; the call starts when its agent asks for it again.".to_owned()
+            }
+            (CallState::Doubtful, _) => {
+                "The call may have run; a person is asked about its outcome. Do not repeat it."
+                    .to_owned()
+            }
+            (CallState::Started, Decision::Pending) => "The call is under way.".to_owned(),
+            (CallState::Settled, Decision::Deny) => {
+                let outcome = self.outcome.map_or("refused", Outcome::as_str);
+                format!("The call was not run ({outcome}): {reason}")
+            }
+            (CallState::Settled | CallState::Started, _) if !self.by.is_empty() => {
+                format!("Approved by {}.", self.by.join(", "))
+            }
+            (CallState::Settled | CallState::Started, _) => match &self.rule {
+                Some(rule) => format!("Allowed by the rule {rule}."),
+                None => "Allowed.".to_owned(),
+            },
+        }
+    }
+}
+
+/// The call of a task with the journal around it.
+struct CallView<'c> {
+    items: &'c [Item],
+    state: &'c CallProgress,
+    status: TaskStatus,
+}
+
+impl<'c> CallView<'c> {
+    /// The last of these facts about which `of` says something.
+    fn last<T>(&self, of: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
+        self.items.iter().rev().find_map(|item| of(&item.fact))
+    }
+
+    fn state(&self) -> CallState {
+        match self.state.phase {
+            Phase::Done(_) | Phase::Settled(..) => CallState::Settled,
+            _ if self.status.is_terminal() => CallState::Settled,
+            Phase::OutcomeUnknown(_) => CallState::Doubtful,
+            Phase::Started(_) => CallState::Started,
+            Phase::Allowed | Phase::Approved(_) => CallState::Approved,
+            Phase::New
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Questioned
+            | Phase::Asked(_)
+            | Phase::Delegated(_) => CallState::Pending,
+        }
+    }
+
+    fn decision(&self, shown: CallState, has_permit: bool) -> Decision {
+        match shown {
+            CallState::Settled if self.state.attempts > 0 => Decision::Allow,
+            CallState::Settled => Decision::Deny,
+            CallState::Started if has_permit => Decision::Allow,
+            CallState::Started | CallState::Pending | CallState::Approved | CallState::Doubtful => {
+                Decision::Pending
+            }
+        }
+    }
+
+    /// The open permit, for the asker that has it.
+    fn permit(&self, now: Time, viewer: Viewer<'_>) -> Option<Permit> {
+        let start = self.state.start.as_ref()?;
+        let (to, has) = start.permitted()?;
+        let Viewer::Asker(ask, runner) = viewer else {
+            return None;
+        };
+        let theirs = ask == to || (!runner.is_empty() && runner == has);
+        let runs = matches!(self.state.phase, Phase::Started(_)) && !self.state.given_back;
+        let released = matches!(self.state.phase, Phase::Done(Outcome::Released));
+        let expires_at = start.over(Duration::ZERO);
+        (theirs && (runs || released) && now < expires_at).then(|| Permit {
+            attempt: start.attempt,
+            expires_at,
+            expires_in: expires_at.since(now),
+        })
+    }
+
+    fn result(&self) -> Option<&'c ToolResult> {
+        self.last(|fact| {
+            let Fact::ToolResult(result) = fact else {
+                return None;
+            };
+            Some(result)
+        })
+    }
+
+    /// Whether the result is for the asker: not of a call that the asker itself ran and reported.
+    fn is_shown(&self, result: &ToolResult) -> bool {
+        self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
+    }
+
+    /// The last request, with its status by the journal.
+    fn request(&self, row: &TaskRow) -> Option<RequestRow> {
+        let id = self.last(|fact| {
+            let Fact::InterventionRequested(asked) = fact else {
+                return None;
+            };
+            Some(asked.request_id)
+        })?;
+        let closed = self.last(|fact| {
+            if let Fact::RequestClosed { status, .. } = fact {
+                return (fact.request_id() == Some(id)).then_some(*status);
+            }
+            let Fact::Decision { decision, .. } = fact else {
+                return None;
+            };
+            let decides = decision.closes && fact.request_id() == Some(id);
+            decides.then_some(RequestStatus::Resumed)
+        });
+        let timed = self.items.iter().map(|item| (item.at, item));
+        let request = RequestRow::of(row, timed, id)?;
+        Some(RequestRow {
+            status: closed.unwrap_or(request.status),
+            ..request
+        })
+    }
+
+    /// The reason that a person gave for a rejection.
+    fn rejection(&self) -> Option<String> {
+        let Phase::Done(Outcome::Rejected) = self.state.phase else {
+            return None;
+        };
+        let id = self.state.call.tool_call_id;
+        self.last(|fact| {
+            let Fact::Decision { decision, .. } = fact else {
+                return None;
+            };
+            let own = decision.decisions.get(&id);
+            let own = own.and_then(|answer| answer.reason.clone());
+            own.or_else(|| decision.reason.clone())
+        })
+    }
+
+    /// The people who approved the call, each once.
+    fn approvers(&self) -> Vec<String> {
+        let mut by: Vec<String> = Vec::new();
+        let approval = self.state.approval.as_ref();
+        for vote in approval.into_iter().flat_map(|approval| &approval.by) {
+            if !by.contains(&vote.by) {
+                by.push(vote.by.clone());
+            }
+        }
+        by
+    }
+
+    /// The digest with which the call started or was asked about.
+    fn digest(&self) -> Option<String> {
+        let id = self.state.call.tool_call_id;
+        self.last(|fact| {
+            if let Fact::ToolStarted { digest, .. } = fact {
+                return Some(digest.clone());
+            }
+            let Fact::InterventionRequested(asked) = fact else {
+                return None;
+            };
+            let mut own = asked.own_calls();
+            own.find(|call| call.tool_call_id == id)
+                .map(|call| call.digest.clone())
+        })
+    }
+
+    fn expires_at(&self, request: Option<&RequestRow>, use_within: Duration) -> Option<Time> {
+        match self.state() {
+            CallState::Started => {
+                let start = self.state.start.as_ref()?;
+                start.is_elsewhere().then(|| start.over(Duration::ZERO))
+            }
+            CallState::Approved => {
+                let approved = self.state.approval.as_ref()?.request_id;
+                let decided = self.items.iter().rev().find(|item| {
+                    matches!(&item.fact, Fact::Decision { request_id, .. } if *request_id == approved)
+                });
+                decided.map(|item| item.at + use_within)
+            }
+            CallState::Pending | CallState::Doubtful => request.and_then(|row| row.expires_at),
+            CallState::Settled => None,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Looks at a gate call without asking for it: never a permit, never a presence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::ask::next_news;
+use super::call::{GateCall, Viewer};
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal};
+use crate::people::Caller;
+use crate::store::ReadError;
+use crate::task::change::DELIVERED;
+use crate::task::id::TaskId;
+use crate::task::tool_spec::ToolKind;
+
+/// The agent behind a gate call, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskerNow {
+    /// Whether a client waits for the verdict.
+    pub waits: bool,
+    /// Whether the agent runs the call itself.
+    pub runs_elsewhere: bool,
+    /// How long an approved call waits for its agent.
+    pub use_within: Duration,
+}
+
+impl Engine {
+    /// The agent behind the call of this task; `None` unless `agent`, the name of the root's agent,
+    /// is a gate.
+    ///
+    /// # Errors
+    /// As for reading a task.
+    pub async fn asker_now(
+        &self,
+        task: TaskId,
+        agent: Option<&String>,
+    ) -> Result<Option<AskerNow>, ReadError> {
+        let gate = agent.and_then(|name| self.agents.get(name));
+        let Some(gate) = gate.and_then(|agent| agent.gate.as_ref()) else {
+            return Ok(None);
+        };
+        let Some(session) = self.load(task).await? else {
+            return Ok(None);
+        };
+        let until = session.own.row.asker_until.unwrap_or_default();
+        let call = session.own.progress.calls.first();
+        Ok(call.map(|call| AskerNow {
+            waits: until > session.now && until != DELIVERED,
+            runs_elsewhere: call.performer == ToolKind::External,
+            use_within: gate.use_within,
+        }))
+    }
+
+    /// Whether this service, and not the caller, runs the calls of a tool of this gate.
+    #[must_use]
+    pub fn runs_here(&self, gate: &str, tool: &str) -> bool {
+        let gate = self.agents.get(gate);
+        let entry = gate.and_then(|agent| self.offered(agent, tool));
+        entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
+    }
+
+    /// The call of this task, for its owner. Waits up to `wait` for another decision.
+    ///
+    /// # Errors
+    /// `NotFound` for a task that is not of a gate, or of another tenant; `Forbidden` for the call
+    /// of somebody else.
+    pub async fn look_at_call(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        wait: Duration,
+    ) -> Result<GateCall, Refusal> {
+        let end = Instant::now() + wait;
+        let mut news = self.store.attend(task);
+        let first = self.call_of(caller, task).await?;
+        if wait.is_zero() {
+            return Ok(first);
+        }
+        news = self.store.listen_on(task, news);
+        let mut call = self.call_of(caller, task).await?;
+        while call.decision == first.decision && Instant::now() < end && !self.stop.is_cancelled() {
+            tokio::select! {
+                _ = timeout_at(end, next_news(&mut news)) => {}
+                () = self.stop.cancelled() => {}
+            }
+            call = self.call_of(caller, task).await?;
+        }
+        Ok(call)
+    }
+
+    async fn call_of(&self, caller: &Caller, task: TaskId) -> Result<GateCall, Refusal> {
+        let session = self.load_call(caller, task).await?;
+        self.gate_call(&session, Viewer::Onlooker).await
+    }
+
+    /// Loads the gate call of this task for its owner.
+    ///
+    /// # Errors
+    /// As [`Engine::look_at_call`].
+    pub(super) async fn load_call(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+    ) -> Result<TaskSession, Refusal> {
+        let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
+        let row = &session.own.row;
+        if row.tenant != caller.tenant || !session.own.is_gate_call() {
+            return Err(Refusal::NotFound);
+        }
+        if !caller.user_id.is(&row.user_id) {
+            return Err(Refusal::Forbidden("The call is another user's.".to_owned()));
+        }
+        Ok(session)
+    }
+}

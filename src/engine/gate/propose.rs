@@ -1,0 +1,323 @@
+//! Proposes a call: judges it in memory, compares it with equal calls, and stores it as a task in
+//! one commit. A call that may start here or elsewhere starts in that same commit.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::attach::{Caution, Earlier, keyed_call};
+use super::presence::{AskerGuard, GRACE};
+use super::{DEFAULT_SESSION, GateRefusal, Identity, KEY_PATH, Proposal};
+use crate::agent::Agent;
+use crate::agent::gate::Record;
+use crate::engine::commands::Key;
+use crate::engine::driver::{Driver, Stop};
+use crate::engine::session::TaskSession;
+use crate::engine::session::task_draft::unsaved_row;
+use crate::engine::{Engine, Refusal};
+use crate::people::Caller;
+use crate::secret::seal::Body;
+use crate::store::Listener;
+use crate::task::call_state::{CallState, Phase};
+use crate::task::change::{Asker, Guard, Journal, KeyedCall, NewTask};
+use crate::task::id::{CallId, TaskId};
+use crate::task::item::{Fact, FinishReason, Part, PartType, ToolCall, Turn, Usage};
+use crate::task::status::TaskStatus;
+use crate::task::tool_spec::{Effect, ToolKind};
+use crate::task::verdict::{Judgement, Terms, Verdict};
+
+/// A proposed call, on its way to an answer.
+pub(super) enum Proposed {
+    /// An equal call of before, which the proposal continues.
+    Continues(TaskId),
+    /// The call is stored, and driven in the background.
+    Stored(Drive),
+    /// A call that is only counted.
+    Counted(Box<TaskSession>),
+}
+
+/// A drive of a gate call, whose first commit is durable.
+pub(super) struct Drive {
+    pub task: TaskId,
+    /// Notified of every commit from the first on.
+    pub news: Listener,
+    pub guard: AskerGuard,
+    /// The session as the drive left it; `None` if the journal has moved on.
+    pub end: JoinHandle<Option<TaskSession>>,
+}
+
+impl Engine {
+    /// The gate of this name, or the only one that is open to the caller.
+    ///
+    /// # Errors
+    /// `Invalid` for a gate that is unknown to the caller, and without a name if several are open.
+    pub(super) fn gate_of(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+    ) -> Result<Arc<Agent>, GateRefusal> {
+        let mut open = self.agents.gates().filter(|(agent, _)| {
+            name.is_none_or(|name| name == agent.name)
+                && agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
+        });
+        match (open.next(), open.next()) {
+            (Some((agent, _)), None) => Ok(Arc::clone(agent)),
+            _ => Err(GateRefusal::invalid(
+                "/gate",
+                "the name of a gate that is open to you",
+            )),
+        }
+    }
+
+    /// The key of a proposal, whose body is the part that must not change.
+    pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<Key> {
+        let Identity::Key { key, .. } = &proposal.identity else {
+            return None;
+        };
+        let session = proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION);
+        let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
+        Some(Key {
+            path: KEY_PATH.to_owned(),
+            key: key.clone(),
+            body: Body::new(Bytes::from(same.to_string()), self.sealer.as_ref()),
+        })
+    }
+
+    /// Judges a new call and stores it, unless it continues an equal call.
+    pub(super) async fn propose(
+        self: &Arc<Self>,
+        caller: &Caller,
+        agent: &Agent,
+        proposal: &Proposal,
+        ask: (Uuid, String),
+    ) -> Result<Proposed, GateRefusal> {
+        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
+        let mut session = self.unsaved_call(caller, agent, proposal);
+        let call = self.judge_proposal(&mut session, agent).await?;
+        let state = state_of(&session, call)?;
+        let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
+        let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
+        let keyed = keyed_call(proposal).filter(|_| held || once);
+        if let Some(keyed) = &keyed {
+            match self
+                .earlier(caller, (&agent.name, gate), proposal, keyed)
+                .await?
+            {
+                Earlier::Nothing => {}
+                Earlier::Continues(task) => return Ok(Proposed::Continues(task)),
+                Earlier::Requires(caution) => apply(&mut session, call, caution)?,
+            }
+        }
+        let state = state_of(&session, call)?;
+        if matches!(state.phase, Phase::Held(_) | Phase::Human(_)) {
+            self.check_open(caller, &agent.name, gate.max_open).await?;
+        }
+        if gate.record == Record::Held && is_only_counted(&state) {
+            return Ok(Proposed::Counted(Box::new(session)));
+        }
+        // A repeated call after a rejection is settled alike each time: it needs no identity, and
+        // must not hide the rejection from the look-up.
+        let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
+        self.identify(&mut session, agent, proposal, keyed, caller);
+        let task = session.task_id();
+        let mut guard = AskerGuard::new(self, task);
+        if session.own.asker.is_some() {
+            guard.arrives();
+        }
+        session.ask = Some(ask);
+        if let Some((news, end)) = self.drive_asked(session).await? {
+            return Ok(Proposed::Stored(Drive {
+                task,
+                news,
+                guard,
+                end,
+            }));
+        }
+        // Another proposal with the same key came first.
+        guard.is_answered();
+        let known = self.known_by_key(caller, agent, proposal).await?;
+        known
+            .map(Proposed::Continues)
+            .ok_or(GateRefusal::Command(Refusal::Unavailable))
+    }
+
+    /// Checks that the caller may have another pending call at the gate.
+    async fn check_open(&self, caller: &Caller, gate: &str, most: u32) -> Result<(), GateRefusal> {
+        let (tenant, user) = (&caller.tenant, &caller.user_id);
+        let open = self.store.open_calls(tenant, gate, user, most).await?;
+        if open < most {
+            Ok(())
+        } else {
+            Err(GateRefusal::TooManyOpen)
+        }
+    }
+
+    /// The task of an earlier proposal with the same key.
+    ///
+    /// # Errors
+    /// `KeyReused` if that proposal differs in gate, tool, session or arguments.
+    pub(super) async fn known_by_key(
+        &self,
+        caller: &Caller,
+        agent: &Agent,
+        proposal: &Proposal,
+    ) -> Result<Option<TaskId>, GateRefusal> {
+        let key = self.gate_key(&agent.name, proposal);
+        Ok(self.task_of_key(caller, key.as_ref()).await?)
+    }
+
+    /// The task of a call that is not stored, up to the agent's proposal.
+    fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
+        let task_id = TaskId(self.ids.fresh());
+        let session_id = proposal.session_id.clone();
+        let new = NewTask {
+            tenant: caller.tenant.clone(),
+            user_id: caller.user_id.to_string(),
+            session_id: session_id.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
+            agent: agent.name.clone(),
+            agent_version: agent.version.clone(),
+            parent: None,
+            agent_path: vec![agent.name.clone()],
+            metadata: proposal.metadata.clone(),
+            call: None,
+        };
+        let mut session = TaskSession::new(Journal {
+            row: unsaved_row(task_id, task_id, &new),
+            items: Vec::new(),
+            now: self.clock.now(),
+            history_uncertain_until: self.store.history_uncertain_until(),
+        });
+        session.own.guard = Some(Guard::New(Box::new(new)));
+        session.own.status(TaskStatus::Running, session.now);
+        let redactor = self.catalog.redactor();
+        session.push(Fact::UserMessage {
+            items: vec![Part {
+                content_type: PartType::Text,
+                content: redactor.clean(&proposal.context).into_owned(),
+            }],
+            user_context: None,
+            by: caller.user_id.to_string(),
+            groups: caller.groups.clone(),
+        });
+        let tool_call_id = CallId(self.ids.fresh());
+        let text = proposal.arguments_text.as_str();
+        session.push(Fact::AssistantMessage(Turn {
+            turn: 1,
+            text: None,
+            tool_calls: vec![ToolCall {
+                tool_call_id,
+                name: redactor.clean(&proposal.tool).into_owned(),
+                arguments_text: redactor.clean(text).into_owned(),
+                holds_secret: redactor.finds(text),
+                provider_id: tool_call_id.to_string(),
+            }],
+            finish_reason: FinishReason::Gate,
+            usage: Usage::default(),
+            raw: serde_json::Value::Null,
+        }));
+        session
+    }
+
+    async fn judge_proposal(
+        &self,
+        session: &mut TaskSession,
+        agent: &Agent,
+    ) -> Result<CallId, Refusal> {
+        let calls = &session.own.progress.calls;
+        let call = calls.first().map(|state| state.call.tool_call_id);
+        let call = call.ok_or(Refusal::Internal)?;
+        let judged = Driver::new(self, session, agent).judge(&[call]).await;
+        judged.map_err(|stop| match stop {
+            Stop::Again | Stop::Lost => Refusal::Unavailable,
+        })?;
+        Ok(call)
+    }
+
+    /// Adds the members by which the stored call is found again.
+    fn identify(
+        &self,
+        session: &mut TaskSession,
+        agent: &Agent,
+        proposal: &Proposal,
+        keyed: Option<KeyedCall>,
+        caller: &Caller,
+    ) {
+        session.idempotency = self
+            .gate_key(&agent.name, proposal)
+            .map(|key| key.row(caller, session, None));
+        if keyed.is_some() {
+            let lasts = proposal.wait + proposal.returns_within.max(GRACE);
+            session.own.asker = Some(Asker::For(lasts));
+        }
+        if let Some(Guard::New(new)) = &mut session.own.guard {
+            new.call = keyed;
+        }
+    }
+
+    /// Drives a gate call in the background. Returns once the first commit is durable; `None` when
+    /// another commit came first, or when there was nothing to commit.
+    pub(super) async fn drive_asked(
+        self: &Arc<Self>,
+        mut session: TaskSession,
+    ) -> Result<Option<(Listener, JoinHandle<Option<TaskSession>>)>, Refusal> {
+        let news = self.store.attend(session.own.row.root_task_id);
+        let written = session.expect_commit();
+        let end = self.drivers.spawn(Arc::clone(self).drive_to_end(session));
+        match self.first_commit(written).await {
+            // The drive ended without a commit.
+            Err(Refusal::Internal) => Ok(None),
+            committed => Ok(committed?.then_some((news, end))),
+        }
+    }
+}
+
+/// Whether a call is allowed by a rule, changes nothing and runs elsewhere.
+fn is_only_counted(state: &CallState) -> bool {
+    state.phase == Phase::Allowed
+        && state.effect == Effect::ReadOnly
+        && state.performer == ToolKind::External
+}
+
+fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
+    let state = session.own.progress.call(call).cloned();
+    state.ok_or(Refusal::Internal)
+}
+
+/// Judges a call a second time, with a caution that earlier calls require.
+fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
+    let state = state_of(session, call)?;
+    let Some(judgement) = state.judgement.clone() else {
+        return Err(Refusal::Internal);
+    };
+    let held = judgement.verdict != Verdict::Allow;
+    let judgement = match caution {
+        Caution::Reject { call, reason } => Judgement {
+            reason: Some(reason.map_or_else(
+                || "A human has rejected this same call.".to_owned(),
+                |reason| format!("A human has rejected this same call. Reason: {reason}"),
+            )),
+            repeats: Some(call),
+            ..Judgement::of(Verdict::Deny)
+        },
+        Caution::Notice(_) if !held => return Ok(()),
+        Caution::Notice(notice) | Caution::Hold(notice) if held => Judgement {
+            reason: Some(match &judgement.reason {
+                Some(reason) => format!("{reason} {notice}"),
+                None => notice,
+            }),
+            offer: None,
+            ..judgement
+        },
+        Caution::Notice(notice) | Caution::Hold(notice) => Judgement {
+            rule: judgement.rule,
+            reason: Some(notice),
+            terms: Some(Terms::default()),
+            ..Judgement::of(Verdict::Hold)
+        },
+    };
+    session.own.replace_judgement(call, &judgement);
+    Ok(())
+}

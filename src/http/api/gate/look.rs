@@ -1,0 +1,58 @@
+//! `GET /v1/gate/calls/{task_id}`: looks at a call. It never gives a permit and is never an asker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::HeaderName;
+
+use crate::http::Http;
+use crate::http::api::refusal::refusal_problem;
+use crate::http::api::respond::insert_header;
+use crate::http::server::caller::{CurrentCaller, must_gate};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::WaitHeader;
+use crate::http::server::path_id::Id;
+use crate::http::server::prefer::Prefer;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::gate::GateCall;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "get_gate_call",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::Forbidden, Code::NotFound],
+};
+
+/// Look at a gate call
+///
+/// Never gives a permit. With `Prefer: wait=N`, waits until the decision changes.
+#[utoipa::path(
+    get, path = "/v1/gate/calls/{task_id}", operation_id = "get_gate_call", tag = "gate",
+    params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), WaitHeader),
+    responses((status = 200, body = GateCall, description = "The call, without a permit"))
+)]
+pub(crate) async fn get_gate_call(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(task_id): Id<TaskId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    must_gate(&caller)?;
+    let prefer = Prefer::read(&headers);
+    let wait = prefer.time(Duration::ZERO);
+    let call = match http.engine.look_at_call(&caller, task_id, wait).await {
+        Ok(call) => call,
+        Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
+    };
+    let mut response = Json(GateCall::of(&call, &caller, &http.settings)).into_response();
+    if let Some(applied) = prefer.applied() {
+        let name = HeaderName::from_static("preference-applied");
+        insert_header(response.headers_mut(), name, &applied);
+    }
+    Ok(response)
+}

@@ -1,0 +1,77 @@
+//! Calls of agents that run elsewhere: propose, look, report.
+
+pub(crate) mod look;
+pub(crate) mod propose;
+pub(crate) mod report;
+pub(crate) mod waiting;
+
+use std::sync::Arc;
+
+use utoipa_axum::routes;
+
+use crate::engine::gate::{GateAnswer, GateRefusal, Proposal};
+use crate::http::api::refusal::refusal_problem;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::gate::GateCall;
+use crate::http::{Http, Operation};
+use crate::people::Caller;
+
+/// The operations of gates.
+pub(crate) fn operations() -> Vec<Operation> {
+    vec![
+        (&propose::OP, routes!(propose::propose_gate_call)),
+        (&look::OP, routes!(look::get_gate_call)),
+        (&report::OP, routes!(report::report_gate_outcome)),
+    ]
+}
+
+/// The surface by which a call is proposed: a label of metrics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Door {
+    Rest,
+    Mcp,
+}
+
+impl Door {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Rest => "rest",
+            Self::Mcp => "mcp",
+        }
+    }
+}
+
+/// Asks at a gate, and records the duration of an answered ask.
+pub(crate) async fn timed_ask(
+    http: &Http,
+    caller: &Caller,
+    proposal: &Proposal,
+    door: Door,
+) -> Result<GateAnswer, GateRefusal> {
+    let began = http.clock.uptime();
+    let answer = Arc::clone(&http.engine).ask(caller, proposal).await?;
+    let seconds = http.clock.uptime().saturating_sub(began).as_secs_f64();
+    let (gate, door) = (&answer.call.gate, door.as_str());
+    tracing::info!(target: "holdpoint::metric", metric = "gate_ask", %gate, door, seconds);
+    Ok(answer)
+}
+
+/// The problem of a gate's refusal.
+pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
+    match refusal {
+        GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,
+        GateRefusal::InHand(call) => Problem::new(
+            Code::CallInHand,
+            "Another runner has the permit of this call.",
+        )
+        .with("call", GateCall::of(&call, caller, &http.settings)),
+        GateRefusal::Settled(call) => {
+            Problem::new(Code::CallSettled, "The call has another outcome already.")
+                .with("call", GateCall::of(&call, caller, &http.settings))
+        }
+        GateRefusal::TooManyOpen => Problem::new(
+            Code::TooMany,
+            "This user has as many calls waiting at the gate as `max_open` permits.",
+        ),
+    }
+}

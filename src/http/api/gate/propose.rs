@@ -1,0 +1,207 @@
+//! `POST /v1/gate/calls`: proposes a call, polls and claims it. A repetition with the same key is
+//! about the same call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::Value;
+
+use super::{Door, gate_problem, timed_ask};
+use crate::engine::gate::{Decision, GateAnswer, Identity, Progress, Proposal};
+use crate::http::Http;
+use crate::http::api::respond::insert_header;
+use crate::http::api::tasks::message_body;
+use crate::http::server::body::Posted;
+use crate::http::server::caller::must_gate;
+use crate::http::server::delivered_body::delivered_body;
+use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
+use crate::http::server::prefer::Prefer;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::gate::{GateCall, NewGateCall};
+
+/// The longest `context`, in bytes.
+const CONTEXT: usize = 16 * 1024;
+/// The longest name of a tool, in bytes.
+const NAME: usize = 256;
+/// The seconds after which an undecided call is asked about again.
+const ASK_AGAIN: &str = "5";
+
+pub(crate) const OP: Op = Op {
+    id: "propose_gate_call",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::Forbidden,
+        Code::CallInHand,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+        Code::TooMany,
+    ],
+};
+
+/// Propose a call
+///
+/// Asks whether an agent's call may run, and waits for the verdict (10 s; `Prefer` changes that).
+/// `pending` is to be asked again with the same `Idempotency-Key`. A call that the caller runs
+/// itself may be run only with a `permit`.
+#[utoipa::path(
+    post, path = "/v1/gate/calls", operation_id = "propose_gate_call", tag = "gate",
+    params(PreferHeader, KeyHeader, RunnerHeader), request_body = NewGateCall,
+    responses(
+        (status = 200, body = GateCall, description = "`allow` or `deny`"),
+        (status = 202, body = GateCall, description = "`pending`",
+            headers(("Location" = String, description = "The call"), ("Retry-After" = String, description = "Seconds"))),
+    )
+)]
+pub(crate) async fn propose_gate_call(
+    State(http): State<Arc<Http>>,
+    mut posted: Posted,
+) -> Result<Response, Problem> {
+    must_gate(&posted.caller)?;
+    let key = posted.key()?.map(|key| key.key);
+    let runner = runner(&posted.headers)?;
+    let prefer = Prefer::read(&posted.headers);
+    let body = posted
+        .json_beside(&http.body_parser, "arguments", read)
+        .await?;
+    let identity = match (key, body.attach) {
+        (Some(key), attach) => Identity::Key {
+            key,
+            attach: attach == Some(true),
+        },
+        (None, Some(false)) => Identity::New,
+        (None, _) => Identity::Value,
+    };
+    let proposal = Proposal {
+        identity,
+        runner,
+        wait: prefer.time(http.settings.wait),
+        ..body.proposal
+    };
+    posted.release();
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable());
+    }
+    let place = http.waiting.enter(&posted.caller, &http.settings, None);
+    let proposal = Proposal {
+        wait: place.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
+        ..proposal
+    };
+    match timed_ask(&http, &posted.caller, &proposal, Door::Rest).await {
+        Ok(answer) => Ok(respond(&http, &posted, answer, prefer)),
+        Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
+    }
+}
+
+fn respond(http: &Http, posted: &Posted, answer: GateAnswer, prefer: Prefer) -> Response {
+    let call = GateCall::of(&answer.call, &posted.caller, &http.settings);
+    let text = serde_json::to_vec(&call).unwrap_or_default();
+    let mut response = Response::new(delivered_body(text.into(), answer.delivery));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if answer.call.decision == Decision::Pending {
+        let location = format!(
+            "{}/v1/gate/calls/{}",
+            http.settings.public_url, call.task_id
+        );
+        insert_header(headers, LOCATION, &location);
+        insert_header(headers, RETRY_AFTER, ASK_AGAIN);
+    }
+    if let Some(applied) = prefer.applied() {
+        let name = HeaderName::from_static("preference-applied");
+        insert_header(headers, name, &applied);
+    }
+    if answer.replayed {
+        let name = HeaderName::from_static("idempotency-replayed");
+        insert_header(headers, name, "true");
+    }
+    if answer.call.decision == Decision::Pending {
+        *response.status_mut() = StatusCode::ACCEPTED;
+    }
+    response
+}
+
+/// The `Holdpoint-Runner` of a request.
+pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all("holdpoint-runner").iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let fits = values.next().is_none()
+        && (1..=128).contains(&value.len())
+        && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    match value.to_str() {
+        Ok(runner) if fits => Ok(Some(runner.to_owned())),
+        Ok(_) | Err(_) => Err(Problem::bad_request(
+            "Holdpoint-Runner must be one header of 1 to 128 visible ASCII characters.",
+        )),
+    }
+}
+
+/// The body of a proposal.
+struct Body {
+    proposal: Proposal,
+    attach: Option<bool>,
+}
+
+fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<Body, Problem> {
+    let mut errors = Errors::default();
+    let read = Fields::of(body, "", &mut errors).map(|mut fields| {
+        let arguments_text = arguments_text(arguments, &mut fields, &mut errors);
+        let tool = fields.text_within("tool", NAME, &mut errors);
+        if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
+            errors.add("/tool", "the name of a tool");
+        }
+        let body = Body {
+            attach: fields.flag("attach", &mut errors),
+            proposal: Proposal {
+                gate: fields.text("gate", &mut errors),
+                tool: tool.unwrap_or_default(),
+                arguments_text,
+                session_id: message_body::session_id(&mut fields, &mut errors),
+                context: fields
+                    .text_within("context", CONTEXT, &mut errors)
+                    .unwrap_or_default(),
+                metadata: message_body::metadata(text, &mut fields, &mut errors),
+                identity: Identity::Value,
+                runner: None,
+                wait: Duration::ZERO,
+                returns_within: Duration::ZERO,
+                progress: Progress::default(),
+            },
+        };
+        fields.finish(&mut errors);
+        body
+    });
+    read.filter(|_| errors.0.is_empty())
+        .ok_or_else(|| Problem::invalid(&errors.0))
+}
+
+/// The arguments as text: exactly one of `arguments`, to the byte, and `arguments_text`.
+fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
+    let written = fields.text("arguments_text", errors);
+    let arguments = arguments.filter(|text| text != "null");
+    match (arguments, written) {
+        (Some(arguments), None) => {
+            if !arguments.starts_with('{') {
+                errors.add("/arguments", "an object");
+            }
+            arguments
+        }
+        (None, Some(text)) => text,
+        (None, None) | (Some(_), Some(_)) => {
+            errors.add("", "exactly one of `arguments` and `arguments_text`");
+            String::new()
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `POST /v1/gate/outcomes`: the outcome of a call that its caller ran.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::HeaderName;
+use serde_json::Value;
+
+use super::gate_problem;
+use crate::engine::gate::{OutcomeReport, ReportedOutcome};
+use crate::http::Http;
+use crate::http::api::respond::insert_header;
+use crate::http::server::body::Posted;
+use crate::http::server::caller::must_gate;
+use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::json;
+use crate::http::server::operation::{AuthClass, Op};
+use crate::http::server::params::KeyHeader;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::gate::{GateCall, ReportGateOutcome};
+
+/// The longest content, in bytes.
+const CONTENT: usize = 1024 * 1024;
+
+pub(crate) const OP: Op = Op {
+    id: "report_gate_outcome",
+    auth: AuthClass::Key,
+    // The content and its JSON escapes.
+    body: 2 * CONTENT,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::Forbidden,
+        Code::NotFound,
+        Code::CallSettled,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+    ],
+};
+
+/// Report the outcome of a call
+///
+/// The same report again changes nothing. A report about a call that a person has settled meanwhile
+/// is kept as a late result.
+#[utoipa::path(
+    post, path = "/v1/gate/outcomes", operation_id = "report_gate_outcome", tag = "gate",
+    params(KeyHeader), request_body = ReportGateOutcome,
+    responses((status = 200, body = GateCall, description = "The call"))
+)]
+pub(crate) async fn report_gate_outcome(
+    State(http): State<Arc<Http>>,
+    mut posted: Posted,
+) -> Result<Response, Problem> {
+    must_gate(&posted.caller)?;
+    let key = posted.key()?;
+    let report = posted.json(&http.body_parser, read).await?;
+    posted.release();
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable());
+    }
+    let (engine, caller) = (Arc::clone(&http.engine), posted.caller.clone());
+    let reported = http
+        .tracker
+        .spawn(async move { engine.report(&caller, &report, key.as_ref()).await })
+        .await
+        .map_err(|_| Problem::internal())?;
+    match reported {
+        Ok((call, replayed)) => {
+            let call = GateCall::of(&call, &posted.caller, &http.settings);
+            let mut response = Json(call).into_response();
+            if replayed {
+                let name = HeaderName::from_static("idempotency-replayed");
+                insert_header(response.headers_mut(), name, "true");
+            }
+            Ok(response)
+        }
+        Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
+    }
+}
+
+fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
+    let mut errors = Errors::default();
+    let report = Fields::of(body, "", &mut errors).and_then(|mut fields| {
+        let (task, key) = (
+            fields.text("task_id", &mut errors),
+            fields.text("key", &mut errors),
+        );
+        let call = match (task, key) {
+            (Some(task), None) => {
+                let task = task.parse().ok();
+                if task.is_none() {
+                    errors.add("/task_id", "a UUID");
+                }
+                task.map(Ok)
+            }
+            (None, Some(key)) => Some(Err(key)),
+            (None, None) | (Some(_), Some(_)) => {
+                errors.add("", "exactly one of `task_id` and `key`");
+                None
+            }
+        };
+        let attempt = attempt(&mut fields, &mut errors);
+        let outcome = fields.text("outcome", &mut errors);
+        let outcome = match outcome.as_deref() {
+            Some("succeeded") => Some(ReportedOutcome::Succeeded),
+            Some("failed") => Some(ReportedOutcome::Failed),
+            Some("unknown") => Some(ReportedOutcome::Unknown),
+            Some(_) | None => {
+                errors.add("/outcome", "`succeeded`, `failed` or `unknown`");
+                None
+            }
+        };
+        let content = match fields.take("content") {
+            Some(Value::String(text)) => text,
+            Some(_) => json::member(text, "content").unwrap_or_default(),
+            None => String::new(),
+        };
+        if content.len() > CONTENT {
+            errors.add("/content", format!("at most {CONTENT} bytes"));
+        }
+        fields.finish(&mut errors);
+        Some(OutcomeReport {
+            call: call?,
+            attempt,
+            outcome: outcome?,
+            content,
+        })
+    });
+    report
+        .filter(|_| errors.0.is_empty())
+        .ok_or_else(|| Problem::invalid(&errors.0))
+}
+
+fn attempt(fields: &mut Fields, errors: &mut Errors) -> Option<u32> {
+    let value = fields.take("attempt")?;
+    let attempt = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    let attempt = attempt.filter(|number| *number > 0);
+    if attempt.is_none() {
+        errors.add("/attempt", "a number from 1");
+    }
+    attempt
+}

@@ -1,0 +1,91 @@
+//! The asks at gates that wait in this process: their number is limited, and a client that leaves
+//! ends the wait of its own request.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::http::Settings;
+use crate::people::Caller;
+use crate::task::user::UserKey;
+
+/// A tenant and a user of it.
+type Person = (String, UserKey);
+
+/// The asks that wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting(Arc<Mutex<Asks>>);
+
+#[derive(Debug, Default)]
+struct Asks {
+    next: u64,
+    /// Each ask with its person, and the name and the end of a request that its client may cancel.
+    open: HashMap<u64, (Person, Option<(String, CancellationToken)>)>,
+}
+
+/// The right of one ask to wait, until the place is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    waiting: Waiting,
+    number: u64,
+}
+
+impl Waiting {
+    /// A place for an ask of `caller`; `None` if too many asks wait. `request` names the request for
+    /// [`Waiting::cancel`], with the token that its cancellation cancels.
+    pub(crate) fn enter(
+        &self,
+        caller: &Caller,
+        settings: &Settings,
+        request: Option<(String, CancellationToken)>,
+    ) -> Option<Place> {
+        let person = person(caller);
+        let mut asks = self.lock();
+        let own = asks.open.values().filter(|(other, _)| *other == person);
+        let full = asks.open.len() >= settings.max_waiting as usize
+            || own.count() >= settings.max_streams_per_caller as usize;
+        if full {
+            return None;
+        }
+        let number = asks.next;
+        asks.next += 1;
+        asks.open.insert(number, (person, request));
+        drop(asks);
+        tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = 1_i64);
+        Some(Place {
+            waiting: self.clone(),
+            number,
+        })
+    }
+
+    /// Ends the waits of this caller for requests of this name. Clients of one caller may give two
+    /// requests the same name: then both end, because an approved call must not start for a client
+    /// that has left.
+    pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
+        let person = person(caller);
+        for (other, named) in self.lock().open.values() {
+            if let Some((name, token)) = named
+                && *other == person
+                && name == request
+            {
+                token.cancel();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Asks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.waiting.lock().open.remove(&self.number);
+        tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = -1_i64);
+    }
+}
+
+fn person(caller: &Caller) -> Person {
+    (caller.tenant.clone(), caller.user_id.key().clone())
+}

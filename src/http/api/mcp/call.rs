@@ -1,0 +1,214 @@
+//! `tools/call`: proposes the call at the gate and waits for its result. A quick answer is JSON; a
+//! call that waits is answered as an event stream. A client that leaves drops the wait, and with it
+//! the presence of the call's asker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Failure, json_response, message};
+use super::envelope::Params;
+use super::result::Teller;
+use super::stream::{Reply, Waited};
+use super::{Asked, request_name};
+use crate::agent::gate::OtherTools;
+use crate::engine::gate::{Identity, Progress, Proposal};
+use crate::http::Http;
+use crate::http::api::gate::waiting::Place;
+use crate::http::api::gate::{Door, gate_problem, timed_ask};
+use crate::http::server::delivered_body::delivered_body;
+use crate::http::server::prefer::Prefer;
+use crate::people::Caller;
+
+/// How long an answer may take that is sent as JSON.
+const QUICK: Duration = Duration::from_secs(1);
+/// The number of legs of a call. Clients of 2026-07-28 give up after ten rounds.
+pub(super) const LEGS: u32 = 9;
+/// How soon such a client is back with the next leg.
+const RETURNS_WITHIN: Duration = Duration::from_secs(5);
+/// The longest name of a tool, in bytes.
+const NAME: usize = 256;
+
+/// A call that is asked about.
+struct Ask {
+    http: Arc<Http>,
+    caller: Caller,
+    proposal: Proposal,
+    id: Value,
+    teller: Teller,
+    canceled: CancellationToken,
+    _place: Option<Place>,
+}
+
+impl Asked<'_> {
+    /// The answer to `tools/call`.
+    pub(super) async fn called(&self, params: Params) -> Response {
+        let token = params.meta("progressToken").cloned();
+        let ask = match self.ask(params) {
+            Ok(ask) => ask,
+            Err(failure) => return failure.response(&self.id),
+        };
+        let progress = ask.proposal.progress.clone();
+        let mut reply = ask.reply().boxed();
+        let clock = Arc::clone(&self.http.clock);
+        tokio::select! {
+            biased;
+            reply = &mut reply => {
+                let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
+                *response.status_mut() = reply.status;
+                response
+            }
+            () = clock.sleep(QUICK) => {
+                let token = token.filter(|token| token.is_string() || token.is_number());
+                let waited = Waited::new(reply, clock, token.map(|token| (token, progress)));
+                crate::http::events::opening::streamed(Body::from_stream(waited.frames()))
+            }
+        }
+    }
+
+    /// The call with its place among those that wait. Without a place it does not wait.
+    fn ask(&self, params: Params) -> Result<Ask, Failure> {
+        let name = params.text("name").unwrap_or_default().to_owned();
+        if name.is_empty() || name.len() > NAME || name.contains('\0') {
+            return Err(Failure::params("`name` must be the name of a tool"));
+        }
+        let tool = self.tool(&name);
+        let runs_elsewhere = tool.is_none()
+            && (self.agent.offer(&name).is_some() || self.gate.other_tools == OtherTools::Judge);
+        if runs_elsewhere {
+            return Err(Failure::params("There is no such tool"));
+        }
+        if self.http.shutdown.is_cancelled() {
+            return Err(Failure::unavailable());
+        }
+        let (identity, leg) = self.identity(&params)?;
+        let canceled = CancellationToken::new();
+        let request = (request_name(&self.agent.name, &self.id), canceled.clone());
+        let wait = Prefer::read(self.headers).time(self.gate.hold);
+        let waiting = &self.http.waiting;
+        let place = waiting.enter(self.caller, &self.http.settings, Some(request));
+        let wait = place.as_ref().map_or(Duration::ZERO, |_| wait);
+        let returns = self.revision.is_stateless() && leg < LEGS && !wait.is_zero();
+        Ok(Ask {
+            http: Arc::clone(self.http),
+            caller: self.caller.clone(),
+            proposal: Proposal {
+                gate: Some(self.agent.name.clone()),
+                tool: name,
+                session_id: self.session(&params)?,
+                arguments_text: arguments(params.arguments)?,
+                context: String::new(),
+                metadata: "{}".to_owned(),
+                identity,
+                runner: None,
+                wait,
+                returns_within: if returns {
+                    RETURNS_WITHIN
+                } else {
+                    Duration::ZERO
+                },
+                progress: Progress::default(),
+            },
+            id: self.id.clone(),
+            teller: Teller {
+                revision: self.revision,
+                next_leg: returns.then_some(leg + 1),
+                output: tool.and_then(|tool| tool.output.clone()),
+            },
+            canceled,
+            _place: place,
+        })
+    }
+
+    /// How the call is recognized, and the number of its leg.
+    fn identity(&self, params: &Params) -> Result<(Identity, u32), Failure> {
+        if self.revision.is_stateless()
+            && let Some(found) = params.text("requestState").and_then(leg)
+        {
+            return Ok(found);
+        }
+        let Some(key) = params.meta("holdpoint/key") else {
+            return Ok((Identity::Value, 0));
+        };
+        match key.as_str() {
+            Some(key)
+                if (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) =>
+            {
+                let (key, attach) = (key.to_owned(), false);
+                Ok((Identity::Key { key, attach }, 0))
+            }
+            Some(_) | None => Err(Failure::params(
+                "`_meta[\"holdpoint/key\"]` must be 1 to 255 visible ASCII characters",
+            )),
+        }
+    }
+
+    /// The session of the call: in `_meta`, else in the header.
+    fn session(&self, params: &Params) -> Result<Option<String>, Failure> {
+        let header = || {
+            self.headers
+                .get("holdpoint-session")
+                .map(|value| value.to_str().ok())
+        };
+        let found = match params.meta("holdpoint/session") {
+            Some(session) => Some(session.as_str()),
+            None => header(),
+        };
+        let Some(session) = found else {
+            return Ok(None);
+        };
+        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+        let session = session
+            .filter(|session| (1..=128).contains(&session.len()) && session.bytes().all(letter));
+        let refused = || Failure::params("The session must be 1 to 128 of A-Z a-z 0-9 . _ : -");
+        session
+            .map(|session| Some(session.to_owned()))
+            .ok_or_else(refused)
+    }
+}
+
+/// The call and the leg that a `requestState` names. The state is not sealed: a state that another
+/// call has names no call of these arguments, so its call is a new one.
+fn leg(state: &str) -> Option<(Identity, u32)> {
+    let (task, leg) = state.strip_prefix("hp1.")?.split_once('.')?;
+    let leg: u32 = leg.parse().ok()?;
+    Some((Identity::Call(task.parse().ok()?), leg.min(LEGS)))
+}
+
+/// The text of the arguments; without any, an empty object.
+fn arguments(text: Option<String>) -> Result<String, Failure> {
+    let text = text.filter(|text| text != "null");
+    match text {
+        None => Ok("{}".to_owned()),
+        Some(text) if text.starts_with('{') => Ok(text),
+        Some(_) => Err(Failure::params("`arguments` must be an object")),
+    }
+}
+
+impl Ask {
+    /// Waits for the answer.
+    async fn reply(self) -> Reply {
+        let asked = tokio::select! {
+            biased;
+            () = self.canceled.cancelled() => return Reply::failed(&Failure::canceled(), &self.id),
+            asked = timed_ask(&self.http, &self.caller, &self.proposal, Door::Mcp) => asked,
+        };
+        match asked {
+            Ok(answer) => {
+                let result = self
+                    .teller
+                    .result(&answer, &self.caller, &self.http.settings);
+                Reply::of(message(&self.id, &result), answer.delivery)
+            }
+            Err(refusal) => {
+                let problem = gate_problem(&self.http, &self.caller, refusal).await;
+                Reply::failed(&Failure::refused(&problem), &self.id)
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
+//! protocol. It is stateless: no session is given, and every replica answers every request.
+//! Invariant: the members of a message mean the same to every reader, and `arguments` are kept to
+//! the byte.
+
+mod answer;
+mod call;
+mod envelope;
+mod result;
+mod stream;
+pub(crate) mod tools;
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{ACCEPT, HeaderMap};
+use serde_json::{Value, json};
+
+use self::answer::{Failure, respond};
+use self::envelope::{Incoming, Params, check_headers, read};
+use crate::agent::{Agent, Gate};
+use crate::http::Http;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::{Code, Problem};
+use crate::people::Caller;
+use crate::people::may::may_ask_at_gate;
+use crate::task::mcp_revision::Revision;
+
+pub(crate) const OP: Op = Op {
+    id: "post_mcp_message",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadRequest,
+        Code::Forbidden,
+        Code::NotFound,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+    ],
+};
+
+/// A request at a gate.
+struct Asked<'a> {
+    http: &'a Arc<Http>,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    agent: &'a Agent,
+    gate: &'a Gate,
+    revision: Revision,
+    id: Value,
+}
+
+/// Send a message of the Model Context Protocol
+///
+/// The gate is an MCP server over Streamable HTTP (revisions 2025-06-18, 2025-11-25 and 2026-07-28)
+/// with the gate's tools that the service runs. Errors are JSON-RPC errors once the body was read. A
+/// call that waits for a person is answered as `text/event-stream`.
+#[utoipa::path(
+    post, path = "/mcp/{gate}", operation_id = "post_mcp_message", tag = "gate",
+    params(("gate" = String, Path, description = "The name of the gate")),
+    request_body = inline(serde_json::Map<String, Value>),
+    responses(
+        (status = 200, body = inline(serde_json::Map<String, Value>), description = "The JSON-RPC answer"),
+        (status = 202, description = "A notification was taken"),
+    )
+)]
+pub(crate) async fn post_mcp_message(
+    State(http): State<Arc<Http>>,
+    Path(gate): Path<String>,
+    mut posted: Posted,
+) -> Result<Response, Problem> {
+    may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
+    let agent = open_gate(&http, &posted.caller, &gate)?;
+    let gate = agent.gate.as_deref().ok_or_else(Problem::not_found)?;
+    check_accept(&posted.headers)?;
+    let incoming = posted
+        .read_json(&http.body_parser, |bytes| Ok(read(bytes)))
+        .await?;
+    posted.release();
+    let incoming = match incoming {
+        Ok(incoming) => incoming,
+        Err(failure) => return Ok(failure.response(&Value::Null)),
+    };
+    let id = incoming.id.clone().unwrap_or_default();
+    let revision = match check_headers(&incoming, &posted.headers) {
+        Ok(revision) => revision,
+        Err(failure) => return Ok(failure.response(&id)),
+    };
+    if incoming.id.is_none() {
+        notified(&http, &posted.caller, &agent.name, &incoming);
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let asked = Asked {
+        http: &http,
+        caller: &posted.caller,
+        headers: &posted.headers,
+        agent: &agent,
+        gate,
+        revision,
+        id,
+    };
+    Ok(asked.answered(incoming).await)
+}
+
+/// The gate of this name, if it is open to the caller.
+fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Problem> {
+    let agent = http.engine.agents().get(name);
+    let agent = agent.filter(|agent| {
+        agent.gate.is_some() && agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
+    });
+    agent.cloned().ok_or_else(Problem::not_found)
+}
+
+/// Refuses a client that could not read both kinds of answer. A client without `Accept` reads any.
+fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
+    let values = headers.get_all(ACCEPT).iter();
+    let ranges: Vec<String> = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|range| {
+            let name = range.split(';').next().unwrap_or_default();
+            name.trim().to_ascii_lowercase()
+        })
+        .collect();
+    let takes = |name: &str, group: &str| {
+        let wanted = [name, group, "*/*"];
+        ranges.iter().any(|range| wanted.contains(&range.as_str()))
+    };
+    let both = takes("application/json", "application/*") && takes("text/event-stream", "text/*");
+    if ranges.is_empty() || both {
+        return Ok(());
+    }
+    Err(Problem::bad_request(
+        "Accept must name application/json and text/event-stream.",
+    ))
+}
+
+/// Takes a notification. Only a cancellation has an effect: the asker of that request has left.
+fn notified(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
+    if incoming.method != "notifications/cancelled" {
+        return;
+    }
+    let request = incoming.params.as_ref().ok();
+    let request = request.and_then(|params| params.members.get("requestId"));
+    if let Some(request) = request {
+        http.waiting.cancel(caller, &request_name(gate, request));
+    }
+}
+
+/// The name of a request among those of its caller that wait.
+fn request_name(gate: &str, id: &Value) -> String {
+    format!("{gate} {id}")
+}
+
+impl Asked<'_> {
+    /// The answer to a request.
+    async fn answered(&self, incoming: Incoming) -> Response {
+        let params = match incoming.params {
+            Ok(params) => params,
+            Err(failure) => return failure.response(&self.id),
+        };
+        let stateless = self.revision.is_stateless();
+        let result = match (incoming.method.as_str(), stateless) {
+            ("initialize", false) => Ok(self.initialized(&params)),
+            ("ping", false) => Ok(json!({})),
+            ("server/discover", true) => Ok(self.discovered()),
+            ("tools/list", _) => self.listed(&params),
+            ("tools/call", _) => return self.called(params).await,
+            (_, _) => Err(Failure::unknown_method(self.revision)),
+        };
+        match result {
+            Ok(result) => respond(&self.id, &result.to_string(), None),
+            Err(failure) => failure.response(&self.id),
+        }
+    }
+
+    fn initialized(&self, params: &Params) -> Value {
+        let asked = params.members.get("protocolVersion");
+        let asked = asked.and_then(Value::as_str).and_then(Revision::named);
+        let known = asked.filter(|revision| !revision.is_stateless());
+        json!({
+            "protocolVersion": known.unwrap_or(Revision::November2025).as_str(),
+            "capabilities": {"tools": {}},
+            "serverInfo": server_info(),
+            "instructions": self.instructions(),
+        })
+    }
+
+    fn discovered(&self) -> Value {
+        json!({
+            "resultType": "complete",
+            "supportedVersions": Revision::ALL.map(Revision::as_str),
+            "capabilities": {"tools": {}},
+            "serverInfo": server_info(),
+            "instructions": self.instructions(),
+            "ttlMs": tools::TTL_MS,
+            "cacheScope": "private",
+            "_meta": {"io.modelcontextprotocol/serverInfo": server_info()},
+        })
+    }
+
+    /// The gate's purpose, and the rule for a client whose call is held.
+    fn instructions(&self) -> String {
+        let held = "A call that a person must approve first is answered with HELD: it has not run. \
+                    Make exactly the same call again later to get its result.";
+        let purpose = self.gate.description.trim();
+        if purpose.is_empty() {
+            held.to_owned()
+        } else {
+            format!("{purpose} {held}")
+        }
+    }
+}
+
+/// The server's account of itself.
+fn server_info() -> Value {
+    json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
+}

@@ -1,0 +1,252 @@
+//! The result of `tools/call`. Invariant: a result that is not the tool's own is an error result,
+//! because clients refuse a success without the structured content that the tool's schema promises,
+//! and a model that reads an error does not go on as if the call had run.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::tools::Output;
+use crate::engine::gate::{CallState, Decision, GateAnswer, GateCall};
+use crate::http::Settings;
+use crate::http::server::json::parse;
+use crate::http::wire::gate::GateCall as WireCall;
+use crate::http::wire::request::InterventionRequest;
+use crate::people::Caller;
+use crate::task::item::Outcome;
+use crate::task::mcp_revision::Revision;
+use crate::task::request::RequestKind;
+
+/// When a client may ask again about a pending call, in milliseconds.
+const RETRY_AFTER_MS: u32 = 30_000;
+const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
+
+/// Writes the result of one request.
+pub(super) struct Teller {
+    pub(super) revision: Revision,
+    /// The leg with which the client comes back by itself.
+    pub(super) next_leg: Option<u32>,
+    /// The check of the tool's structured results.
+    pub(super) output: Option<Output>,
+}
+
+impl Teller {
+    /// The text of the result.
+    pub(super) fn result(
+        &self,
+        answer: &GateAnswer,
+        caller: &Caller,
+        settings: &Settings,
+    ) -> String {
+        let call = &answer.call;
+        if call.decision == Decision::Pending
+            && let Some(leg) = self.next_leg
+        {
+            let state = format!("hp1.{}.{leg}", call.task_id);
+            return json!({"resultType": "input_required", "requestState": state}).to_string();
+        }
+        let request = WireCall::of(call, caller, settings).request;
+        let meta = meta(call, request.as_deref());
+        if let Some(raw) = answer.raw.as_deref()
+            && let Some(text) = self.raw(call, raw, &meta)
+        {
+            return text;
+        }
+        let mut result = match call.state {
+            CallState::Settled => self.settled(call),
+            CallState::Pending | CallState::Approved | CallState::Started | CallState::Doubtful => {
+                error(&undecided(call, request.as_deref()))
+            }
+        };
+        if call.state == CallState::Settled
+            && call.edited
+            && let Some(Value::Array(blocks)) = result.get_mut("content")
+        {
+            blocks.push(edited(call));
+        }
+        if self.revision.is_stateless() {
+            set(&mut result, "resultType", json!("complete"));
+        }
+        set(&mut result, "_meta", json!({ "holdpoint/gate": meta }));
+        result.to_string()
+    }
+
+    fn settled(&self, call: &GateCall) -> Value {
+        let outcome = call.outcome.unwrap_or(Outcome::Canceled);
+        let content = call.result.as_ref().map_or("", |result| &result.content);
+        match outcome {
+            Outcome::Succeeded | Outcome::Responded => self.told(content),
+            Outcome::Failed => error(content),
+            Outcome::Unknown | Outcome::Released => error(MAY_HAVE_RUN),
+            Outcome::Invalid
+            | Outcome::Denied
+            | Outcome::Rejected
+            | Outcome::Expired
+            | Outcome::Withdrawn
+            | Outcome::Canceled => error(&refused(call, outcome, content)),
+        }
+    }
+
+    /// A result whose text alone is kept.
+    fn told(&self, content: &str) -> Value {
+        let mut result = json!({"content": [block(content)], "isError": false});
+        let Some(output) = &self.output else {
+            return result;
+        };
+        match parse(content.as_bytes()) {
+            Ok(value) if value.is_object() && (output.0)(&value) => {
+                set(&mut result, "structuredContent", value);
+            }
+            Ok(_) | Err(_) => set(&mut result, "isError", json!(true)),
+        }
+        result
+    }
+
+    /// The server's own result with the members that this protocol needs; `None` if it is no object.
+    fn raw(&self, call: &GateCall, raw: &str, meta: &Value) -> Option<String> {
+        let edit = call.edited.then(|| edited(call).to_string());
+        let raw = match &edit {
+            Some(block) => with_block(raw, block)?,
+            None => raw.to_owned(),
+        };
+        let members: BTreeMap<String, &RawValue> = serde_json::from_str(&raw).ok()?;
+        let mut added = Vec::new();
+        if self.revision.is_stateless() && !members.contains_key("resultType") {
+            added.push("\"resultType\":\"complete\"".to_owned());
+        }
+        if !members.contains_key("_meta") {
+            added.push(format!("\"_meta\":{{\"holdpoint/gate\":{meta}}}"));
+        }
+        let comma = if members.is_empty() || added.is_empty() {
+            ""
+        } else {
+            ","
+        };
+        let open = raw.trim_end().strip_suffix('}')?;
+        Some(format!("{open}{comma}{}}}", added.join(",")))
+    }
+}
+
+/// The result with one more block at the end of its content, and its other bytes as they are.
+fn with_block(raw: &str, block: &str) -> Option<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(raw).ok()?;
+    let content = members.get("content")?.get();
+    let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
+    let comma = if blocks.is_empty() { "" } else { "," };
+    // The member's text is a part of `raw`, so its end is a position in it.
+    let end = (content.as_ptr().addr() + content.len()).checked_sub(raw.as_ptr().addr() + 1)?;
+    let (before, after) = raw.split_at_checked(end)?;
+    Some(format!("{before}{comma}{block}{after}"))
+}
+
+fn block(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn edited(call: &GateCall) -> Value {
+    block(&format!(
+        "A person changed the arguments before it ran: {}",
+        call.arguments_text
+    ))
+}
+
+fn error(text: &str) -> Value {
+    json!({"content": [block(text)], "isError": true})
+}
+
+/// The sentences about a call that has not run, or was given up after it had started.
+fn refused(call: &GateCall, outcome: Outcome, content: &str) -> String {
+    let tool = &call.tool;
+    if call.decision == Decision::Allow {
+        return format!(
+            "The call of {tool} ended as {}. {MAY_HAVE_RUN}",
+            outcome.as_str()
+        );
+    }
+    let reason = call.reason.as_deref().unwrap_or(content).trim();
+    let reason = if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", reason.trim_end_matches('.'))
+    };
+    let again = if outcome == Outcome::Rejected {
+        " Do not try again."
+    } else {
+        ""
+    };
+    format!(
+        "The call of {tool} was {}{reason}. It has not run.{again}",
+        outcome.as_str()
+    )
+}
+
+/// The sentences about a call without an outcome.
+fn undecided(call: &GateCall, request: Option<&InterventionRequest>) -> String {
+    let tool = &call.tool;
+    let url = request.map_or("the inbox", |request| &request.url);
+    let again = "To get its result, make exactly the same call again later; do not change its \
+                 arguments, and do not try another way.";
+    match call.state {
+        CallState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
+            format!("HELD. A person must answer a question of {tool} at {url} . {again}")
+        }
+        CallState::Pending => {
+            let why = match (&call.rule, &call.reason) {
+                (Some(rule), Some(reason)) => {
+                    format!(" (rule {rule}: {})", reason.trim_end_matches('.'))
+                }
+                (Some(rule), None) => format!(" (rule {rule})"),
+                (None, Some(reason)) => format!(" ({})", reason.trim_end_matches('.')),
+                (None, None) => String::new(),
+            };
+            format!(
+                "HELD. A person must approve this call of {tool}{why}. It has NOT run. Approve it at {url} . {again}"
+            )
+        }
+        CallState::Approved => format!(
+            "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
+        ),
+        CallState::Doubtful => {
+            format!(
+                "{MAY_HAVE_RUN} A person is asked at {url} about the outcome of this call of {tool}."
+            )
+        }
+        CallState::Started | CallState::Settled => {
+            format!("UNDER WAY. The call of {tool} is being run. {again}")
+        }
+    }
+}
+
+/// The gate's account of the call, for programs.
+fn meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
+    let state = crate::http::wire::gate::WireGateState::from(call.state);
+    let decision = call.decision.as_str();
+    if call.decision == Decision::Pending {
+        return json!({
+            "state": state,
+            "decision": decision,
+            "task_id": call.task_id,
+            "request_id": request.map(|request| &request.request_id),
+            "url": request.map(|request| &request.url),
+            "expires_at": call.expires_at.map(|end| end.to_string()),
+            "retry_after_ms": RETRY_AFTER_MS,
+        });
+    }
+    json!({
+        "state": state,
+        "decision": decision,
+        "outcome": call.outcome.map(Outcome::as_str),
+        "task_id": call.task_id,
+        "rule": call.rule,
+        "by": call.by,
+        "edited": call.edited,
+    })
+}
+
+/// Sets a member of an object.
+fn set(object: &mut Value, member: &str, value: Value) {
+    if let Value::Object(members) = object {
+        members.insert(member.to_owned(), value);
+    }
+}

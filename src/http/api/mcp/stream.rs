@@ -1,0 +1,136 @@
+//! The event stream of a call that waits: comments that keep the connection open, the progress for a
+//! client that asked for it, and the answer.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{Stream, stream};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::answer::Failure;
+use crate::engine::gate::{Delivery, Progress};
+use crate::store::RequestRow;
+use crate::world::Clock;
+
+/// The pause between comments.
+const PAUSE: Duration = Duration::from_secs(15);
+
+/// The answer to a call.
+pub(super) struct Reply {
+    /// The status of an answer that is no stream.
+    pub(super) status: StatusCode,
+    /// The message.
+    pub(super) text: String,
+    /// Set where the message has the result of a settled call.
+    pub(super) delivery: Option<Delivery>,
+}
+
+impl Reply {
+    pub(super) fn of(text: String, delivery: Option<Delivery>) -> Self {
+        Self {
+            status: StatusCode::OK,
+            text,
+            delivery,
+        }
+    }
+
+    pub(super) fn failed(failure: &Failure, id: &Value) -> Self {
+        Self {
+            status: failure.status,
+            ..Self::of(failure.text(id), None)
+        }
+    }
+}
+
+/// A call that waits.
+pub(super) struct Waited {
+    reply: BoxFuture<'static, Reply>,
+    clock: Arc<dyn Clock>,
+    /// The client's token, and the request that the call waits for.
+    progress: Option<(Value, Progress)>,
+    /// The number of frames that were sent.
+    sent: u64,
+}
+
+impl Waited {
+    pub(super) fn new(
+        reply: BoxFuture<'static, Reply>,
+        clock: Arc<dyn Clock>,
+        progress: Option<(Value, Progress)>,
+    ) -> Self {
+        Self {
+            reply,
+            clock,
+            progress,
+            sent: 0,
+        }
+    }
+
+    /// The frames of the stream. Dropped, they drop the wait.
+    pub(super) fn frames(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        stream::unfold(Some(self), async |waited| {
+            let (text, rest) = waited?.next().await;
+            Some((Ok(Bytes::from(text)), rest))
+        })
+    }
+
+    async fn next(mut self) -> (String, Option<Self>) {
+        if self.sent > 0 {
+            tokio::select! {
+                biased;
+                reply = &mut self.reply => {
+                    if let Some(delivery) = reply.delivery {
+                        delivery.delivered();
+                    }
+                    return (event(&reply.text), None);
+                }
+                () = self.clock.sleep(PAUSE) => {}
+            }
+        }
+        self.sent += 1;
+        let mut text = ":\n\n".to_owned();
+        if let Some((token, progress)) = &self.progress {
+            text += &event(&notification(
+                token,
+                self.sent,
+                progress.request().as_deref(),
+            ));
+        }
+        (text, Some(self))
+    }
+}
+
+/// A message as an event. A line end in JSON is white space between two tokens.
+fn event(message: &str) -> String {
+    let mut text = String::from("event: message\n");
+    for line in message.split(['\n', '\r']) {
+        let _ = writeln!(text, "data: {line}");
+    }
+    text.push('\n');
+    text
+}
+
+/// The progress of a call, whose number only counts.
+fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
+    let message = match request {
+        None => "The call is under way.".to_owned(),
+        Some(request) => {
+            let approvers = &request.asked.terms.approvers;
+            let names = approvers.groups.iter().chain(&approvers.users);
+            let names: Vec<&str> = names.map(String::as_str).collect();
+            let names = if names.is_empty() {
+                "a person".to_owned()
+            } else {
+                names.join(" or ")
+            };
+            format!("Waiting for {names} to approve.")
+        }
+    };
+    let params = json!({"progressToken": token, "progress": number, "message": message});
+    json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
+}

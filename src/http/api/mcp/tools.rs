@@ -1,0 +1,63 @@
+//! `tools/list`: the tools of a gate that the service runs. A tool that its caller runs is not
+//! listed, because a client of the protocol could not run it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Asked;
+use super::answer::Failure;
+use super::envelope::Params;
+
+/// How long a client may keep the list, in milliseconds.
+pub(super) const TTL_MS: u32 = 60_000;
+
+/// A tool as a client sees it; the composition root fills it in.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolDefinition {
+    /// The name of the tool.
+    pub name: String,
+    /// The entry of the list.
+    pub definition: Value,
+    /// The check of structured results, if the tool has an `outputSchema`.
+    pub output: Option<Output>,
+}
+
+/// The check of a structured result.
+#[derive(Clone)]
+pub(crate) struct Output(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Output")
+    }
+}
+
+impl Asked<'_> {
+    pub(super) fn listed(&self, params: &Params) -> Result<Value, Failure> {
+        if params
+            .members
+            .get("cursor")
+            .is_some_and(|cursor| !cursor.is_null())
+        {
+            return Err(Failure::params("`cursor` is none that this server gave"));
+        }
+        let tools: Vec<&Value> = self.tools().iter().map(|tool| &tool.definition).collect();
+        Ok(if self.revision.is_stateless() {
+            json!({"resultType": "complete", "tools": tools, "ttlMs": TTL_MS, "cacheScope": "private"})
+        } else {
+            json!({ "tools": tools })
+        })
+    }
+
+    /// The tool of this name, if the service runs it.
+    pub(super) fn tool(&self, name: &str) -> Option<&ToolDefinition> {
+        self.tools().iter().find(|tool| tool.name == name)
+    }
+
+    fn tools(&self) -> &[ToolDefinition] {
+        let tools = self.http.gate_tools.get(&self.agent.name);
+        tools.map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,204 @@
+//! Reads the JSON-RPC request that a gateway checks. What two parsers could read differently is
+//! refused: repeated members, also of names that differ only in case, batches, and cut bodies.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::http::server::json::{self, Unread};
+
+/// The longest name of a tool, in bytes.
+const NAME: usize = 256;
+
+/// The one method that is a call.
+pub(super) const TOOLS_CALL: &str = "tools/call";
+
+/// A checked JSON-RPC message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A call of a tool.
+    Call {
+        /// The request's id, as it was written.
+        id: String,
+        call: ToolCall,
+    },
+    /// Any other request, a notification or a response.
+    Other,
+}
+
+/// The parameters of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ToolCall {
+    pub name: String,
+    /// The arguments, to the byte.
+    pub arguments: String,
+}
+
+/// A message that is refused, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused(pub String);
+
+impl From<Unread> for Refused {
+    fn from(unread: Unread) -> Self {
+        Self(match unread {
+            Unread::Bad(detail) => detail,
+            Unread::TooMany => "The JSON has too many values.".to_owned(),
+        })
+    }
+}
+
+fn refused<T>(why: &str) -> Result<T, Refused> {
+    Err(Refused(why.to_owned()))
+}
+
+/// Reads the body of a POST.
+///
+/// # Errors
+/// The reason why the body is not one JSON-RPC message.
+pub(super) fn message(body: &[u8]) -> Result<Message, Refused> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return refused("The body is missing.");
+    }
+    let (rest, params) = json::set_aside(body, "params")?;
+    let rest = members(&rest, &["jsonrpc", "id", "method", "params"])?;
+    if rest.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return refused("`jsonrpc` must be \"2.0\".");
+    }
+    let method = match rest.get("method") {
+        Some(Value::String(method)) => Some(method.as_str()),
+        Some(_) => return refused("`method` must be a text."),
+        None => None,
+    };
+    if method != Some(TOOLS_CALL) {
+        if let Some(params) = params {
+            json::parse(params.as_bytes())?;
+        }
+        return Ok(Message::Other);
+    }
+    let id = match rest.get("id") {
+        Some(Value::String(_) | Value::Number(_)) => raw_member(body, "id"),
+        Some(_) | None => None,
+    };
+    let Some(id) = id else {
+        return refused("A call needs an `id`: a text or a number.");
+    };
+    match params {
+        Some(params) => Ok(Message::Call {
+            id,
+            call: tool_call(params.as_bytes())?,
+        }),
+        None => refused("A call needs `params`."),
+    }
+}
+
+/// Reads the parameters of a call.
+///
+/// # Errors
+/// The reason why they are not those of a call.
+pub(super) fn tool_call(params: &[u8]) -> Result<ToolCall, Refused> {
+    let (rest, arguments) = json::set_aside(params, "arguments")?;
+    let rest = members(&rest, &["name", "arguments", "_meta"])?;
+    match rest.get("name") {
+        Some(Value::String(name)) if (1..=NAME).contains(&name.len()) => Ok(ToolCall {
+            name: name.clone(),
+            arguments: arguments.unwrap_or_else(|| "{}".to_owned()),
+        }),
+        Some(_) | None => refused("`name` must be the name of a tool."),
+    }
+}
+
+/// The parameters with other arguments; every other member stays as it was written.
+pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> {
+    let arguments: Box<RawValue> = serde_json::from_str(arguments).ok()?;
+    let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(params).ok()?;
+    members.insert("arguments".to_owned(), &arguments);
+    serde_json::to_vec(&members).ok()
+}
+
+/// The members of an object. A name that a lenient parser takes for one of `known` is refused.
+fn members<'v>(
+    value: &'v Value,
+    known: &[&str],
+) -> Result<&'v serde_json::Map<String, Value>, Refused> {
+    let Value::Object(members) = value else {
+        return refused("The message must be an object.");
+    };
+    let folded = |name: &str| name.to_uppercase().to_lowercase();
+    let mistaken =
+        |name: &String| !known.contains(&name.as_str()) && known.contains(&folded(name).as_str());
+    if members.keys().any(mistaken) {
+        return refused("A member's name differs from a known one only in case.");
+    }
+    Ok(members)
+}
+
+/// The text of a member of the object in `body`.
+fn raw_member(body: &[u8], name: &str) -> Option<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
+    members.get(name).map(|value| value.get().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_is_read_to_the_byte() {
+        let body = br#" {"params":{"_meta":{"a":1}, "arguments": {"a" : 1.0,"a":2}, "name":"pay"},"method":"tools\/call","id":1e2,"jsonrpc":"2.0"}"#;
+        let call = ToolCall {
+            name: "pay".to_owned(),
+            arguments: r#"{"a" : 1.0,"a":2}"#.to_owned(),
+        };
+        let id = "1e2".to_owned();
+        assert_eq!(message(body), Ok(Message::Call { id, call }));
+        let bare = br#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"pay"}}"#;
+        assert!(matches!(message(bare), Ok(Message::Call { call, .. }) if call.arguments == "{}"));
+    }
+
+    #[test]
+    fn other_messages_are_no_calls() {
+        for body in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"Tools/Call"}"#,
+        ] {
+            assert_eq!(message(body.as_bytes()), Ok(Message::Other), "{body}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_messages_are_refused() {
+        for body in [
+            "",
+            "  ",
+            "nothing",
+            "[]",
+            r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}]"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","paramſ":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","Arguments":{}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[1]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"a"}}"#,
+            r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}"#,
+            r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping"} {}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"na"#,
+        ] {
+            assert!(message(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn edited_arguments_leave_the_other_members_as_they_were() {
+        let params = br#"{"name":"pay","_meta":{"n": 1.0},"arguments":{"a":1}}"#;
+        let edited = with_arguments(params, r#"{"a": 2.0}"#).unwrap();
+        let expected = r#"{"_meta":{"n": 1.0},"arguments":{"a": 2.0},"name":"pay"}"#;
+        assert_eq!(String::from_utf8(edited).unwrap(), expected);
+    }
+}

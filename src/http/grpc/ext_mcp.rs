@@ -1,0 +1,264 @@
+//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` shows the
+//! parameters of a request before they go on, and may replace them; `CheckResponse` shows the result.
+
+use super::checked::{Refused, TOOLS_CALL, tool_call, with_arguments};
+use super::frames::{Answer, Status};
+use super::wire::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
+use super::{CALL, Gateway, results};
+use crate::engine::gate::{Decision, OutcomeReport, ReportedOutcome};
+use crate::http::wire::gate::GateCall as WireCall;
+use crate::task::id::TaskId;
+
+/// The numbers of the fields that are read and written: `crates/protos/proto/ext_mcp.proto` of
+/// agentgateway at 75b4e6ce.
+mod field {
+    // McpRequest, McpResponse
+    pub(super) const SERVICE_NAMES: u64 = 1;
+    pub(super) const METHOD: u64 = 2;
+    pub(super) const METADATA_CONTEXT: u64 = 3;
+    pub(super) const MCP_REQUEST: u64 = 4;
+    pub(super) const MCP_RESPONSE: u64 = 4;
+    pub(super) const HEADERS: u64 = 5;
+    // McpRequestResult, McpResponseResult
+    pub(super) const PASS: u64 = 1;
+    pub(super) const MUTATED: u64 = 2;
+    pub(super) const ERROR: u64 = 3;
+    pub(super) const HEADER_MUTATION: u64 = 4;
+    pub(super) const METADATA: u64 = 5;
+    // HeaderMutation
+    pub(super) const SET: u64 = 1;
+    pub(super) const REMOVE: u64 = 2;
+    // AuthorizationError
+    pub(super) const CODE: u64 = 1;
+    pub(super) const REASON: u64 = 2;
+    pub(super) const MCP_ERROR: u64 = 3;
+    // google.protobuf.Struct, google.protobuf.Value
+    pub(super) const STRUCT_FIELDS: u64 = 1;
+    pub(super) const STRING_VALUE: u64 = 3;
+}
+
+/// `AuthorizationError.Code`.
+const PERMISSION_DENIED: u64 = 1;
+const INVALID: u64 = 3;
+/// The header and the metadata with the task of a call, by which its outcome is reported.
+const TASK: &str = "holdpoint-task";
+const METADATA_KEY: &str = "holdpoint_call";
+/// The longest content of a report, in bytes.
+const CONTENT: usize = 1024 * 1024;
+
+/// A checked request, or a checked response.
+#[derive(Debug, Default)]
+struct Checked {
+    services: Vec<String>,
+    method: String,
+    /// The parameters, or the result.
+    body: Vec<u8>,
+    headers: Vec<(String, Vec<u8>)>,
+    /// The call that the metadata name.
+    call: Option<String>,
+}
+
+/// Answers `CheckRequest`.
+///
+/// # Errors
+/// The status that makes agentgateway deny.
+pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
+    let checked = read(bytes, field::MCP_REQUEST).map_err(|Malformed| Status::malformed())?;
+    let gate = gateway.gate(None)?;
+    if checked.method != TOOLS_CALL {
+        gateway.caller(&gate, &checked.headers)?;
+        return Ok(if gate.ext_authz.pass_others {
+            passed(&[]).into()
+        } else {
+            error(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
+        });
+    }
+    let (call, tool) = match call_of(&checked) {
+        Ok(found) => found,
+        Err(Refused(why)) => return Ok(error(INVALID, &why, None).into()),
+    };
+    if gateway.http.engine.runs_here(&gate.name, &tool) {
+        let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
+        return Ok(error(PERMISSION_DENIED, why, None).into());
+    }
+    let asked = (tool, call.arguments);
+    let (answer, caller) = gateway.ask(&gate, &checked.headers, asked).await?;
+    let call = &answer.call;
+    let mutated = if call.edited {
+        with_arguments(&checked.body, &call.arguments_text)
+    } else {
+        None
+    };
+    let can_pass = mutated.is_some() == call.edited;
+    if call.decision == Decision::Allow && call.permit.is_some() && can_pass {
+        let mut result = match mutated {
+            Some(params) => {
+                let mut result = Vec::new();
+                put_bytes(&mut result, field::MUTATED, &params);
+                result
+            }
+            None => pass(),
+        };
+        let (id, task) = (call.tool_call_id.to_string(), call.task_id.to_string());
+        put_mutation(&mut result, &[(CALL, &id), (TASK, &task)]);
+        let mut value = Vec::new();
+        put_bytes(&mut value, field::STRING_VALUE, task.as_bytes());
+        let mut metadata = Vec::new();
+        put_bytes(
+            &mut metadata,
+            field::STRUCT_FIELDS,
+            &pair(METADATA_KEY, &value),
+        );
+        put_bytes(&mut result, field::METADATA, &metadata);
+        return Ok(result.into());
+    }
+    let wire = WireCall::of(call, &caller, &gateway.http.settings);
+    let members = results::gate_members(&wire).to_string();
+    let reason = results::sentence(call, &wire);
+    Ok(Answer {
+        message: error(PERMISSION_DENIED, &reason, Some(&members)),
+        delivery: answer.delivery,
+    })
+}
+
+/// The call of a request, and the name of its tool: the upstream's name, `__`, and the tool's own.
+fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refused> {
+    let service = match checked.services.as_slice() {
+        [service] if !service.is_empty() && !service.contains("__") => service,
+        _ => {
+            let why = "A call has one upstream, whose name has no `__`.";
+            return Err(Refused(why.to_owned()));
+        }
+    };
+    let call = tool_call(&checked.body)?;
+    let tool = format!("{service}__{}", call.name);
+    Ok((call, tool))
+}
+
+/// Answers `CheckResponse`: reports the outcome of the call that the metadata name. It always passes:
+/// the upstream has answered.
+///
+/// # Errors
+/// The status of a malformed message.
+pub(super) async fn check_response(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
+    let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| Status::malformed())?;
+    let task = checked.call.as_deref().and_then(|task| task.parse().ok());
+    if let Some(task) = task.filter(|_| checked.method == TOOLS_CALL) {
+        report(gateway, task, &checked.body).await;
+    }
+    Ok(pass().into())
+}
+
+/// Reports the outcome of a call for its owner. A refusal changes nothing: the call then has the
+/// outcome of one that nobody reported.
+async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
+    let http = &gateway.http;
+    let Ok(Some(row)) = http.store.task(task).await else {
+        return;
+    };
+    if row.tenant != gateway.own.tenant {
+        return;
+    }
+    let caller = if gateway.own.user_id.is(&row.user_id) {
+        Ok(gateway.own.clone())
+    } else {
+        gateway.speaking_for(row.user_id.as_bytes(), None)
+    };
+    let Ok(caller) = caller else { return };
+    let parsed: Option<serde_json::Value> = serde_json::from_slice(result).ok();
+    let failed =
+        parsed.is_none_or(|result| result.get("isError") == Some(&serde_json::Value::Bool(true)));
+    let mut content = String::from_utf8_lossy(result).into_owned();
+    content.truncate(content.floor_char_boundary(CONTENT));
+    let report = OutcomeReport {
+        call: Ok(task),
+        attempt: None,
+        outcome: if failed {
+            ReportedOutcome::Failed
+        } else {
+            ReportedOutcome::Succeeded
+        },
+        content,
+    };
+    let engine = std::sync::Arc::clone(&http.engine);
+    let reported = http
+        .tracker
+        .spawn(async move { engine.report(&caller, &report, None).await.is_ok() });
+    if !reported.await.unwrap_or(false) {
+        tracing::warn!(%task, "the outcome that a gateway reported was not stored");
+    }
+}
+
+fn read(bytes: &[u8], body: u64) -> Result<Checked, Malformed> {
+    let mut checked = Checked::default();
+    for (number, bytes) in bytes_fields(bytes)? {
+        match number {
+            field::SERVICE_NAMES => checked.services.push(text(bytes)?),
+            field::METHOD => checked.method = text(bytes)?,
+            field::METADATA_CONTEXT => read_metadata(bytes, &mut checked)?,
+            field::HEADERS => {
+                let (name, value) = entry(bytes)?;
+                checked.headers.push((name.to_ascii_lowercase(), value));
+            }
+            _ if number == body => checked.body = bytes.to_vec(),
+            _ => {}
+        }
+    }
+    Ok(checked)
+}
+
+/// Reads the one text of the metadata that counts.
+fn read_metadata(metadata: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
+    for (number, field) in bytes_fields(metadata)? {
+        if number != field::STRUCT_FIELDS {
+            continue;
+        }
+        let (key, value) = entry(field)?;
+        if key != METADATA_KEY {
+            continue;
+        }
+        for (number, value) in bytes_fields(&value)? {
+            if number == field::STRING_VALUE {
+                checked.call = Some(text(value)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pass() -> Vec<u8> {
+    let mut result = Vec::new();
+    put_bytes(&mut result, field::PASS, &[]);
+    result
+}
+
+/// Passes with these headers, and without what the client says in their place.
+fn passed(set: &[(&str, &str)]) -> Vec<u8> {
+    let mut result = pass();
+    put_mutation(&mut result, set);
+    result
+}
+
+fn put_mutation(result: &mut Vec<u8>, set: &[(&str, &str)]) {
+    let mut mutation = Vec::new();
+    for (name, value) in set {
+        put_bytes(&mut mutation, field::SET, &pair(name, value.as_bytes()));
+    }
+    if set.is_empty() {
+        put_bytes(&mut mutation, field::REMOVE, CALL.as_bytes());
+        put_bytes(&mut mutation, field::REMOVE, TASK.as_bytes());
+    }
+    put_bytes(result, field::HEADER_MUTATION, &mutation);
+}
+
+fn error(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
+    let mut error = Vec::new();
+    put_number(&mut error, field::CODE, code);
+    put_bytes(&mut error, field::REASON, reason.as_bytes());
+    if let Some(mcp_error) = mcp_error {
+        put_bytes(&mut error, field::MCP_ERROR, mcp_error.as_bytes());
+    }
+    let mut result = Vec::new();
+    put_bytes(&mut result, field::ERROR, &error);
+    result
+}

@@ -1,0 +1,259 @@
+//! gRPC's framing of unary calls: one message in, one message and trailers out.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderMap, HeaderValue};
+use hyper::body::Frame;
+
+use crate::engine::gate::Delivery;
+use crate::http::server::problem::Problem;
+
+/// The largest message, in bytes: a body of 1 MiB, and what a gateway says about it.
+pub(super) const MAX_MESSAGE: usize = 1024 * 1024 + 64 * 1024;
+/// The bytes before a message: a flag, and the length.
+pub(super) const PREFIX: usize = 5;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// The status codes of gRPC that are used. At a gateway all of them deny.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    Unauthenticated = 16,
+}
+
+/// A refusal: its status code, and a sentence for the operator of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub Code, pub String);
+
+impl Status {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self(code, message.into())
+    }
+
+    pub(super) fn malformed() -> Self {
+        Self::new(Code::Internal, "The message is malformed.")
+    }
+}
+
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        let code = match problem.code.status().as_u16() {
+            413 | 429 => Code::ResourceExhausted,
+            401 => Code::Unauthenticated,
+            403 => Code::PermissionDenied,
+            408 | 503 => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        Self::new(code, problem.detail)
+    }
+}
+
+/// A message for the client, and the delivery to note once the connection has taken it.
+pub(super) struct Answer {
+    pub message: Vec<u8>,
+    pub delivery: Option<Delivery>,
+}
+
+impl From<Vec<u8>> for Answer {
+    fn from(message: Vec<u8>) -> Self {
+        Self {
+            message,
+            delivery: None,
+        }
+    }
+}
+
+/// The time that the client gives the call; `None` without a deadline.
+///
+/// # Errors
+/// `Internal` for a malformed `grpc-timeout`.
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let malformed = || Status::new(Code::Internal, "The grpc-timeout is malformed.");
+    let text = value.to_str().map_err(|_| malformed())?;
+    let (digits, unit) = text
+        .split_at_checked(text.len().saturating_sub(1))
+        .ok_or_else(malformed)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(malformed());
+    }
+    let number: u64 = digits.parse().map_err(|_| malformed())?;
+    Ok(Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return Err(malformed()),
+    }))
+}
+
+/// Checks that messages come as they are.
+///
+/// # Errors
+/// `Unimplemented` for a compression.
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
+    let mut encodings = headers.get_all("grpc-encoding").iter();
+    if encodings.all(|encoding| encoding == "identity") {
+        Ok(())
+    } else {
+        Err(Status::new(
+            Code::Unimplemented,
+            "Messages may not be compressed.",
+        ))
+    }
+}
+
+/// The one message of a body.
+///
+/// # Errors
+/// `ResourceExhausted` if it announces more than [`MAX_MESSAGE`], `Unimplemented` if it is compressed,
+/// `Internal` unless the body is exactly one message.
+pub(super) fn message(body: &[u8]) -> Result<&[u8], Status> {
+    let malformed = || Status::new(Code::Internal, "The body must be exactly one message.");
+    let (prefix, message) = body.split_first_chunk::<PREFIX>().ok_or_else(malformed)?;
+    let [compressed, length @ ..] = *prefix;
+    let length = u32::from_be_bytes(length) as usize;
+    match compressed {
+        0 if length > MAX_MESSAGE => Err(too_large()),
+        0 if length == message.len() => Ok(message),
+        1 => Err(Status::new(
+            Code::Unimplemented,
+            "Messages may not be compressed.",
+        )),
+        _ => Err(malformed()),
+    }
+}
+
+fn too_large() -> Status {
+    let detail = format!("A message has at most {MAX_MESSAGE} bytes.");
+    Status::new(Code::ResourceExhausted, detail)
+}
+
+/// The response to a call.
+pub(super) fn respond(answer: Result<Answer, Status>) -> Response {
+    let mut headers = HeaderMap::new();
+    let body = match answer {
+        Ok(Answer { message, delivery }) => {
+            let mut data = BytesMut::with_capacity(PREFIX + message.len());
+            data.put_u8(0);
+            data.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+            data.extend_from_slice(&message);
+            let mut trailers = HeaderMap::new();
+            trailers.insert(STATUS, HeaderValue::from_static("0"));
+            Body::new(UnaryBody {
+                data: Some(data.freeze()),
+                delivery,
+                trailers: Some(trailers),
+            })
+        }
+        Err(Status(code, message)) => {
+            headers.insert(STATUS, HeaderValue::from(code as u16));
+            let message = percent_encoding::utf8_percent_encode(&message, PLAIN).to_string();
+            headers.extend(
+                HeaderValue::try_from(message)
+                    .ok()
+                    .map(|text| (MESSAGE, text)),
+            );
+            Body::empty()
+        }
+    };
+    let mut response = Response::new(body);
+    headers.insert(CONTENT_TYPE, GRPC);
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The bytes that a `grpc-message` escapes.
+const PLAIN: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
+
+/// One piece of data, and the trailers.
+struct UnaryBody {
+    data: Option<Bytes>,
+    delivery: Option<Delivery>,
+    trailers: Option<HeaderMap>,
+}
+
+impl hyper::body::Body for UnaryBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(data) = self.data.take() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        if let Some(delivery) = self.delivery.take() {
+            delivery.delivered();
+        }
+        let trailers = self.trailers.take();
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.trailers.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(body: &[u8]) -> Option<Code> {
+        message(body).err().map(|status| status.0)
+    }
+
+    #[test]
+    fn body_must_be_exactly_one_plain_message() {
+        assert_eq!(message(&[0, 0, 0, 0, 2, b'h', b'i']), Ok(&b"hi"[..]));
+        assert_eq!(message(&[0, 0, 0, 0, 0]), Ok(&b""[..]));
+        let internal = Some(Code::Internal);
+        assert_eq!(code(&[]), internal, "no message");
+        assert_eq!(code(&[0, 0, 0]), internal, "cut prefix");
+        assert_eq!(code(&[0, 0, 0, 0, 2, b'h']), internal, "cut message");
+        assert_eq!(
+            code(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            internal,
+            "two messages"
+        );
+        assert_eq!(code(&[2, 0, 0, 0, 0]), internal, "unknown flag");
+        assert_eq!(code(&[1, 0, 0, 0, 0]), Some(Code::Unimplemented));
+        let exhausted = Some(Code::ResourceExhausted);
+        assert_eq!(code(&[0, 0xff, 0xff, 0xff, 0xff]), exhausted);
+    }
+
+    #[test]
+    fn timeout_is_read_in_every_unit() {
+        let of = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", HeaderValue::from_static(text));
+            timeout(&headers)
+        };
+        assert_eq!(timeout(&HeaderMap::new()), Ok(None));
+        assert_eq!(of("2H"), Ok(Some(Duration::from_hours(2))));
+        assert_eq!(of("99999999m"), Ok(Some(Duration::from_millis(99_999_999))));
+        assert_eq!(of("7n"), Ok(Some(Duration::from_nanos(7))));
+        for wrong in ["", "S", "1", "-1S", "1s", "123456789m", "1.5S"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

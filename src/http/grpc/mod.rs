@@ -1,0 +1,386 @@
+//! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
+//! gateway asks whether a call may pass, and runs it elsewhere. Invariant: every answer but an explicit
+//! pass denies, so whatever fails here lets nothing through.
+
+mod checked;
+mod envoy;
+mod ext_mcp;
+mod frames;
+mod results;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use tokio::time::Instant;
+
+use self::frames::{Answer, Code, MAX_MESSAGE, PREFIX, Status};
+use super::Http;
+use super::server::body::read_body;
+use super::server::guard::protect_connection_of;
+use super::server::operation::{AuthClass, Op};
+use super::server::problem::{Code as ProblemCode, Problem};
+use super::server::wrong_keys::ClientNetwork;
+use crate::agent::gate::ExtAuthz;
+use crate::agent::{Agents, Gate};
+use crate::engine::Refusal;
+use crate::engine::gate::{GateAnswer, GateRefusal, Identity, Progress, Proposal};
+use crate::people::Caller;
+use crate::people::authenticator::AuthError;
+use crate::people::may::may_ask_at_gate;
+
+/// The wait for a client without a deadline. agentgateway gives up after 10 s.
+const WAIT: Duration = Duration::from_secs(8);
+/// The time before the deadline that is kept for the answer.
+const MARGIN: Duration = Duration::from_millis(500);
+/// The name of the gate, in the metadata and in the extensions of the context.
+const GATE: &str = "holdpoint-gate";
+/// The header with the id of a call, for the tool to use as its idempotency key.
+const CALL: &str = "holdpoint-call";
+
+pub(crate) const OP: Op = Op {
+    id: "grpc",
+    auth: AuthClass::Gateway,
+    body: MAX_MESSAGE + PREFIX,
+    problems: &[],
+};
+
+/// Whether some gate has operations for gateways.
+#[must_use]
+pub(crate) fn is_open(agents: &Agents) -> bool {
+    agents.gates().any(|(_, gate)| gate.ext_authz.is_some())
+}
+
+/// Adds the routes of both services, if some gate is open to gateways.
+pub(super) fn add_routes(
+    router: Router<Arc<Http>>,
+    guarded: impl Fn(&'static Op, MethodRouter<Arc<Http>>) -> MethodRouter<Arc<Http>>,
+    http: &Http,
+) -> Router<Arc<Http>> {
+    if !is_open(http.engine.agents()) {
+        return router;
+    }
+    let envoy = async |http, Path(method): Path<String>, request| {
+        serve(http, Service::Envoy, method, request).await
+    };
+    let ext_mcp = async |http, Path(method): Path<String>, request| {
+        serve(http, Service::ExtMcp, method, request).await
+    };
+    router
+        .route(
+            "/envoy.service.auth.v3.Authorization/{method}",
+            guarded(&OP, post(envoy)),
+        )
+        .route(
+            "/agentgateway.dev.ext_mcp.ExtMcp/{method}",
+            guarded(&OP, post(ext_mcp)),
+        )
+}
+
+#[derive(Clone, Copy)]
+enum Service {
+    Envoy,
+    ExtMcp,
+}
+
+/// Answers a call of a service. HTTP/1.1 has no trailers that clients read, so it is no gRPC.
+async fn serve(
+    State(http): State<Arc<Http>>,
+    service: Service,
+    method: String,
+    request: Request,
+) -> Response {
+    if request.version() != Version::HTTP_2 {
+        return Problem::not_found().into_response();
+    }
+    let kind = request.headers().get(CONTENT_TYPE);
+    let is_grpc = kind
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| matches!(kind, "application/grpc" | "application/grpc+proto"));
+    if !is_grpc {
+        let detail = "The content type must be application/grpc.";
+        return Problem::new(ProblemCode::UnsupportedMediaType, detail).into_response();
+    }
+    frames::respond(call(&http, service, &method, request).await)
+}
+
+async fn call(
+    http: &Arc<Http>,
+    service: Service,
+    method: &str,
+    request: Request,
+) -> Result<Answer, Status> {
+    let started = Instant::now();
+    let (parts, body) = request.into_parts();
+    let key = gateway_key(http, &parts)?;
+    frames::check_encoding(&parts.headers)?;
+    let timeout = frames::timeout(&parts.headers)?;
+    protect_connection_of(&parts.extensions);
+    let own = http.authenticator.authenticate(&key).map_err(of_auth)?;
+    let body = read_body(http, &parts, body, Some(&own)).await?;
+    let message = frames::message(&body)?;
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable().into());
+    }
+    let gateway = Gateway {
+        http: Arc::clone(http),
+        key,
+        own,
+        gate: parts.headers.get(GATE).cloned(),
+        started,
+        timeout,
+    };
+    match (service, method) {
+        (Service::Envoy, "Check") => envoy::check(&gateway, message).await,
+        (Service::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
+        (Service::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, message).await,
+        (Service::Envoy | Service::ExtMcp, _) => {
+            Err(Status::new(Code::Unimplemented, "The method is unknown."))
+        }
+    }
+}
+
+/// The key of the gateway, as the headers that an authenticator reads. Only the key counts: the user is
+/// named by the checked request.
+///
+/// # Errors
+/// `Unauthenticated` for a key that is missing or wrong, `PermissionDenied` for one that may not
+/// propose calls.
+fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, Status> {
+    let mut key = HeaderMap::new();
+    for value in parts.headers.get_all(AUTHORIZATION) {
+        key.append(AUTHORIZATION, value.clone());
+    }
+    let found = http.authenticator.authenticate(&key);
+    if found == Err(AuthError::Wrong) {
+        http.wrong_keys
+            .note(ClientNetwork::of(&parts.extensions), http.clock.uptime())?;
+    }
+    let own = found.map_err(of_auth)?;
+    may_ask_at_gate(&own).map_err(|why| Status::new(Code::PermissionDenied, why))?;
+    Ok(key)
+}
+
+fn of_auth(error: AuthError) -> Status {
+    match error {
+        AuthError::Missing => Status::new(Code::Unauthenticated, "Send a key in the metadata."),
+        AuthError::Wrong => Status::new(Code::Unauthenticated, "The key is unknown."),
+        AuthError::Forbidden(why) | AuthError::BadHeader(why) => {
+            Status::new(Code::PermissionDenied, why)
+        }
+    }
+}
+
+/// A gateway that asks.
+struct Gateway {
+    http: Arc<Http>,
+    /// Its key, as a header.
+    key: HeaderMap,
+    /// The key's own user.
+    own: Caller,
+    /// The gate that the metadata name.
+    gate: Option<HeaderValue>,
+    started: Instant,
+    timeout: Option<Duration>,
+}
+
+/// A gate that is open to gateways.
+struct OpenGate {
+    name: String,
+    gate: Gate,
+    ext_authz: ExtAuthz,
+}
+
+/// The headers of the checked request: lower-case names, and each value.
+type CheckedHeaders = [(String, Vec<u8>)];
+
+impl Gateway {
+    /// The gate that the metadata or `named` name, or else the only one: of those that are open to
+    /// gateways, or of those that are open to the key's own user, too.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if there is no such gate.
+    fn gate(&self, named: Option<&str>) -> Result<OpenGate, Status> {
+        let refusal = || Status::new(Code::PermissionDenied, "Name a gate that has `ext_authz`.");
+        let header = self
+            .gate
+            .as_ref()
+            .map(|name| name.to_str().map_err(|_| refusal()));
+        let name = header.transpose()?.or(named);
+        let agents = self.http.engine.agents();
+        let all: Vec<_> = agents
+            .gates()
+            .filter(|(agent, gate)| {
+                gate.ext_authz.is_some() && name.is_none_or(|name| name == agent.name)
+            })
+            .collect();
+        let own = &self.own;
+        let to_key = all.iter().filter(|(agent, _)| {
+            all.len() == 1 || agent.is_open_to(&own.tenant, &own.user_id, &own.groups)
+        });
+        let mut to_key = to_key.copied();
+        match (to_key.next(), to_key.next()) {
+            (Some((agent, gate)), None) => Ok(OpenGate {
+                name: agent.name.clone(),
+                gate: gate.clone(),
+                ext_authz: gate.ext_authz.clone().ok_or_else(refusal)?,
+            }),
+            _ => Err(refusal()),
+        }
+    }
+
+    /// The caller on whose behalf a request was checked: the user of its headers, or the key's own
+    /// user where the gate names no header.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if the gate names a header that the request does not have exactly once, or
+    /// that this key may not speak for.
+    fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, Status> {
+        let Some(user_header) = &gate.ext_authz.user_header else {
+            return Ok(self.own.clone());
+        };
+        let user = one(headers, user_header)?.ok_or_else(|| {
+            let detail = format!("The gateway sets no {user_header}, which names the user.");
+            Status::new(Code::PermissionDenied, detail)
+        })?;
+        let groups = match &gate.ext_authz.groups_header {
+            Some(name) => one(headers, name)?,
+            None => None,
+        };
+        self.speaking_for(user, groups)
+    }
+
+    /// The caller when the key speaks for a user.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if it may not.
+    fn speaking_for(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, Status> {
+        let bad = || {
+            Status::new(
+                Code::PermissionDenied,
+                "The header of the user is malformed.",
+            )
+        };
+        let mut headers = self.key.clone();
+        let named = [("holdpoint-user", Some(user)), ("holdpoint-groups", groups)];
+        for (name, value) in named {
+            if let Some(value) = value {
+                let value = HeaderValue::from_bytes(value).map_err(|_| bad())?;
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        let caller = self.http.authenticator.authenticate(&headers);
+        let caller = caller.map_err(of_auth)?;
+        may_ask_at_gate(&caller).map_err(|why| Status::new(Code::PermissionDenied, why))?;
+        Ok(caller)
+    }
+
+    /// The session that the gate's header names.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a repeated or malformed header.
+    fn session(gate: &OpenGate, headers: &CheckedHeaders) -> Result<Option<String>, Status> {
+        let Some(name) = &gate.ext_authz.session_header else {
+            return Ok(None);
+        };
+        let Some(value) = one(headers, name)? else {
+            return Ok(None);
+        };
+        let fits = (1..=128).contains(&value.len())
+            && value
+                .iter()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
+        let session = String::from_utf8(value.to_vec()).ok().filter(|_| fits);
+        session.map(Some).ok_or_else(|| {
+            let detail = format!("{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -");
+            Status::new(Code::PermissionDenied, detail)
+        })
+    }
+
+    /// Proposes a call, and waits as long as the gate and the deadline permit.
+    ///
+    /// # Errors
+    /// The status of a refusal.
+    async fn ask(
+        &self,
+        gate: &OpenGate,
+        headers: &CheckedHeaders,
+        (tool, arguments): (String, String),
+    ) -> Result<(GateAnswer, Caller), Status> {
+        let caller = self.caller(gate, headers)?;
+        let proposal = Proposal {
+            gate: Some(gate.name.clone()),
+            tool,
+            arguments_text: arguments,
+            session_id: Self::session(gate, headers)?,
+            context: String::new(),
+            metadata: "{}".to_owned(),
+            identity: Identity::Bytes,
+            runner: None,
+            wait: Duration::ZERO,
+            returns_within: Duration::ZERO,
+            progress: Progress::default(),
+        };
+        let most = self
+            .timeout
+            .map_or(WAIT, |time| time.saturating_sub(MARGIN));
+        let claim_until = self.started + most;
+        let proposal = Proposal {
+            wait: claim_until
+                .saturating_duration_since(Instant::now())
+                .min(gate.gate.hold),
+            ..proposal
+        };
+        let asked = self
+            .http
+            .engine
+            .ask_until(&caller, &proposal, Some(claim_until));
+        match asked.await {
+            Ok(answer) => Ok((answer, caller)),
+            Err(GateRefusal::InHand(call)) => {
+                let answer = GateAnswer {
+                    call: *call,
+                    replayed: false,
+                    delivery: None,
+                    raw: None,
+                };
+                Ok((answer, caller))
+            }
+            Err(refusal) => Err(of_refusal(&refusal)),
+        }
+    }
+}
+
+fn of_refusal(refusal: &GateRefusal) -> Status {
+    let code = match refusal {
+        GateRefusal::TooManyOpen => Code::ResourceExhausted,
+        GateRefusal::Command(Refusal::Unavailable) => Code::Unavailable,
+        GateRefusal::Command(Refusal::Internal)
+        | GateRefusal::InHand(_)
+        | GateRefusal::Settled(_) => Code::Internal,
+        GateRefusal::Command(_) => Code::PermissionDenied,
+    };
+    Status::new(code, refusal.to_string())
+}
+
+/// The value of a header that may come only once: a second one could be the client's.
+///
+/// # Errors
+/// `PermissionDenied` for a repeated header.
+fn one<'h>(headers: &'h CheckedHeaders, name: &str) -> Result<Option<&'h [u8]>, Status> {
+    let mut values = headers
+        .iter()
+        .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    let found = values.next();
+    if values.next().is_some() {
+        let detail = format!("The checked request has more than one {name}.");
+        return Err(Status::new(Code::PermissionDenied, detail));
+    }
+    Ok(found.map(|(_, value)| value.as_slice()))
+}

@@ -1,0 +1,183 @@
+//! Protocol Buffers by hand, for the few messages of the gateways: fields in, fields out. Unknown
+//! fields are skipped; nothing nests deeper than the messages that are read.
+
+/// The message is not well-formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// The value of a field; numbers of fixed width are skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FieldValue<'m> {
+    Varint(u64),
+    Bytes(&'m [u8]),
+    Skipped,
+}
+
+/// The fields of a message, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct WireFields<'m>(&'m [u8]);
+
+impl<'m> WireFields<'m> {
+    pub(super) fn of(message: &'m [u8]) -> Self {
+        Self(message)
+    }
+
+    fn take(&mut self, length: u64) -> Result<&'m [u8], Malformed> {
+        let length = usize::try_from(length).map_err(|_| Malformed)?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(Malformed)?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Malformed);
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Malformed)
+    }
+
+    fn field(&mut self) -> Result<(u64, FieldValue<'m>), Malformed> {
+        let tag = self.varint()?;
+        let number = tag >> 3;
+        if number == 0 || number > 0x1fff_ffff {
+            return Err(Malformed);
+        }
+        let value = match tag & 7 {
+            0 => FieldValue::Varint(self.varint()?),
+            1 => self.take(8).map(|_| FieldValue::Skipped)?,
+            2 => {
+                let length = self.varint()?;
+                FieldValue::Bytes(self.take(length)?)
+            }
+            5 => self.take(4).map(|_| FieldValue::Skipped)?,
+            // Groups are of no message here.
+            _ => return Err(Malformed),
+        };
+        Ok((number, value))
+    }
+}
+
+impl<'m> Iterator for WireFields<'m> {
+    type Item = Result<(u64, FieldValue<'m>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+/// The fields of `message` with bytes as their values.
+pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
+    let mut found = Vec::new();
+    for field in WireFields::of(message) {
+        if let (number, FieldValue::Bytes(bytes)) = field? {
+            found.push((number, bytes));
+        }
+    }
+    Ok(found)
+}
+
+/// The text of a field of type `string`.
+pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed)
+}
+
+/// The key and the value of an entry of a map, or of a message with the same two fields.
+pub(super) fn entry(message: &[u8]) -> Result<(String, Vec<u8>), Malformed> {
+    let (mut key, mut value) = (String::new(), Vec::new());
+    for (number, bytes) in bytes_fields(message)? {
+        match number {
+            1 => key = text(bytes)?,
+            2 => value = bytes.to_vec(),
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+fn put_varint(into: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        into.push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
+        number >>= 7;
+    }
+    into.push(u8::try_from(number).unwrap_or_default());
+}
+
+/// Appends a field with a number as its value.
+pub(super) fn put_number(into: &mut Vec<u8>, field: u64, number: u64) {
+    put_varint(into, field << 3);
+    put_varint(into, number);
+}
+
+/// Appends a field with bytes, a text or a message as its value.
+pub(super) fn put_bytes(into: &mut Vec<u8>, field: u64, bytes: &[u8]) {
+    put_varint(into, (field << 3) | 2);
+    put_varint(into, bytes.len() as u64);
+    into.extend_from_slice(bytes);
+}
+
+/// A message of two fields of bytes: an entry of a map, or a header.
+pub(super) fn pair(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut message = Vec::new();
+    put_bytes(&mut message, 1, key.as_bytes());
+    put_bytes(&mut message, 2, value);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_fields_are_read_again() {
+        let mut message = Vec::new();
+        put_number(&mut message, 1, u64::MAX);
+        put_bytes(&mut message, 300, b"text");
+        let read: Vec<_> = WireFields::of(&message).collect();
+        assert_eq!(
+            read,
+            [
+                Ok((1, FieldValue::Varint(u64::MAX))),
+                Ok((300, FieldValue::Bytes(b"text"))),
+            ]
+        );
+    }
+
+    #[test]
+    fn malformed_messages_are_refused() {
+        let wrong: [&[u8]; 9] = [
+            &[0x80],
+            &[0x08],
+            &[0x08, 0x80],
+            &[0x0a, 5, b'a'],
+            &[
+                0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1,
+            ],
+            &[
+                0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2,
+            ],
+            &[0x00, 0x00],
+            &[0x0b, 0x0c],
+            &[0x09, 1, 2, 3],
+        ];
+        for message in wrong {
+            assert_eq!(bytes_fields(message), Err(Malformed), "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! HTTP/2 with prior knowledge, which gRPC needs: the connection's preface decides. Its limits are
+//! set here, so that no default of a library is relied on.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Buf as _, BytesMut};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
+use super::serve::{Graceful, PhaseTimer, Timeout, drive, longest};
+use crate::world::Clock;
+
+/// The first bytes of every HTTP/2 connection.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The most requests at once on one connection.
+const MAX_STREAMS: u32 = 256;
+/// The largest list of header fields, in bytes.
+const MAX_HEADER_LIST: u32 = 16 * 1024;
+/// The most streams that the client has reset and that are not accepted yet. More of them end the
+/// connection ("rapid reset").
+const MAX_PENDING_RESETS: usize = 20;
+/// The most streams that are reset for errors of the client. More of them end the connection.
+const MAX_ERROR_RESETS: usize = 1024;
+/// The bytes of one stream, and of one connection, that may arrive unread.
+const WINDOW: u32 = 1024 * 1024;
+/// How often a connection with requests is pinged, and how long the answer may take.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the watchdog looks at a connection that serves.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// A stream whose first bytes were read already and are read again.
+#[derive(Debug)]
+pub(super) struct Rewound<I> {
+    first: BytesMut,
+    io: I,
+}
+
+impl<I> Rewound<I> {
+    pub(super) fn new(io: I) -> Self {
+        Self {
+            first: BytesMut::new(),
+            io,
+        }
+    }
+}
+
+/// Reads until the stream differs from the preface of HTTP/2 or equals it. `None` when the stream
+/// ends or `end` comes first.
+pub(super) async fn read_preface<I: AsyncRead + Unpin>(
+    io: I,
+    end: &mut Timeout,
+) -> Option<(bool, Rewound<I>)> {
+    let mut stream = Rewound::new(io);
+    let read = async {
+        while stream.first.len() < PREFACE.len() && PREFACE.starts_with(&stream.first) {
+            let left = PREFACE.len() - stream.first.len();
+            let mut piece = (&mut stream.io).take(left as u64);
+            if piece.read_buf(&mut stream.first).await.ok()? == 0 {
+                break;
+            }
+        }
+        Some(stream.first == PREFACE)
+    };
+    let is_http2 = match end {
+        Some(end) => tokio::select! {
+            biased;
+            is_http2 = read => is_http2,
+            () = end => None,
+        },
+        None => read.await,
+    };
+    Some((is_http2?, stream))
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.io).poll_read(context, into);
+        }
+        let piece = self.first.len().min(into.remaining());
+        into.put_slice(&self.first.split_to(piece));
+        if !self.first.has_remaining() {
+            self.first = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, bytes)
+    }
+}
+
+/// Runs the requests of one connection; they end with it.
+#[derive(Clone, Debug)]
+struct Streams {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            stop.run_until_cancelled(stream).await;
+        });
+    }
+}
+
+impl<I, S> Graceful for http2::Connection<I, S, Streams>
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: hyper::service::HttpService<Incoming>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    Self: Future,
+    S::ResBody: hyper::body::Body + 'static,
+    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    Streams: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
+{
+    fn shut_down(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Serves a connection whose preface has been read, from its first frame to its end.
+pub(super) async fn serve<I, S, F>(
+    stream: Rewound<I>,
+    service: S,
+    slot: Arc<ConnectionSlot>,
+    timer: PhaseTimer,
+    closed: CancellationToken,
+) where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<
+            Request<Incoming>,
+            Response = Response<CountedBody<Body>>,
+            Error = io::Error,
+            Future = F,
+        >,
+    F: Future<Output = io::Result<Response<CountedBody<Body>>>> + Send + 'static,
+{
+    slot.multiplex();
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let _guard = stop.clone().drop_guard();
+    let watchdog = watch(
+        Arc::downgrade(&slot),
+        Arc::clone(&timer.clock),
+        stop.clone(),
+    );
+    tasks.spawn(watchdog);
+    let streams = Streams {
+        tasks: tasks.clone(),
+        stop: stop.clone(),
+    };
+    let mut builder = http2::Builder::new(streams);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let driven = drive(connection, &slot, timer, &closed);
+    stop.run_until_cancelled(driven).await;
+}
+
+/// Ends a connection that serves nothing for the time of its phase. The watchdog is a task of its
+/// own: frames that keep the connection's task busy do not delay it.
+async fn watch(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    let phase = || slot.upgrade().map(|slot| slot.phase());
+    let watched = async {
+        while let Some(now) = phase() {
+            let Some(time) = longest(now.0) else {
+                clock.sleep(WATCH_PAUSE).await;
+                continue;
+            };
+            clock.sleep(time).await;
+            if now.0 != ConnectionPhase::Serving && phase() == Some(now) {
+                stop.cancel();
+            }
+        }
+    };
+    stop.run_until_cancelled(watched).await;
+}

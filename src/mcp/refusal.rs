@@ -1,0 +1,47 @@
+//! Answers over HTTP that are not answers of the protocol. Invariant: no text holds a header's value.
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+
+use super::client::Outcome;
+use super::content::NO_RESULT;
+
+/// Whether a status may be a gateway's, which does not know what became of the request.
+pub(super) fn is_gateway(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// The outcome of a call whose answer is not one of the protocol.
+pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
+    let text = || format!("The call failed: {}.", refusal(status, headers));
+    if is_gateway(status) {
+        Outcome::Unknown(format!("a gateway answered {}", status.as_u16()))
+    } else if status.is_success() {
+        Outcome::Unknown(NO_RESULT.to_owned())
+    } else if status.is_server_error() {
+        Outcome::Suspect(text())
+    } else {
+        Outcome::Failed(text())
+    }
+}
+
+/// The reason why a request failed that was answered with this status.
+pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
+    let code = status.as_u16();
+    let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();
+    match (code, names.as_slice()) {
+        (401 | 403, []) => {
+            format!("the server answered {code}, and no header for it is configured")
+        }
+        (401 | 403, _) => format!(
+            "the server answered {code} to the headers {}",
+            names.join(", ")
+        ),
+        (300..=399, _) => format!("the server answered {code}, which is not followed"),
+        (200..=299, _) => NO_RESULT.to_owned(),
+        _ => format!("the server answered {code}"),
+    }
+}

@@ -1,0 +1,135 @@
+//! Tools of a server that shows users different tools.
+
+use std::time::Duration;
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::super::fake::{Fake, NET, Quick, modern};
+use super::super::lock::LockedTool;
+use super::*;
+use crate::secret::Secret;
+use crate::task::tool_spec::{Effect, ToolKind};
+
+const REVIEWED: &str = "x";
+
+/// A server that lists its tool with another description to the user with the token `t-bob`, and
+/// fails for the one with `t-mallory`.
+async fn server() -> Fake {
+    Fake::new(|seen| {
+        let text = match seen.header("authorization") {
+            Some("Bearer t-bob") => "y",
+            Some("Bearer t-mallory") => return Some(seen.error(401, -32000)),
+            _ => REVIEWED,
+        };
+        let list = json!({"tools": [definition(text)], "resultType": "complete"});
+        modern(seen).or_else(|| Some(seen.result(&list)))
+    })
+    .await
+}
+
+fn definition(text: &str) -> Value {
+    json!({"name": "a", "description": text, "inputSchema": {"type": "object"}})
+}
+
+/// The tool of a server to which each user's calls carry the user's token.
+fn tool(server: &Fake) -> Arc<dyn Tool> {
+    let token = Secret::new("Bearer {{credential:tickets.token}}".to_owned());
+    let settings = Settings {
+        url: Some(server.url.to_string()),
+        headers: BTreeMap::from([("Authorization".to_owned(), token)]),
+        ..Settings::default()
+    };
+    let locked = LockedServer {
+        server: Value::Null,
+        protocol: "2026-07-28".to_owned(),
+        locked_at: String::new(),
+        tools: BTreeMap::from([("a".to_owned(), LockedTool::new(definition(REVIEWED)))]),
+    };
+    let mut lock = Lock::default();
+    lock.servers.insert("s".to_owned(), locked);
+    let settings = BTreeMap::from([("s".to_owned(), settings)]);
+    let redactor = Arc::new(Redactor::default());
+    let clock: Arc<dyn Clock> = Arc::new(Quick::default());
+    let servers = Servers::new(&settings, &lock, &NET, &redactor, &clock, false);
+    let spec = ToolSpec {
+        name: "s_a".to_owned(),
+        effect: Effect::ReadOnly,
+        kind: ToolKind::Mcp,
+        definition: "sha256:reviewed".to_owned(),
+        description: String::new(),
+        parameters: json!({"type": "object"}),
+        target: server.url.to_string(),
+        summary: None,
+        timeout: Duration::from_secs(20),
+        needs: vec!["tickets".to_owned()],
+    };
+    servers.tool(&spec, "s", "a", &redactor).unwrap()
+}
+
+fn of(user: &str) -> Credentials {
+    let mut credentials = Credentials::default();
+    let token = Secret::new(format!("t-{user}"));
+    credentials.insert("tickets", [("token".to_owned(), token)].into());
+    credentials
+}
+
+fn task(number: u128) -> TaskId {
+    TaskId(Uuid::from_u128(number))
+}
+
+#[tokio::test]
+async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
+    let server = server().await;
+    let tool = tool(&server);
+    let (alice, bob) = (task(1), task(2));
+    let start = Some(Start::Allowed);
+    tool.prepare(start, bob, &of("bob")).await.unwrap();
+    assert!(tool.change(bob).is_some());
+    assert_eq!(tool.change(alice), None);
+    tool.prepare(start, alice, &of("alice")).await.unwrap();
+    assert!(tool.change(bob).is_some());
+    assert_eq!(tool.change(alice), None);
+    assert_eq!(lists(&server), 2);
+    // Tasks of one user share a comparison; a task with another credential has another.
+    let other = task(3);
+    tool.prepare(start, other, &of("bob")).await.unwrap();
+    assert!(tool.change(other).is_some() && lists(&server) == 2);
+    tool.prepare(start, other, &of("alice")).await.unwrap();
+    assert_eq!((tool.change(other), lists(&server)), (None, 2));
+}
+
+#[tokio::test]
+async fn failed_comparison_of_one_user_fails_no_call_of_another() {
+    let server = server().await;
+    let tool = tool(&server);
+    let start = Some(Start::Approved);
+    let (mallory, alice) = (of("mallory"), of("alice"));
+    let (refused, compared) = tokio::join!(
+        tool.prepare(start, task(1), &mallory),
+        tool.prepare(start, task(2), &alice)
+    );
+    assert!(refused.unwrap_err().contains("401"));
+    assert_eq!(compared, Ok(()));
+}
+
+#[tokio::test]
+async fn comparisons_of_a_server_are_bounded_in_number() {
+    let comparisons = Comparisons::default();
+    let headers = |user: u128| {
+        let value = user.to_string().parse().unwrap();
+        HeaderMap::from_iter([(reqwest::header::AUTHORIZATION, value)])
+    };
+    for user in 0..1200 {
+        comparisons.with(Some(task(user)), &headers(user));
+    }
+    assert!(comparisons.of(Some(task(1199))).is_some());
+    assert!(comparisons.of(Some(task(0))).is_none());
+    assert_eq!(comparisons.counts(), (1024, 1024));
+}
+
+fn lists(server: &Fake) -> usize {
+    let methods = server.methods();
+    let lists = methods.iter().filter(|method| *method == "tools/list");
+    lists.count()
+}

@@ -1,0 +1,229 @@
+//! Reads the calls of one user at a gate: those to which an equal call may attach, and the number of
+//! the pending ones.
+//!
+//! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
+//! pending requests, through the index `intervention_request_gate`: an index of `agent_task` that
+//! knew which calls are pending would have the status, and then hardly any commit would update its
+//! task without touching an index. Both walks are bounded, so a look costs the same however many
+//! calls other people, or this user, have made.
+
+use std::slice;
+
+use uuid::Uuid;
+
+use super::db::{Sql, Value};
+use super::record::record;
+use super::tasks::corrupt;
+use super::{ReadError, Store};
+use crate::task::id::TaskId;
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+use crate::task::user::UserId;
+
+/// The number of the newest calls of each key, and of the newest pending calls of the user, that a
+/// look walks.
+const WALKED: i64 = 1000;
+
+/// The calls of the tool $5 with one of the keys $6 that are open or ended since $7: first those that
+/// run or may start, then results that wait for their askers, then open questions; and the other pending
+/// calls of the tool, the doubtful ones first. At most 20 of each.
+///
+/// Differs because `SQLite` has no lateral join. There a list that depends on the outer row takes
+/// its place. On Postgres each limit, also that of a single row, makes the planner search by the
+/// outer row instead of walking an index.
+const EQUAL: Sql = Sql {
+    postgres: "
+select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+       exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
+            and coalesce(r.status, '') = 'pending') as doubtful,
+       (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
+  from (
+    (select x.* from unnest($3::text[]) as p (user_id)
+      cross join unnest($6::text[]) as k (call_key)
+      cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+           from agent_task t
+          where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
+            and t.call_key = k.call_key
+          order by t.task_id desc limit $8) x
+      where x.status in ('Running', 'Paused') or x.updated_at >= $7
+      order by case when x.status = 'Running' then 0 when x.status = 'Paused' then 2
+                when x.asker_until = 0 then 1 else 3 end, x.task_id desc limit 20)
+     union all
+    (select x.* from unnest($3::text[]) as p (user_id)
+      cross join lateral (select r.root_task_id, r.kind from intervention_request r
+          where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
+          order by r.request_id desc limit $8) q
+      cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+           from agent_task t
+          where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
+            and t.call_key <> all($6::text[])
+          limit 1) x
+      order by q.kind = 'reconcile' desc, x.task_id desc limit 20)
+  ) c order by c.task_id desc",
+    sqlite: "
+select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+       exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
+            and coalesce(r.status, '') = 'pending') as doubtful, $9 as moment
+  from (
+    select * from (
+        select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+          from json_each($3) p cross join json_each($6) k cross join agent_task t
+         where t.task_id in (select i.task_id from agent_task i
+                where i.tenant = $1 and i.agent = $2 and i.user_id = p.value and i.session_id = $4
+                  and i.call_tool = $5 and i.call_key = k.value
+                order by i.task_id desc limit $8)
+           and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
+         order by case when t.status = 'Running' then 0 when t.status = 'Paused' then 2
+                when t.asker_until = 0 then 1 else 3 end, t.task_id desc limit 20)
+     union all
+    select * from (
+        select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+          from json_each($3) p cross join intervention_request r cross join agent_task t
+         where r.request_id in (select i.request_id from intervention_request i
+                where i.tenant = $1 and i.gate = $2 and i.gate_user = p.value and i.status = 'pending'
+                order by i.request_id desc limit $8)
+           and t.task_id = r.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
+           and t.call_key not in (select value from json_each($6))
+         order by r.kind = 'reconcile' desc, t.task_id desc limit 20)
+  ) c order by c.task_id desc",
+    by_key: true,
+};
+
+/// Counts up to $4 pending requests. A call has at most one, and is paused as long as it has it.
+///
+/// Differs because Postgres, planning once, would compare the user with each pending request of the
+/// gate, and `SQLite` has no lateral join.
+const OPEN: Sql = Sql {
+    postgres: "
+select count(*) as calls from (select 1
+  from unnest($3::text[]) as p (user_id)
+ cross join lateral (select 1 from intervention_request r
+      where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x
+ limit $4) y",
+    sqlite: "
+select count(*) as calls from (select 1 from json_each($3) p cross join intervention_request r
+  where r.tenant = $1 and r.gate = $2 and r.gate_user = p.value and r.status = 'pending' limit $4)",
+    by_key: true,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[EQUAL, OPEN];
+
+record! {
+    struct EqualRecord {
+        task_id: Uuid,
+        version: i64,
+        status: String,
+        call_key: String,
+        asker_until: Option<i64>,
+        created_at: i64,
+        updated_at: i64,
+        doubtful: bool,
+        moment: i64,
+    }
+}
+
+record! {
+    struct Open {
+        calls: i64,
+    }
+}
+
+/// A call at a gate that is equal to a proposed one, or a pending call of the same tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EqualCall {
+    /// The call's task.
+    pub task_id: TaskId,
+    /// The version of its row, for the commit that attaches to it.
+    pub version: i64,
+    /// The status of the task.
+    pub status: TaskStatus,
+    /// The identity of the call, see [`crate::task::change::KeyedCall`].
+    pub call_key: String,
+    /// The time until which its asker waits, see [`crate::task::change::TaskRow::asker_until`].
+    pub asker_until: Option<Time>,
+    /// Time of the commit that created the task.
+    pub created_at: Time,
+    /// Time of the commit of the task's last item: of an ended call, when it ended.
+    pub updated_at: Time,
+    /// Whether a reconcile request is pending: nobody knows what became of the call.
+    pub doubtful: bool,
+    /// Time of the read, by the database's clock.
+    pub now: Time,
+}
+
+impl Store {
+    /// The calls of a user in a session at a gate that decide about a new call of `tool`, newest
+    /// first: calls with one of the `keys` that are open or have ended since `since` (20 at most,
+    /// the open ones before all others), and other pending calls of the tool (20 at most, the
+    /// doubtful ones before all others).
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "together they are the identity of a call"
+    )]
+    pub async fn equal_calls(
+        &self,
+        tenant: &str,
+        gate: &str,
+        user: &UserId,
+        session_id: &str,
+        tool: &str,
+        keys: &[String],
+        since: Time,
+    ) -> Result<Vec<EqualCall>, ReadError> {
+        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values = vec![
+            text(tenant),
+            text(gate),
+            Value::Texts(spellings),
+            text(session_id),
+            text(tool),
+            Value::Texts(keys.to_vec()),
+            Value::Int(since.0),
+            Value::Int(WALKED),
+            Value::Now,
+        ];
+        let records: Vec<EqualRecord> = self.db().all(EQUAL, values).await?;
+        let call = |record: EqualRecord| {
+            let status = TaskStatus::parse(&record.status);
+            Ok(EqualCall {
+                task_id: TaskId(record.task_id),
+                version: record.version,
+                status: status.ok_or_else(|| corrupt("a task's status"))?,
+                call_key: record.call_key,
+                asker_until: record.asker_until.map(Time),
+                created_at: Time(record.created_at),
+                updated_at: Time(record.updated_at),
+                doubtful: record.doubtful,
+                now: Time(record.moment),
+            })
+        };
+        records.into_iter().map(call).collect()
+    }
+
+    /// The number of pending calls of a user at a gate, counted up to `most`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn open_calls(
+        &self,
+        tenant: &str,
+        gate: &str,
+        user: &UserId,
+        most: u32,
+    ) -> Result<u32, ReadError> {
+        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let values = vec![
+            Value::Text(tenant.to_owned()),
+            Value::Text(gate.to_owned()),
+            Value::Texts(spellings),
+            Value::Int(most.into()),
+        ];
+        let open: Option<Open> = self.db().one(OPEN, values).await?;
+        let calls = open.map_or(0, |open| open.calls);
+        u32::try_from(calls).map_err(|_| corrupt("a number of calls"))
+    }
+}

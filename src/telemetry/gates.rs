@@ -1,0 +1,52 @@
+//! The metrics of gates.
+
+use prometheus::{HistogramVec, IntCounterVec, IntGauge};
+
+use super::Builder;
+use super::observation::Observation;
+
+/// The instruments of gates.
+pub(super) struct Gates {
+    calls: IntCounterVec,
+    ask: HistogramVec,
+    pub(super) waiting: IntGauge,
+}
+
+/// Buckets up to the longest wait of a client.
+const SECONDS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 45.0, 120.0, 300.0,
+];
+
+impl Gates {
+    pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
+        let waiting = IntGauge::new("holdpoint_gate_waiting", "Asks at gates that wait.")?;
+        build.0.register(Box::new(waiting.clone()))?;
+        Ok(Self {
+            calls: build.counter(
+                "holdpoint_gate_calls_total",
+                "Answers to asks at gates.",
+                &["gate", "decision"],
+            )?,
+            ask: build.histogram(
+                "holdpoint_gate_ask_seconds",
+                "How long asks at gates took to answer.",
+                &["gate", "door"],
+                &SECONDS,
+            )?,
+            waiting,
+        })
+    }
+
+    /// Counts an answer.
+    pub(super) fn answered(&self, seen: &Observation) {
+        let labels = [seen.gate.as_str(), seen.decision.as_str()];
+        self.calls.with_label_values(&labels).inc();
+    }
+
+    /// Records the duration of an ask.
+    pub(super) fn asked(&self, seen: &Observation) {
+        let labels = [seen.gate.as_str(), seen.door.as_str()];
+        let seconds = seen.seconds.unwrap_or(0.0);
+        self.ask.with_label_values(&labels).observe(seconds);
+    }
+}

@@ -1,0 +1,244 @@
+//! Proposals: what a rule allows, holds and denies, who runs the call, and who may ask.
+
+use holdpoint::task::time::Time;
+use serde_json::{Value, json};
+
+use super::{
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, ask_in_text, bash, decide, expected, gate, items,
+    refund, told, types, until_asker, yaml,
+};
+use crate::api::approval_cycle::on_both;
+use crate::support::test_app::{On, TestApp};
+
+on_both! {
+    async fn allowed_call_of_the_service_runs_and_its_result_is_answered(on: On) {
+        let app = gate(on, "").await;
+        let call = ask(&app, &refund(5), 10).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!(call.body["result"], json!({"outcome": "succeeded", "content": "{\"ok\":true}", "http_status": 200}));
+        assert_eq!((app.tool.count(), call.str("/rule"), call.body["permit"].clone()), (1, "small".to_owned(), Value::Null));
+        let items = items(&app, &call).await;
+        assert_eq!(types(&items), ["task_status", "user_message", "assistant_message", "judged", "tool_started", "tool_result", "task_status"]);
+        assert_eq!((&items[2]["finish_reason"], &items[2]["turn"]), (&json!("gate"), &json!(1)));
+        let task = app.owner().get(&format!("/v1/tasks/{}", call.str("/task_id"))).await;
+        assert_eq!((&task.body["status"], &task.body["output"], &task.body["usage"]["model_calls"], &task.body["session_id"]),
+            (&json!("Completed"), &json!("{\"ok\":true}"), &json!(0), &json!("gate")));
+        app.stop().await;
+    }
+
+    async fn denied_and_invalid_calls_run_nothing(on: On) {
+        let app = gate(on, "").await;
+        let denied = ask(&app, &json!({"tool": "forbidden", "arguments": {}}), 10).await;
+        assert_eq!(told(&denied), expected(200, "deny", "settled", "denied"), "{}", denied.text);
+        assert_eq!(denied.str("/reason"), "Not this one.");
+        for body in [
+            json!({"tool": "other", "arguments": {}}),
+            json!({"tool": "refund", "arguments": {"order": 17}}),
+            json!({"tool": "refund", "arguments_text": "{\"order\":17,\"amount\":5,\"amount\":500}"}),
+            json!({"tool": "refund", "arguments_text": "not json"}),
+        ] {
+            let invalid = ask(&app, &body, 10).await;
+            assert_eq!(told(&invalid), expected(200, "deny", "settled", "invalid"), "{body}: {}", invalid.text);
+            assert_eq!(invalid.body["digest"], Value::Null);
+        }
+        // A repeated member is the agent's mistake inside `arguments`, and the caller's elsewhere.
+        let inside = r#"{"tool":"refund","arguments":{"order":17,"amount":5,"amount":500}}"#;
+        let inside = ask_in_text(&app, inside).await;
+        assert_eq!(told(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
+        let outside = r#"{"tool":"refund","arguments":{"order":17,"amount":5},"arguments":{}}"#;
+        let outside = ask_in_text(&app, outside).await;
+        assert_eq!((outside.status, outside.str("/code").as_str()), (400, "bad_json"));
+        assert_eq!(app.tool.count(), 0);
+        app.stop().await;
+    }
+
+    async fn bytes_of_the_arguments_are_kept_and_run(on: On) {
+        let app = gate(on, "").await;
+        let text = "{ \"order\" : 17,\"amount\":5.0 }";
+        let body = format!(r#"{{"tool":"refund","arguments":  {text} }}"#);
+        let call = ask_in_text(&app, &body).await;
+        assert_eq!(call.str("/arguments_text"), text, "{}", call.text);
+        assert_eq!(app.tool.ledger()[0].body, text);
+        app.stop().await;
+    }
+
+    async fn held_call_runs_once_for_the_asker_that_waits(on: On) {
+        let app = gate(on, "").await;
+        let held = ask_by_key(&app, "k1", &refund(120), 0).await;
+        assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+        assert!(held.header("location").ends_with(&format!("/v1/gate/calls/{}", held.str("/task_id"))));
+        assert_eq!((held.header("retry-after"), held.str("/request/status").as_str()), ("5", "pending"));
+        let refund_120 = refund(120);
+        let waits = ask_by_key(&app, "k1", &refund_120, 30);
+        let says = async {
+            until_asker(&app, &held, |until| until > Time(0)).await;
+            decide(&app, &held, "approve").await
+        };
+        let (call, _) = tokio::join!(waits, says);
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!((call.body["by"].clone(), call.str("/message"), app.tool.count()), (json!(["bob"]), "Approved by bob.".to_owned(), 1));
+        let again = ask_by_key(&app, "k1", &refund(120), 5).await;
+        assert_eq!((told(&again), again.header("idempotency-replayed")), (expected(200, "allow", "settled", "succeeded"), "true"));
+        assert_eq!((again.body["result"].clone(), app.tool.count()), (call.body["result"].clone(), 1));
+        app.stop().await;
+    }
+
+    async fn approved_call_whose_asker_is_gone_does_not_run_until_asked_for_again(on: On) {
+        let app = gate(on, "").await;
+        let held = ask_by_key(&app, "k1", &refund(120), 0).await;
+        decide(&app, &held, "approve").await;
+        let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;
+        assert_eq!(told(&look), expected(200, "pending", "approved", Value::Null), "{}", look.text);
+        assert!(look.body["expires_at"].is_string());
+        assert_eq!(app.tool.count(), 0);
+        let call = ask_by_key(&app, "k1", &refund(120), 10).await;
+        assert_eq!((told(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
+        app.stop().await;
+    }
+
+    async fn approved_call_that_nobody_asks_for_expires(on: On) {
+        let app = gate(on, "use_within: 200ms").await;
+        let held = ask_by_key(&app, "k1", &refund(120), 0).await;
+        decide(&app, &held, "approve").await;
+        let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
+        let ended = app.actor(AGENT).header("prefer", "wait=20").get(&path).await;
+        assert_eq!(told(&ended), expected(200, "deny", "settled", "expired"), "{}", ended.text);
+        assert_eq!(told(&ask_by_key(&app, "k1", &refund(120), 5).await), expected(200, "deny", "settled", "expired"));
+        assert_eq!(app.tool.count(), 0);
+        app.stop().await;
+    }
+
+    async fn rejected_call_is_denied_with_the_reason_and_again_without_a_question(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &refund(120), 0).await;
+        let path = format!("/resume/{}", held.str("/request/request_id"));
+        let rejected = app.approver().post(&path, &json!({"action": "reject", "reason": "Wrong order."})).await;
+        assert_eq!(rejected.str("/status"), "Canceled", "{}", rejected.text);
+        let call = ask(&app, &refund(120), 5).await;
+        assert_eq!(told(&call), expected(200, "deny", "settled", "rejected"), "{}", call.text);
+        assert!(call.str("/reason").contains("Wrong order."), "{}", call.text);
+        let new = ask_by_key(&app, "k2", &refund(120), 5).await;
+        assert_eq!(told(&new), expected(200, "deny", "settled", "rejected"), "{}", new.text);
+        assert_ne!(new.str("/task_id"), held.str("/task_id"));
+        assert_eq!(types(&items(&app, &new).await), ["task_status", "user_message", "assistant_message", "judged", "tool_result", "task_status"]);
+        assert_eq!(app.tool.count(), 0);
+        app.stop().await;
+    }
+
+    async fn person_may_edit_or_answer_a_held_call(on: On) {
+        let app = gate(on, "").await;
+        let held = ask_by_key(&app, "edit", &refund(120), 0).await;
+        let path = format!("/resume/{}", held.str("/request/request_id"));
+        let id = held.str("/tool_call_id");
+        app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": {(&id): {"action": "edit", "arguments": {"order": 17, "amount": 50}}}})).await;
+        let call = ask_by_key(&app, "edit", &refund(120), 10).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!((call.body["edited"].clone(), call.str("/arguments_text")), (json!(true), app.tool.ledger()[0].body.clone()));
+        let held = ask_by_key(&app, "answer", &refund(130), 0).await;
+        let path = format!("/resume/{}", held.str("/request/request_id"));
+        let id = held.str("/tool_call_id");
+        app.approver().post(&path, &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}})).await;
+        let call = ask_by_key(&app, "answer", &refund(130), 10).await;
+        assert_eq!(told(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
+        assert_eq!((call.str("/result/content").as_str(), app.tool.count()), ("Paid by hand.", 1));
+        app.stop().await;
+    }
+
+    async fn gate_is_closed_to_keys_that_decide_and_to_other_users(on: On) {
+        let app = gate(on, "").await;
+        for actor in [app.owner(), app.approver()] {
+            let refused = ask_as(actor, &refund(5), 0).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"));
+        }
+        assert_eq!(ask_as(app.nobody(), &refund(5), 0).await.status, 401);
+        let held = ask(&app, &refund(120), 0).await;
+        let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
+        assert_eq!(app.actor(AGENT).get(&path).await.status, 200);
+        assert_eq!(app.owner().get(&path).await.status, 200);
+        assert_eq!(app.actor(CAROLS_AGENT).get(&path).await.status, 403);
+        assert_eq!(app.actor(crate::support::test_app::OTHER).get(&path).await.status, 404);
+        let report = json!({"task_id": held.str("/task_id"), "outcome": "succeeded"});
+        assert_eq!(app.actor(CAROLS_AGENT).post("/v1/gate/outcomes", &report).await.status, 403);
+        let gateless = json!({"gate": "other", "tool": "refund", "arguments": {}});
+        let refused = ask(&app, &gateless, 0).await;
+        assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, "/gate"));
+        let agents = app.owner().get("/v1/agents").await;
+        assert_eq!(agents.body["agents"].as_array().unwrap().len(), 1);
+        let task = app.owner().post("/v1/tasks", &json!({"agent": "refunds", "input": "x"})).await;
+        assert_eq!(task.status, 422);
+        app.stop().await;
+    }
+
+    async fn gate_call_takes_no_message_and_is_listed_by_its_gate_only(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &refund(120), 0).await;
+        let path = format!("/v1/tasks/{}", held.str("/task_id"));
+        for (verb, body) in [("messages", json!({"input": "x"})), ("retry", json!({}))] {
+            let refused = app.owner().post(&format!("{path}/{verb}"), &body).await;
+            assert_eq!((refused.status, refused.str("/code").as_str(), refused.str("/task_status").as_str()),
+                (409, "not_a_conversation", "Paused"), "{verb}");
+        }
+        let count = |reply: crate::support::test_app::Reply| reply.body["tasks"].as_array().unwrap().len();
+        assert_eq!(count(app.owner().get("/v1/tasks").await), 0);
+        assert_eq!(count(app.owner().get("/v1/tasks?agent=refunds").await), 1);
+        let canceled = app.owner().hit(&format!("{path}/cancel")).await;
+        assert_eq!(canceled.str("/status"), "Canceled");
+        let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;
+        assert_eq!(told(&look), expected(200, "deny", "settled", "canceled"));
+        app.stop().await;
+    }
+
+    async fn proposals_that_do_not_fit_are_refused_and_stored_nowhere(on: On) {
+        let app = gate(on, "").await;
+        for (body, place) in [
+            (json!({"arguments": {}}), "/tool"),
+            (json!({"tool": "refund"}), ""),
+            (json!({"tool": "refund", "arguments": {}, "arguments_text": "{}"}), ""),
+            (json!({"tool": "refund", "arguments": [1]}), "/arguments"),
+            (json!({"tool": "refund", "arguments": {}, "context": 1}), "/context"),
+            (json!({"tool": "refund", "arguments": {}, "session_id": "a b"}), "/session_id"),
+            (json!({"tool": "refund", "arguments": {}, "metadata": []}), "/metadata"),
+            (json!({"tool": "refund", "arguments": {}, "attach": "yes"}), "/attach"),
+            (json!({"tool": "refund", "arguments": {}, "more": 1}), "/more"),
+            (json!({"tool": "refund", "arguments": {}, "context": "x".repeat(16 * 1024 + 1)}), "/context"),
+        ] {
+            let refused = ask(&app, &body, 0).await;
+            assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, place), "{body}: {}", refused.text);
+        }
+        let bad = app.actor(AGENT).header("holdpoint-runner", "a b");
+        assert_eq!(ask_as(bad, &refund(5), 0).await.status, 400);
+        let count = app.owner().get("/v1/tasks?agent=refunds").await;
+        assert_eq!(count.body["tasks"], json!([]));
+        app.stop().await;
+    }
+
+    async fn pending_calls_of_a_user_are_bounded(on: On) {
+        let app = gate(on, "max_open: 2").await;
+        for amount in [101, 102] {
+            assert_eq!(ask(&app, &refund(amount), 0).await.status, 202);
+        }
+        let refused = ask(&app, &refund(103), 0).await;
+        assert_eq!((refused.status, refused.str("/code").as_str()), (429, "too_many"), "{}", refused.text);
+        assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
+        assert_eq!(ask_as(app.actor(CAROLS_AGENT), &refund(104), 0).await.status, 202);
+        app.stop().await;
+    }
+
+    async fn unmatched_external_tool_is_held_at_a_gate(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &bash("rm -rf /"), 0).await;
+        assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+        assert_eq!(held.str("/request/kind"), "approval");
+        app.stop().await;
+    }
+
+    async fn without_accounts_the_one_user_asks_and_decides(on: On) {
+        let all = yaml("");
+        let open = all.split("\nauth:").next().unwrap().replace("groups: [finance]", "owner: true");
+        let app = TestApp::with(on, &open).await;
+        let nobody = || app.nobody();
+        let call = ask_as(nobody(), &refund(5), 5).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        app.stop().await;
+    }
+}

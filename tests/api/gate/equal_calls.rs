@@ -1,0 +1,100 @@
+//! Equal calls: which ask continues an earlier call, and which is a call of its own.
+
+use holdpoint::task::change::DELIVERED;
+use serde_json::{Value, json};
+
+use super::{
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, decide, decide_as, expected, gate, refund,
+    told, until_asker,
+};
+use crate::api::approval_cycle::on_both;
+use crate::support::test_app::On;
+
+on_both! {
+    async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: On) {
+        let app = gate(on, "").await;
+        let first = ask(&app, &json!({"tool": "refund", "arguments_text": "{\"order\":17,\"amount\":120.0}"}), 0).await;
+        let again = ask(&app, &json!({"tool": "refund", "arguments_text": "{ \"amount\": 120, \"order\": 17 }"}), 0).await;
+        assert_eq!(again.str("/task_id"), first.str("/task_id"), "{}", again.text);
+        let other = ask(&app, &refund(121), 0).await;
+        assert_ne!(other.str("/task_id"), first.str("/task_id"));
+        decide(&app, &first, "approve").await;
+        let call = ask(&app, &json!({"tool": "refund", "arguments_text": "{\"amount\": 120, \"order\": 17}"}), 10).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        assert_eq!((app.tool.count(), app.tool.ledger()[0].body.as_str()), (1, "{\"order\":17,\"amount\":120.0}"));
+        app.stop().await;
+    }
+
+    async fn delivered_result_is_not_given_again_and_what_is_held_is_held_anew(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &refund(120), 0).await;
+        decide(&app, &held, "approve").await;
+        let call = ask(&app, &refund(120), 10).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
+        until_asker(&app, &call, |until| until == DELIVERED).await;
+        let next = ask(&app, &refund(120), 0).await;
+        assert_eq!(told(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
+        assert_ne!(next.str("/task_id"), call.str("/task_id"));
+        assert!(next.str("/reason").contains("The same call ended at"), "{}", next.text);
+        assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
+    async fn equal_call_of_another_session_or_user_is_a_call_of_its_own(on: On) {
+        let app = gate(on, "").await;
+        let first = ask(&app, &refund(120), 0).await;
+        let mut elsewhere = refund(120);
+        elsewhere["session_id"] = json!("s2");
+        let second = ask(&app, &elsewhere, 0).await;
+        let third = ask_as(app.actor(CAROLS_AGENT), &refund(120), 0).await;
+        let detached = ask(&app, &json!({"tool": "refund", "arguments": {"order": 17, "amount": 120}, "attach": false}), 0).await;
+        let ids = [&first, &second, &third, &detached].map(|call| call.str("/task_id"));
+        let different: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(different.len(), 4);
+        app.stop().await;
+    }
+
+    async fn key_names_one_call_and_refuses_another(on: On) {
+        let app = gate(on, "").await;
+        let first = ask_by_key(&app, "k1", &refund(120), 0).await;
+        for other in [refund(121), bash("ls"), json!({"tool": "refund", "session_id": "s2", "arguments": {"order": 17, "amount": 120}})] {
+            let refused = ask_by_key(&app, "k1", &other, 0).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (422, "idempotency_key_reused"), "{}", refused.text);
+        }
+        let second = ask_by_key(&app, "k2", &refund(120), 0).await;
+        assert_ne!(first.str("/task_id"), second.str("/task_id"));
+        app.stop().await;
+    }
+
+    async fn new_key_with_attach_continues_an_equal_call_and_names_it_from_then_on(on: On) {
+        let app = gate(on, "report: optional").await;
+        let mut body = bash("make");
+        body["attach"] = json!(true);
+        let first = ask_by_key(&app, "use-1", &body, 0).await;
+        assert_eq!(told(&first), expected(202, "pending", "pending", Value::Null), "{}", first.text);
+        decide_as(app.owner(), &first, "approve").await;
+        let second = ask_by_key(&app, "use-2", &body, 5).await;
+        assert_eq!((told(&second), second.str("/task_id")), (expected(200, "allow", "settled", "released"), first.str("/task_id")), "{}", second.text);
+        let report = json!({"key": "use-2", "outcome": "succeeded", "content": "built"});
+        let done = app.actor(AGENT).post("/v1/gate/outcomes", &report).await;
+        assert_eq!((done.status, done.str("/task_id")), (200, first.str("/task_id")), "{}", done.text);
+        app.stop().await;
+    }
+
+    async fn sixty_four_equal_asks_attach_one(on: On) {
+        let app = gate(on, "max_open: 1000").await;
+        let first = ask(&app, &refund(120), 0).await;
+        let refund_120 = refund(120);
+        let asks = (0..64).map(|_| ask(&app, &refund_120, 0));
+        let answers = futures_util::future::join_all(asks).await;
+        let attached = answers.iter().filter(|answer| answer.str("/task_id") == first.str("/task_id"));
+        assert!(attached.count() >= 1);
+        assert!(answers.iter().all(|answer| answer.status == 202));
+        decide(&app, &first, "approve").await;
+        let asks = (0..16).map(|_| ask(&app, &refund_120, 5));
+        let answers = futures_util::future::join_all(asks).await;
+        let ran = answers.iter().filter(|answer| answer.str("/decision") == "allow").count();
+        assert_eq!((ran, app.tool.count()), (1, 1));
+        app.stop().await;
+    }
+}

@@ -1,0 +1,150 @@
+//! Calls at a gate over HTTP: proposed, held, claimed once, reported, and found again.
+
+mod asks;
+mod equal_calls;
+mod outcomes;
+
+use holdpoint::task::time::Time;
+use serde_json::{Value, json};
+
+use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
+
+/// Alice's agent.
+pub(super) const AGENT: &str = "agent-key-0123456789";
+/// An agent of another user of the tenant.
+pub(super) const CAROLS_AGENT: &str = "carol-agent-key-012345";
+
+const KEYS: &str = r#"
+    - { user: alice, tenant: acme, groups: [support], key: "agent-key-0123456789", may: [gate] }
+    - { user: carol, tenant: acme, key: "carol-agent-key-012345", may: [gate, read] }
+"#;
+
+/// A gate over the refund tools and two tools that the caller runs.
+const GATE: &str = "
+gates:
+  refunds:
+    description: Refunds of agents.
+    tools: [lookup, tag, refund, forbidden, Bash, Read]
+    {settings}
+";
+
+const TOOLS: &str = r#"
+  Bash: { description: A shell., external: {}, summary: "Run {command}", parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
+  Read: { description: A file., effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
+agents:"#;
+
+const RULES: &str = r#"
+  - { name: files, tools: [Read], decide: allow }
+  - { name: quick, tools: [Bash], when: "args.command == \"ls\"", decide: allow }
+"#;
+
+pub(super) fn yaml(settings: &str) -> String {
+    let base = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let base = base.replacen("\nagents:", TOOLS, 1);
+    let accounts = ACCOUNTS.trim_end().to_owned() + KEYS;
+    base + RULES + &GATE.replace("{settings}", settings) + &accounts
+}
+
+/// A service with the gate `refunds`; `settings` are further lines of it.
+pub(super) async fn gate(on: On, settings: &str) -> TestApp {
+    TestApp::with(on, &yaml(settings)).await
+}
+
+pub(super) fn refund(amount: u32) -> Value {
+    json!({"tool": "refund", "arguments": {"order": 17, "amount": amount}})
+}
+
+pub(super) fn bash(command: &str) -> Value {
+    json!({"tool": "Bash", "arguments": {"command": command}})
+}
+
+/// Proposes a call as Alice's agent and waits `seconds`.
+pub(super) async fn ask(app: &TestApp, body: &Value, seconds: u32) -> Reply {
+    ask_as(app.actor(AGENT), body, seconds).await
+}
+
+pub(super) async fn ask_as(actor: Actor<'_>, body: &Value, seconds: u32) -> Reply {
+    let actor = actor.header("prefer", &format!("wait={seconds}"));
+    actor.post("/v1/gate/calls", body).await
+}
+
+/// Proposes a call by a key.
+pub(super) async fn ask_by_key(app: &TestApp, key: &str, body: &Value, seconds: u32) -> Reply {
+    let actor = app.actor(AGENT).header("idempotency-key", key);
+    ask_as(actor, body, seconds).await
+}
+
+/// Bob's decision about the open request of a call.
+pub(super) async fn decide(app: &TestApp, call: &Reply, verb: &str) -> Reply {
+    decide_as(app.approver(), call, verb).await
+}
+
+/// A decision about the open request of a call.
+pub(super) async fn decide_as(actor: Actor<'_>, call: &Reply, verb: &str) -> Reply {
+    let path = format!("/resume/{}/{verb}", call.str("/request/request_id"));
+    let reply = actor.header("prefer", "wait=0").hit(&path).await;
+    assert!(reply.status < 300, "{}", reply.text);
+    reply
+}
+
+/// Proposes a call as Alice's agent by the text of a body.
+pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
+    let body = Some(("application/json", body.to_owned()));
+    app.actor(AGENT)
+        .send(reqwest::Method::POST, "/v1/gate/calls", body)
+        .await
+}
+
+/// Status, decision, state and outcome of an answer.
+pub(super) fn told(reply: &Reply) -> (u16, String, String, Value) {
+    (
+        reply.status,
+        reply.str("/decision"),
+        reply.str("/state"),
+        reply.body["outcome"].clone(),
+    )
+}
+
+pub(super) fn expected(
+    status: u16,
+    decision: &str,
+    state: &str,
+    outcome: impl Into<Value>,
+) -> (u16, String, String, Value) {
+    (
+        status,
+        decision.to_owned(),
+        state.to_owned(),
+        outcome.into(),
+    )
+}
+
+/// Waits until the stored presence of a call's asker is as expected.
+pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
+    let id = call.str("/task_id").parse().unwrap();
+    while !app
+        .store()
+        .task(id)
+        .await
+        .unwrap()
+        .unwrap()
+        .asker_until
+        .is_some_and(&is)
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The types of a call's items.
+pub(super) async fn items(app: &TestApp, call: &Reply) -> Vec<Value> {
+    let path = format!("/v1/tasks/{}/items", call.str("/task_id"));
+    let reply = app.owner().get(&path).await;
+    reply.body["items"].as_array().cloned().unwrap_or_default()
+}
+
+pub(super) fn types(items: &[Value]) -> Vec<&str> {
+    items
+        .iter()
+        .filter_map(|item| item["type"].as_str())
+        .collect()
+}

@@ -1,0 +1,157 @@
+//! Calls that the caller runs: the permit, its runner, and the outcome.
+
+use serde_json::{Value, json};
+
+use super::{AGENT, ask, ask_as, ask_by_key, bash, decide_as, expected, gate, items, told, types};
+use crate::api::approval_cycle::on_both;
+use crate::support::test_app::{On, Reply, TestApp};
+
+async fn report(app: &TestApp, body: &Value) -> Reply {
+    app.actor(AGENT).post("/v1/gate/outcomes", body).await
+}
+
+async fn look(app: &TestApp, call: &Reply, seconds: u32) -> Reply {
+    let path = format!("/v1/gate/calls/{}", call.str("/task_id"));
+    let actor = app
+        .actor(AGENT)
+        .header("prefer", &format!("wait={seconds}"));
+    actor.get(&path).await
+}
+
+on_both! {
+    async fn allowed_call_gets_a_permit_and_its_outcome_is_kept(on: On) {
+        let app = gate(on, "").await;
+        let call = ask_by_key(&app, "k1", &bash("ls"), 0).await;
+        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        let permit = &call.body["permit"];
+        assert_eq!((&permit["attempt"], &permit["idempotency_key"]), (&json!(1), &call.body["tool_call_id"]));
+        let left = permit["expires_in_ms"].as_u64().unwrap();
+        assert!((590_000..=600_000).contains(&left), "{left}");
+        assert_eq!(types(&items(&app, &call).await), ["task_status", "user_message", "assistant_message", "judged", "tool_started"]);
+        let body = json!({"key": "k1", "attempt": 1, "outcome": "succeeded", "content": "a.txt"});
+        let done = report(&app, &body).await;
+        assert_eq!(told(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
+        let task = app.owner().get(&format!("/v1/tasks/{}", call.str("/task_id"))).await;
+        assert_eq!((task.str("/status"), task.str("/output")), ("Completed".to_owned(), "a.txt".to_owned()));
+        assert_eq!(report(&app, &body).await.status, 200);
+        let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
+        assert_eq!((other.status, other.str("/code").as_str(), other.str("/call/outcome").as_str()), (409, "call_settled", "succeeded"), "{}", other.text);
+        assert_eq!(items(&app, &call).await.len(), 7);
+        app.stop().await;
+    }
+
+    async fn permit_is_given_to_one_runner(on: On) {
+        let app = gate(on, "").await;
+        let held = ask_by_key(&app, "k1", &bash("make"), 0).await;
+        decide_as(app.owner(), &held, "approve").await;
+        let runner = |name: &str| app.actor(AGENT).header("idempotency-key", "k1").header("holdpoint-runner", name);
+        let first = ask_as(runner("r1"), &bash("make"), 5).await;
+        assert_eq!(told(&first), expected(200, "allow", "started", Value::Null), "{}", first.text);
+        assert!(first.body["permit"].is_object());
+        let again = ask_as(runner("r1"), &bash("make"), 5).await;
+        assert_eq!((told(&again), again.header("idempotency-replayed")), (told(&first), "true"));
+        assert_eq!(again.body["permit"]["attempt"], first.body["permit"]["attempt"]);
+        for other in [runner("r2"), app.actor(AGENT).header("idempotency-key", "k1")] {
+            let refused = ask_as(other, &bash("make"), 0).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (409, "call_in_hand"), "{}", refused.text);
+            assert_eq!((refused.str("/call/state").as_str(), &refused.body["call"]["permit"]), ("started", &Value::Null));
+        }
+        app.stop().await;
+    }
+
+    async fn permit_that_runs_out_makes_a_once_call_doubtful_and_its_report_answers(on: On) {
+        let app = gate(on, "run_within: 200ms").await;
+        let call = ask(&app, &bash("ls"), 5).await;
+        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        let mut now = look(&app, &call, 0).await;
+        while now.str("/state") == "started" {
+            now = look(&app, &call, 1).await;
+        }
+        assert_eq!(told(&now), expected(200, "pending", "doubtful", Value::Null), "{}", now.text);
+        assert_eq!(now.str("/request/kind"), "reconcile");
+        let second = ask(&app, &bash("ls"), 0).await;
+        assert_ne!(second.str("/task_id"), call.str("/task_id"));
+        assert_eq!(second.str("/decision"), "pending", "{}", second.text);
+        let done = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "succeeded", "content": {"n": [1]}})).await;
+        assert_eq!(told(&done), expected(200, "allow", "settled", "succeeded"), "{}", done.text);
+        let all = items(&app, &call).await;
+        let closed = all.iter().find(|item| item["type"] == "request_closed").unwrap();
+        assert_eq!(closed["reason"], "answered_late");
+        assert_eq!(all.iter().find(|item| item["type"] == "tool_result").unwrap()["content"], "{\"n\":[1]}");
+        app.stop().await;
+    }
+
+    async fn unknown_report_of_a_once_call_asks_a_person_and_a_retry_needs_another_ask(on: On) {
+        let app = gate(on, "").await;
+        let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
+        let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
+        assert_eq!(told(&unknown), expected(200, "pending", "doubtful", Value::Null), "{}", unknown.text);
+        let path = format!("/resume/{}", unknown.str("/request/request_id"));
+        let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
+        assert!(retried.status < 300, "{}", retried.text);
+        assert_eq!(look(&app, &call, 0).await.str("/state"), "approved");
+        let second = ask_by_key(&app, "k1", &bash("ls"), 5).await;
+        assert_eq!((told(&second), &second.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(2)));
+        let old = report(&app, &json!({"key": "k1", "attempt": 1, "outcome": "succeeded"})).await;
+        assert_eq!((old.status, old.str("/errors/0/pointer").as_str()), (422, "/attempt"));
+        app.stop().await;
+    }
+
+    async fn unknown_report_of_a_repeatable_call_gives_another_attempt_at_the_next_ask(on: On) {
+        let app = gate(on, "").await;
+        let body = json!({"tool": "Read", "arguments": {"path": "a"}});
+        let call = ask_by_key(&app, "k1", &body, 5).await;
+        assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
+        let given_back = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
+        assert_eq!(given_back.str("/state"), "started", "{}", given_back.text);
+        for attempt in [2, 3] {
+            let again = ask_by_key(&app, "k1", &body, 5).await;
+            assert_eq!(again.body["permit"]["attempt"], json!(attempt), "{}", again.text);
+            report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
+        }
+        let over = ask_by_key(&app, "k1", &body, 5).await;
+        assert_eq!(told(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
+        app.stop().await;
+    }
+
+    async fn gate_without_reports_releases_a_call_and_keeps_a_report(on: On) {
+        let app = gate(on, "report: optional").await;
+        let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
+        assert!(call.body["permit"].is_object(), "{}", call.text);
+        let other = app.actor(AGENT).header("idempotency-key", "k1").header("holdpoint-runner", "r2");
+        let other = ask_as(other, &bash("ls"), 5).await;
+        assert_eq!((told(&other), &other.body["permit"]), (told(&call), &Value::Null));
+        let done = report(&app, &json!({"key": "k1", "outcome": "succeeded", "content": "a"})).await;
+        assert_eq!(told(&done), expected(200, "allow", "settled", "released"), "{}", done.text);
+        let again = report(&app, &json!({"key": "k1", "outcome": "succeeded", "content": "a"})).await;
+        let conflicting = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
+        assert_eq!((again.status, conflicting.status), (200, 409));
+        let all = items(&app, &call).await;
+        assert_eq!(types(&all)[4..], ["tool_started", "tool_result", "task_status", "late_result"]);
+        app.stop().await;
+    }
+
+    async fn report_of_a_call_that_was_never_let_through_is_refused(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &bash("make"), 0).await;
+        let body = json!({"task_id": held.str("/task_id"), "outcome": "succeeded"});
+        let refused = report(&app, &body).await;
+        assert_eq!((refused.status, refused.str("/errors/0/pointer").as_str()), (422, "/task_id"));
+        assert_eq!(report(&app, &json!({"key": "gone", "outcome": "succeeded"})).await.status, 404);
+        assert_eq!(report(&app, &json!({"task_id": "x", "outcome": "succeeded"})).await.status, 422);
+        assert_eq!(report(&app, &json!({"outcome": "succeeded"})).await.status, 422);
+        app.stop().await;
+    }
+
+    async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On) {
+        let app = gate(on, "record: held").await;
+        let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": "a"}}), 5).await;
+        assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
+        assert!(call.body["permit"].is_object());
+        assert_eq!(look(&app, &call, 0).await.status, 404);
+        let kept = ask(&app, &bash("ls"), 5).await;
+        assert_eq!(look(&app, &kept, 0).await.status, 200);
+        app.stop().await;
+    }
+}

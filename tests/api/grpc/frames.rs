@@ -1,0 +1,112 @@
+//! Frames and messages that lie, and bodies that are no call.
+
+use http::StatusCode;
+
+use super::*;
+
+const HEADERS: [(&str, &str); 2] = [
+    ("content-type", "application/grpc"),
+    ("authorization", "Bearer edge-key-0123456789a"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_that_lie_are_refused_and_the_connection_lives() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let message = checked(&bash("ls"), &[("x-user", "alice")]);
+    let cases: [(&str, Vec<u8>, u32); 9] = [
+        ("no frame", vec![], 13),
+        ("cut prefix", vec![0, 0], 13),
+        (
+            "two frames",
+            [framed(&message), framed(&message)].concat(),
+            13,
+        ),
+        ("length over the message", vec![0, 0, 0, 0, 9, 1], 13),
+        ("largest length", vec![0, 255, 255, 255, 255], 8),
+        (
+            "compressed",
+            [vec![1], framed(&message)[1..].to_vec()].concat(),
+            12,
+        ),
+        ("truncated varint", framed(&[0x80]), 13),
+        ("truncated field", framed(&[0x0a, 5, 1]), 13),
+        (
+            "too large",
+            framed(&vec![0; 1024 * 1024 + 64 * 1024 + 1]),
+            8,
+        ),
+    ];
+    for (name, body, status) in cases {
+        let answered = grpc.send(CHECK, &HEADERS, body).await.unwrap();
+        assert_eq!(answered.status, Some(status), "{name}");
+        assert_eq!(answered.http, StatusCode::OK, "{name}");
+    }
+    let twice = checked(&bash("ls"), &[("x-user", "alice"), ("X-User", "bob")]);
+    assert_eq!(
+        grpc.call(CHECK, EDGE, &twice).await.status,
+        Some(13),
+        "equal keys"
+    );
+    let unknown = [field(99, b"later"), message, vec![0x28, 1]].concat();
+    let answered = grpc.call(CHECK, EDGE, &unknown).await;
+    assert!(matches!(
+        verdict(&answered.message),
+        Verdict::Passes(Some(_))
+    ));
+    let method = "/envoy.service.auth.v3.Authorization/Else";
+    assert_eq!(grpc.call(method, EDGE, &[]).await.status, Some(12));
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_no_single_call_are_answered_with_400() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let call = bash("ls").to_string();
+    let batch = format!("[{call}]");
+    let repeated = call.replacen('{', "{\"method\":\"ping\",", 1);
+    let part = [("x-user", "alice"), ("x-envoy-auth-partial-body", "true")];
+    let user = &part[..1];
+    for (method, body, headers) in [
+        ("POST", "", user),
+        ("POST", "{\"jsonrpc\":", user),
+        ("POST", batch.as_str(), user),
+        ("POST", repeated.as_str(), user),
+        ("PUT", call.as_str(), user),
+        ("POST", call.as_str(), &part[..]),
+    ] {
+        let message = http_request(method, body.as_bytes(), headers);
+        let answered = grpc.call(CHECK, EDGE, &message).await;
+        let Verdict::Denied(status, body) = verdict(&answered.message) else {
+            panic!("{body} passed")
+        };
+        assert_eq!(
+            (status.as_str(), &body["error"]["code"]),
+            ("400", &json!(-32600))
+        );
+    }
+    let others = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(grpc.check(&others).await, Verdict::Passes(None));
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_with_too_short_a_deadline_does_not_wait_and_claims_nothing() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let short = [HEADERS[0], HEADERS[1], ("grpc-timeout", "400m")];
+    let message = framed(&checked(&bash("rm"), &[("x-user", "alice")]));
+    let held = grpc.send(CHECK, &short, message.clone()).await.unwrap();
+    let held = verdict(&held.message);
+    assert_eq!(held.state(), "pending");
+    decide(&app, &held, "approve").await;
+    let late = grpc.send(CHECK, &short, message.clone()).await.unwrap();
+    assert_eq!(verdict(&late.message).state(), "approved");
+    let in_time = grpc.send(CHECK, &HEADERS, message).await.unwrap();
+    assert!(matches!(
+        verdict(&in_time.message),
+        Verdict::Passes(Some(_))
+    ));
+    app.stop().await;
+}

@@ -1,0 +1,94 @@
+//! Who may ask over gRPC, and what else HTTP/2 reaches.
+
+use http::StatusCode;
+
+use super::*;
+use crate::support::test_app::ALICE;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let for_alice = checked(&bash("ls"), &[("x-user", "alice")]);
+    for (name, key, status) in [
+        ("unknown key", "nobody-key-0123456789", 16),
+        ("key that decides", ALICE, 7),
+        ("spoofed user without act_as", gate::AGENT, 7),
+        ("gateway", EDGE, 0),
+    ] {
+        let answered = grpc.call(CHECK, key, &for_alice).await;
+        assert_eq!(answered.status, Some(status), "{name}");
+    }
+    let kind = [("content-type", "application/grpc")];
+    let answered = grpc.send(CHECK, &kind, framed(&for_alice)).await.unwrap();
+    assert_eq!(answered.status, Some(16), "no key");
+    let unnamed = checked(&bash("ls"), &[]);
+    assert_eq!(
+        grpc.call(CHECK, EDGE, &unnamed).await.status,
+        Some(7),
+        "no user"
+    );
+    let key = format!("Bearer {EDGE}");
+    let elsewhere = [
+        kind[0],
+        ("authorization", key.as_str()),
+        ("holdpoint-gate", "other"),
+    ];
+    let answered = grpc
+        .send(CHECK, &elsewhere, framed(&for_alice))
+        .await
+        .unwrap();
+    assert_eq!(answered.status, Some(7), "unknown gate");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_requests_to_other_operations_keep_their_guards() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let json_kind = ("content-type", "application/json");
+    let body = || br#"{"tool":"Bash","arguments":{"command":"ls"}}"#.to_vec();
+    let path = "/v1/gate/calls";
+    let no_key = grpc.send(path, &[json_kind], body()).await.unwrap();
+    assert_eq!(no_key.http, StatusCode::UNAUTHORIZED);
+    let key = format!("Bearer {}", gate::AGENT);
+    let known = [json_kind, ("authorization", key.as_str())];
+    let asked = grpc.send(path, &known, body()).await.unwrap();
+    assert_eq!(asked.http, StatusCode::OK);
+    let foreign = [known[0], known[1], ("origin", "https://elsewhere.example")];
+    let refused = grpc.send(path, &foreign, body()).await.unwrap();
+    assert_eq!(refused.http, StatusCode::FORBIDDEN);
+    let large = grpc
+        .send(path, &known, vec![b' '; 2 * 1024 * 1024])
+        .await
+        .unwrap();
+    assert_eq!(large.http, StatusCode::PAYLOAD_TOO_LARGE);
+    let reply = app.actor(gate::AGENT).post(CHECK, &json!({})).await;
+    assert_eq!(reply.status, 404, "HTTP/1.1");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_is_refused_where_no_gate_is_open_to_gateways() {
+    let app = gateway_app("report: optional").await;
+    let mut grpc = Grpc::to(&app).await;
+    let headers = [("content-type", "application/grpc")];
+    assert!(grpc.send(CHECK, &headers, framed(&[])).await.is_err());
+    let reply = app.actor(gate::AGENT).post(CHECK, &json!({})).await;
+    assert_eq!(reply.status, 404);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_that_the_service_runs_is_not_run_twice_by_a_check() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut lookup = bash("ls");
+    lookup["params"] = json!({"name": "lookup", "arguments": {"order": 1}});
+    let refused = grpc.check(&lookup).await;
+    assert!(
+        refused.text().contains("is run by Holdpoint"),
+        "{refused:?}"
+    );
+    app.stop().await;
+}

@@ -1,0 +1,106 @@
+//! A gate as an MCP server: its envelope in three revisions, and a held call from the first leg to
+//! its result.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::gate::{AGENT, gate};
+use crate::support::test_app::{On, Reply, TestApp};
+
+/// Posts a message as Alice's agent, with the headers of 2026-07-28 where its `_meta` says so.
+async fn post(app: &TestApp, wait: &str, message: &Value) -> Reply {
+    let mut actor = app.actor(AGENT).header("prefer", &format!("wait={wait}"));
+    let version = &message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
+    if let Some(version) = version.as_str() {
+        actor = actor
+            .header("mcp-protocol-version", version)
+            .header("mcp-method", message["method"].as_str().unwrap());
+        if let Some(name) = message["params"]["name"].as_str() {
+            actor = actor.header("mcp-name", name);
+        }
+    }
+    let body = Some(("application/json", message.to_string()));
+    actor.send(Method::POST, "/mcp/refunds", body).await
+}
+
+async fn post_text(app: &TestApp, text: &str) -> Reply {
+    let body = Some(("application/json", text.to_owned()));
+    let actor = app.actor(AGENT);
+    actor.send(Method::POST, "/mcp/refunds", body).await
+}
+
+fn older(method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+}
+
+fn newest(method: &str, mut params: Value) -> Value {
+    params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    older(method, &params)
+}
+
+fn refund(amount: u32) -> Value {
+    json!({"name": "refund", "arguments": {"order": 17, "amount": amount}})
+}
+
+#[tokio::test]
+async fn message_that_readers_could_understand_differently_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    for (text, code) in [
+        ("{", -32700),
+        ("[]", -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, -32600),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}"#,
+            -32600,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"a":1,"a":2}}}"#,
+            -32600,
+        ),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"none"}"#, -32601),
+    ] {
+        let reply = post_text(&app, text).await;
+        assert_eq!(reply.body["error"]["code"], code, "{text}: {}", reply.text);
+    }
+    let inside = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"refund","arguments":{"order":1,"order":2,"amount":5}}}"#;
+    let inside = post_text(&app, inside).await;
+    assert_eq!(inside.body["result"]["isError"], true, "{}", inside.text);
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn held_call_is_told_as_held_and_its_result_comes_with_the_same_call() {
+    let app = gate(On::Sqlite, "").await;
+    let held = post(&app, "0", &older("tools/call", &refund(120))).await;
+    assert_eq!(held.body["result"]["isError"], true, "{}", held.text);
+    let about = &held.body["result"]["_meta"]["holdpoint/gate"];
+    assert_eq!(about["state"], "pending");
+    let request = about["request_id"].as_str().unwrap();
+    app.approver()
+        .hit(&format!("/resume/{request}/approve"))
+        .await;
+    assert_eq!(app.tool.count(), 0);
+    let call = post(&app, "10", &older("tools/call", &refund(120))).await;
+    assert_eq!(call.body["result"]["isError"], false, "{}", call.text);
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn newest_revision_needs_its_headers_and_gets_nine_legs() {
+    let app = gate(On::Sqlite, "").await;
+    let unnamed = post_text(&app, &newest("tools/list", json!({})).to_string()).await;
+    let code = &unnamed.body["error"]["code"];
+    assert_eq!((unnamed.status, code), (400, &json!(-32020)));
+    let listed = post(&app, "0", &newest("tools/list", json!({}))).await;
+    assert_eq!(listed.body["result"]["ttlMs"], 60_000, "{}", listed.text);
+    let unknown = post(&app, "0", &newest("ping", json!({}))).await;
+    assert_eq!(unknown.status, 404);
+    let mut params = refund(120);
+    params["requestState"] = json!("hp1.00000000-0000-0000-0000-000000000000.9");
+    let last = post(&app, "1", &newest("tools/call", params)).await;
+    assert!(last.text.contains("HELD."), "{}", last.text);
+    app.stop().await;
+}

@@ -1,0 +1,107 @@
+//! A tool of which only some attempts may run at once: a call that waits for its turn has not
+//! started, and uses up no time to send.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::tool::{Invocation, Tool, ToolAnswer};
+use tokio::sync::Semaphore;
+
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes};
+use crate::store::store_fixture::StoreFixture;
+
+const ONE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const TWO: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":5}"#),
+    ("refund", r#"{"order":2,"amount":6}"#),
+];
+
+struct Limited(ToolSpec, Arc<Semaphore>);
+
+#[async_trait]
+impl Tool for Limited {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn connects_first(&self) -> bool {
+        true
+    }
+
+    fn slots(&self) -> Option<Arc<Semaphore>> {
+        Some(Arc::clone(&self.1))
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert_eq!(self.1.available_permits(), 0);
+        call.permit.decided().await;
+        assert!(call.permit.holds());
+        ToolAnswer::Succeeded {
+            content: "paid".to_owned(),
+            http_status: None,
+        }
+    }
+}
+
+/// A harness whose tool has one slot, and the slot.
+async fn harness(
+    calls: &'static [(&'static str, &'static str)],
+) -> (EngineHarness, Arc<Semaphore>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    let slots = Arc::new(Semaphore::new(1));
+    let shared = Arc::clone(&slots);
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Limited(spec.clone(), Arc::clone(&shared)))
+    }));
+    (harness, slots)
+}
+
+/// The starts and results so far, in order.
+async fn progress(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
+    let journal = harness.journal(task).await;
+    let word = |fact: &Fact| {
+        let judged = matches!(fact, Fact::Judged { .. }).then_some("judged");
+        let started = matches!(fact, Fact::ToolStarted { .. }).then_some("started");
+        let result = matches!(fact, Fact::ToolResult(_)).then_some("result");
+        judged.or(started).or(result)
+    };
+    let items = journal.items.iter();
+    items.filter_map(|item| word(&item.fact)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
+    let (harness, slots) = harness(ONE).await;
+    let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+    let task = harness.engine(0).create(&alice(), go(), None).await;
+    let task = task.unwrap().task_id;
+    let drivers = claimed(&harness.engine(1)).await;
+    while progress(&harness, task).await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(progress(&harness, task).await, ["judged"]);
+    drop(taken);
+    for driver in drivers {
+        driver.await.unwrap();
+    }
+    let words = ["judged", "started", "result"];
+    assert_eq!(progress(&harness, task).await, words);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    assert_eq!(slots.available_permits(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_one_turn_that_exceed_the_slots_start_one_after_the_other() {
+    let (harness, _) = harness(TWO).await;
+    let task = harness.engine(0).create(&alice(), go(), None).await;
+    let task = task.unwrap().task_id;
+    harness.run().await;
+    let words = ["judged", "judged", "started", "result", "started", "result"];
+    assert_eq!(progress(&harness, task).await, words);
+    let all = outcomes(&harness.journal(task).await);
+    assert_eq!(all, [Outcome::Succeeded; 2]);
+}

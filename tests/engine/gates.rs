@@ -1,0 +1,299 @@
+//! Calls at a gate in the engine: the asker that leaves, comes back or crashes, against people,
+//! clocks, rules and replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal, Identity, Proposal};
+use holdpoint::engine::{Engine, Refusal};
+use holdpoint::people::{Caller, May};
+use holdpoint::task::change::DELIVERED;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use tokio::task::JoinHandle;
+
+use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
+use crate::store::store_fixture::StoreFixture;
+
+const GATE: &str = "
+gates:
+  door: { tools: [refund, lookup, Bash], use_within: 1h, run_within: 10m }
+";
+const BASH: &str = "
+  Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
+agents:";
+
+async fn harness(fixture: StoreFixture) -> EngineHarness {
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    harness.configure(|yaml| yaml.replacen("\nagents:", BASH, 1) + GATE);
+    harness
+}
+
+/// Alice's agent, whose key may only ask.
+fn agent() -> Caller {
+    let may = May {
+        create: false,
+        read: false,
+        decide: false,
+        gate: true,
+    };
+    Caller { may, ..alice() }
+}
+
+fn proposal(tool: &str, arguments: &str, wait: Duration) -> Proposal {
+    Proposal {
+        gate: None,
+        tool: tool.to_owned(),
+        arguments_text: arguments.to_owned(),
+        session_id: None,
+        context: String::new(),
+        metadata: "{}".to_owned(),
+        identity: Identity::Value,
+        runner: None,
+        wait,
+        returns_within: Duration::ZERO,
+        progress: holdpoint::engine::gate::Progress::default(),
+    }
+}
+
+fn refund(order: u32) -> String {
+    format!(r#"{{"order":{order},"amount":120}}"#)
+}
+
+async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
+    let proposal = proposal("refund", &refund(order), wait);
+    engine.ask(&agent(), &proposal).await.unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, GateRefusal>> {
+    let engine = Arc::clone(engine);
+    let proposal = proposal("refund", &refund(order), Duration::from_mins(5));
+    tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
+}
+
+/// Waits until the asker of the only open call of this order is stored as present.
+async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
+    while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one request")
+    };
+    engine
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await
+        .unwrap();
+}
+
+/// A yes meets the asker's leaving, `times` times: the call runs with its asker, or waits for it.
+async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: u32) {
+    let harness = harness(fixture).await;
+    let engine = harness.engine(8);
+    let (mut ran_at_once, mut waited) = (0, 0);
+    for order in 1..=times {
+        let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
+        let asking = asking(&engine, order);
+        until_present(&harness, task, |until| until > Time(0)).await;
+        let leaves = async {
+            asking.abort();
+            let _ = asking.await;
+        };
+        tokio::join!(approve(&harness, &engine, task), leaves);
+        // The asker has left, or a result waits for it.
+        until_present(&harness, task, |until| until == Time(0)).await;
+        let answer = ask(&engine, order, Duration::from_mins(1)).await;
+        assert_eq!(
+            (answer.call.task_id, answer.call.outcome),
+            (task, Some(Outcome::Succeeded))
+        );
+        assert_eq!(harness.executions(task, "/refund"), 1);
+        let approved = harness.journal(task).await.items;
+        let yes = approved
+            .iter()
+            .position(|item| matches!(item.fact, Fact::Decision { .. }))
+            .unwrap();
+        let started = approved
+            .iter()
+            .position(|item| matches!(item.fact, Fact::ToolStarted { .. }))
+            .unwrap();
+        if approved[started].at.since(approved[yes].at) == Duration::ZERO {
+            ran_at_once += 1;
+        } else {
+            waited += 1;
+        }
+        answer
+            .delivery
+            .into_iter()
+            .for_each(holdpoint::engine::gate::Delivery::delivered);
+    }
+    assert_eq!(ran_at_once + waited, times);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
+    yes_against_a_leaving_asker(StoreFixture::sqlite().await, 60).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
+    yes_against_a_leaving_asker(StoreFixture::postgres().await, 60).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approved_call_without_its_asker_waits_and_expires_after_use_within() {
+    let harness = harness(StoreFixture::sqlite().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    approve(&harness, &engine, task).await;
+    claimed(&engine).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    harness.fixture.forward(Duration::from_mins(59));
+    claimed(&engine).await;
+    assert_eq!(harness.status(task).await, TaskStatus::Running);
+    harness.fixture.forward(Duration::from_mins(2));
+    for driver in claimed(&engine).await {
+        driver.await.unwrap();
+    }
+    let journal = harness.journal(task).await;
+    assert_eq!(
+        (journal.row.status, outcomes(&journal)),
+        (TaskStatus::Completed, vec![Outcome::Expired])
+    );
+    assert_eq!(harness.executions(task, "/refund"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing() {
+    let harness = harness(StoreFixture::sqlite().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    approve(&harness, &engine, task).await;
+    let lost = ask(&engine, 1, Duration::from_mins(1)).await;
+    assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
+    // The process ends before the body is handed over.
+    drop(lost);
+    let restarted = harness.engine(8);
+    let again = ask(&restarted, 1, Duration::from_mins(1)).await;
+    assert_eq!(
+        (again.call.task_id, again.call.outcome),
+        (task, Some(Outcome::Succeeded))
+    );
+    again.delivery.unwrap().delivered();
+    until_present(&harness, task, |until| until == DELIVERED).await;
+    let third = ask(&restarted, 1, Duration::ZERO).await;
+    assert_ne!(third.call.task_id, task);
+    assert_eq!(
+        (third.call.decision, harness.executions(task, "/refund")),
+        (Decision::Pending, 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asker_on_one_replica_gets_the_result_of_an_approval_on_another() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let (here, there) = (harness.engine(8), harness.engine(8));
+    let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
+    let asking = asking(&here, 1);
+    until_present(&harness, task, |until| until > Time(0)).await;
+    approve(&harness, &there, task).await;
+    let answer = asking.await.unwrap().unwrap();
+    assert_eq!(
+        (answer.call.outcome, harness.executions(task, "/refund")),
+        (Some(Outcome::Succeeded), 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gate_that_was_removed_fails_its_open_calls() {
+    let mut harness = harness(StoreFixture::sqlite().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    harness.configure(|yaml| yaml.replace(GATE, ""));
+    let without = harness.engine(8);
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one request")
+    };
+    let decided = without
+        .decide(&alice(), request, whole(Action::Approve, None), None)
+        .await;
+    assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
+    for driver in claimed(&without).await {
+        driver.await.unwrap();
+    }
+    assert_eq!(harness.status(task).await, TaskStatus::Failed);
+    let refused = without
+        .ask(&agent(), &proposal("refund", &refund(1), Duration::ZERO))
+        .await;
+    assert!(matches!(
+        refused,
+        Err(GateRefusal::Command(Refusal::Invalid(_)))
+    ));
+    assert_eq!(harness.executions(task, "/refund"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them() {
+    let mut harness = harness(StoreFixture::sqlite().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    let denied = ask(&engine, 2, Duration::ZERO).await.call.task_id;
+    approve(&harness, &engine, task).await;
+    approve(&harness, &engine, denied).await;
+    harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
+    let shorter = harness.engine(8);
+    harness.fixture.forward(Duration::from_mins(30));
+    let answer = ask(&shorter, 1, Duration::from_mins(1)).await;
+    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
+    harness.configure(|yaml| {
+        yaml.replace(
+            "name: large, tools: [refund], decide: hold",
+            "name: large, tools: [refund], decide: deny",
+        )
+    });
+    let stricter = harness.engine(8);
+    let key = Proposal {
+        identity: Identity::Call(denied),
+        ..proposal("refund", &refund(2), Duration::from_mins(1))
+    };
+    let answer = stricter.ask(&agent(), &key).await.unwrap();
+    assert_eq!(
+        (answer.call.state, answer.call.outcome),
+        (CallState::Settled, Some(Outcome::Denied))
+    );
+    assert_eq!(harness.executions(denied, "/refund"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permit_whose_runner_dies_ends_in_a_question_after_run_within() {
+    let harness = harness(StoreFixture::sqlite().await).await;
+    let engine = harness.engine(8);
+    let bash = |wait| proposal("Bash", r#"{"command":"make"}"#, wait);
+    let task = engine
+        .ask(&agent(), &bash(Duration::ZERO))
+        .await
+        .unwrap()
+        .call
+        .task_id;
+    approve(&harness, &engine, task).await;
+    let answer = engine
+        .ask(&agent(), &bash(Duration::from_mins(1)))
+        .await
+        .unwrap();
+    assert!(answer.call.permit.is_some());
+    harness.fixture.forward(Duration::from_mins(9));
+    claimed(&engine).await;
+    assert_eq!(harness.open(task).await, []);
+    harness.fixture.forward(Duration::from_mins(2));
+    for driver in claimed(&engine).await {
+        driver.await.unwrap();
+    }
+    assert_eq!(harness.open(task).await.len(), 1);
+    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+}

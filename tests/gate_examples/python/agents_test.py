@@ -1,0 +1,76 @@
+"""Runs the Python examples with scripted models: an allowed, an approved and a rejected refund each."""
+
+import asyncio
+import json
+import os
+import sys
+
+os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+
+import hold
+import langchain_agent
+import openai_agent
+from agents import ModelResponse, Runner, Usage
+from agents.models.interface import Model
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+CASES = [(15.0, "Refunded 15.0"), (120.0, "Refunded 120.0"), (999.0, "Not run: ")]
+
+
+class ScriptedChat(FakeMessagesListChatModel):
+    def bind_tools(self, tools, **_):
+        return self
+
+
+def langchain() -> None:
+    for amount, expected in CASES:
+        call = {"name": "refund", "args": {"order": 17, "amount": amount}, "id": f"l-{amount}"}
+        model = ScriptedChat(responses=[AIMessage(content="", tool_calls=[call]), AIMessage(content="Done.")])
+        answer = langchain_agent.agent(model).invoke({"messages": [{"role": "user", "content": "Refund"}]})
+        texts = [message.content for message in answer["messages"]]
+        assert texts[-1] == "Done." and texts[-2].startswith(expected), texts
+
+
+class ScriptedModel(Model):
+    def __init__(self, amount: float) -> None:
+        self.amount, self.turn, self.seen = amount, 0, ""
+
+    async def get_response(self, system_instructions, input, *_, **__):
+        self.turn += 1
+        self.seen = str(input)
+        if self.turn == 1:
+            arguments = json.dumps({"order": 18, "amount": self.amount})
+            output = ResponseFunctionToolCall(
+                type="function_call", name="refund", arguments=arguments, call_id=f"o-{self.amount}"
+            )
+        else:
+            text = ResponseOutputText(type="output_text", text="Done.", annotations=[])
+            output = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+        return ModelResponse(output=[output], usage=Usage(), response_id=None)
+
+    def stream_response(self, *_, **__):
+        raise NotImplementedError
+
+
+def openai() -> None:
+    for amount, expected in CASES:
+        model = ScriptedModel(amount)
+        result = asyncio.run(Runner.run(openai_agent.agent(model), "Refund"))
+        assert result.final_output == "Done.", result
+        assert expected in model.seen, model.seen
+
+
+def plain() -> None:
+    runs = []
+    pay = lambda args: runs.append(args) or "paid"  # noqa: E731
+    assert hold.guarded("refund", {"order": 1, "amount": 121}, "py-1", pay) == "paid"
+    assert hold.guarded("refund", {"order": 1, "amount": 121}, "py-1", pay).startswith("Not run: ")
+    assert hold.guarded("refund", {"order": 1, "amount": 999}, "py-2", pay).startswith("Not run: ")
+    assert runs == [{"order": 1, "amount": 121}], runs
+
+
+for test in (plain, langchain, openai):
+    test()
+    print(f"{test.__name__}: allowed, approved, rejected", file=sys.stdout, flush=True)

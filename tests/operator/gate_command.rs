@@ -1,0 +1,170 @@
+//! `holdpoint gate`: the hooks of coding agents and calls of scripts, against a real service and
+//! against servers that fail.
+
+mod calls;
+mod hooks;
+mod sabotage;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::served_binary::{Folder, Served};
+
+const AGENT: &str = "agent-key-0123456789";
+/// The key with which Alice reads her agent's calls.
+const ALICE: &str = "alice-key-0123456789";
+const BOB: &str = "bob-key-0123456789ab";
+
+const YAML: &str = r#"
+models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
+agents: { a: { model: m } }
+tools:
+  Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
+gates:
+  coding: { description: A coding agent., tools: [Bash], report: {report} }
+policy:
+  - { name: quick, tools: [Bash], when: 'args.command == "ls"', decide: allow }
+  - { name: never, tools: [Bash], when: 'args.command == "rm"', decide: deny, reason: Not this one. }
+  - { name: careful, tools: [Bash], decide: hold, approvers: { groups: [ops] }, allow: [approve, reject, edit, respond] }
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, key: "agent-key-0123456789", may: [gate] }
+    - { user: alice, tenant: acme, key: "alice-key-0123456789", may: [read] }
+    - { user: bob, tenant: acme, groups: [ops], key: "bob-key-0123456789ab", may: [read, decide] }
+"#;
+
+/// A service with the gate `coding`.
+struct ServedGate {
+    served: Served,
+    folder: Folder,
+}
+
+impl ServedGate {
+    fn start(report: &str) -> Self {
+        let folder = Folder::new();
+        let yaml = YAML.replace("{report}", report);
+        let served = Served::start(folder.path(), &yaml, &[]).bearer(BOB);
+        Self { served, folder }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.served.address)
+    }
+
+    fn gate(&self, arguments: &[&str], wait: &str) -> Command {
+        gate(self.folder.path(), &self.url(), arguments, wait)
+    }
+
+    /// Answers a hook's input that waits for `wait`.
+    fn hook(&self, host: &str, options: &[&str], input: &Value, wait: &str) -> Output {
+        let arguments = [&["hook", host], options].concat();
+        run(self.gate(&arguments, wait), input.to_string().as_bytes())
+    }
+
+    /// Waits for the next open request and answers it as Bob.
+    async fn decide(&self, body: &Value) -> Value {
+        let request = self.open().await;
+        let id = request["request_id"].as_str().unwrap();
+        let headers = [
+            ("authorization", &*format!("Bearer {BOB}")),
+            ("content-type", "application/json"),
+            ("prefer", "wait=0"),
+        ];
+        let path = format!("/resume/{id}");
+        let reply = self
+            .served
+            .exchange("POST", &path, &headers, body.to_string())
+            .await;
+        assert!(reply.status < 300, "{}", reply.text);
+        request
+    }
+
+    async fn open(&self) -> Value {
+        loop {
+            let list: Value = serde_json::from_str(&self.served.get("/v1/requests").await).unwrap();
+            if let Some(request) = list.pointer("/requests/0") {
+                return request.clone();
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The items of the calls so far that have this type.
+    async fn items(&self, kind: &str) -> Vec<Value> {
+        let authorization = format!("Bearer {ALICE}");
+        let read = async |path: &str| {
+            let headers = [("authorization", &*authorization)];
+            let reply = self.served.exchange("GET", path, &headers, "").await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            reply.body
+        };
+        let tasks = read("/v1/tasks?agent=coding").await;
+        let mut found = Vec::new();
+        for task in tasks["tasks"].as_array().unwrap() {
+            let id = task["task_id"].as_str().unwrap();
+            let items = read(&format!("/v1/tasks/{id}/items")).await;
+            let items = items["items"].as_array().unwrap().clone();
+            found.extend(items.into_iter().filter(|item| item["type"] == kind));
+        }
+        found
+    }
+}
+
+/// `holdpoint gate …` with nothing but its own variables.
+fn gate(folder: &Path, url: &str, arguments: &[&str], wait: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+    command
+        .arg("gate")
+        .args(arguments)
+        .env_clear()
+        .env("HOLDPOINT_URL", url)
+        .env("HOLDPOINT_KEY", AGENT)
+        .env("HOLDPOINT_GATE", "coding")
+        .env("HOLDPOINT_WAIT", wait)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn begin(mut command: Command, input: &[u8]) -> Child {
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A process that refuses its input early closes the pipe.
+    let _ = stdin.write_all(input);
+    child
+}
+
+fn run(command: Command, input: &[u8]) -> Output {
+    begin(command, input).wait_with_output().unwrap()
+}
+
+/// The input of `PreToolUse` in the shape of both hosts.
+fn before(usage: &str, command: &str) -> Value {
+    json!({
+        "session_id": "5f3c-session", "transcript_path": "/t.jsonl", "cwd": "/work", "permission_mode": "default",
+        "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": usage, "tool_input": {"command": command},
+    })
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The permission in an answer with exit code 0.
+fn permission(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = &told["hookSpecificOutput"];
+    assert_eq!(told["hookEventName"], "PreToolUse");
+    told.clone()
+}
+
+/// Runs `work` on a thread where it may block.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}

@@ -1,0 +1,151 @@
+//! `holdpoint gate call`: exit codes, and commands that run only with a permit.
+
+use serde_json::{Value, json};
+
+use super::{ServedGate, begin, beside, run, text};
+
+const LS: &str = r#"{"command":"ls"}"#;
+const MAKE: &str = r#"{"command":"make"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verdicts_are_exit_codes() {
+    let service = ServedGate::start("required");
+    for (arguments, code, decision) in [
+        (&["call", "Bash", LS][..], 0, "allow"),
+        (&["call", "Bash", r#"{"command":"rm"}"#], 10, "deny"),
+        (&["call", "Other", "{}"], 10, "deny"),
+        (&["call", "Bash", MAKE, "--wait", "0s"], 11, "pending"),
+    ] {
+        let output = run(service.gate(arguments, "5s"), b"");
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["decision"], decision);
+    }
+    for arguments in [
+        &["call"][..],
+        &["call", "Bash", "{"],
+        &["call", "Bash", "[]"],
+        &["call", "Bash", LS, "--wait", "x"],
+        &["call", "Bash", LS, "--session", "a b"],
+    ] {
+        let output = run(service.gate(arguments, "5s"), b"");
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
+    }
+    let spaced = run(
+        service.gate(&["call", "Bash", "-"], "5s"),
+        b"{ \"command\" : \"ls\" }\n",
+    );
+    let told: Value = serde_json::from_slice(&spaced.stdout).unwrap();
+    assert_eq!(told["arguments_text"], "{ \"command\" : \"ls\" }");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_runs_once_it_is_approved_and_its_exit_is_reported() {
+    let service = ServedGate::start("required");
+    let command = [
+        "call",
+        "Bash",
+        MAKE,
+        "--key",
+        "ci-1",
+        "--",
+        "sh",
+        "-c",
+        "echo \"built $IDEMPOTENCY_KEY\"; exit 3",
+    ];
+    let held = run(
+        service.gate(
+            &[
+                &["call", "Bash", MAKE, "--key", "ci-1", "--wait", "0s"],
+                &command[5..],
+            ]
+            .concat(),
+            "0s",
+        ),
+        b"",
+    );
+    assert_eq!((held.status.code(), text(&held.stdout)), (Some(11), ""));
+    let child = begin(service.gate(&command, "30s"), b"");
+    service.decide(&json!({"action": "approve"})).await;
+    let ran = beside(move || child.wait_with_output().unwrap()).await;
+    assert_eq!(ran.status.code(), Some(3), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stdout).starts_with("built 0"),
+        "{}",
+        text(&ran.stdout)
+    );
+    let results = service.items("tool_result").await;
+    assert_eq!(
+        (
+            results.len(),
+            &results[0]["outcome"],
+            &results[0]["content"]
+        ),
+        (1, &json!("failed"), &json!("exit code 3"))
+    );
+    // The permit was used: the same key runs nothing more.
+    let again = run(service.gate(&command, "2s"), b"");
+    assert_eq!(
+        (again.status.code(), text(&again.stdout)),
+        (Some(2), ""),
+        "{}",
+        text(&again.stderr)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_that_is_denied_changed_or_missing_does_not_run() {
+    let service = ServedGate::start("required");
+    let denied = run(
+        service.gate(
+            &["call", "Bash", r#"{"command":"rm"}"#, "--", "echo", "ran"],
+            "5s",
+        ),
+        b"",
+    );
+    assert_eq!((denied.status.code(), text(&denied.stdout)), (Some(10), ""));
+    // Two equal commands are two calls, once the first has been reported.
+    for _ in 0..2 {
+        let ran = run(
+            service.gate(&["call", "Bash", LS, "--", "echo", "ran"], "5s"),
+            b"",
+        );
+        assert_eq!(
+            (ran.status.code(), text(&ran.stdout)),
+            (Some(0), "ran\n"),
+            "{}",
+            text(&ran.stderr)
+        );
+    }
+    let missing = run(
+        service.gate(&["call", "Bash", LS, "--", "/nowhere/program"], "5s"),
+        b"",
+    );
+    assert_eq!(missing.status.code(), Some(2));
+    let child = begin(
+        service.gate(&["call", "Bash", MAKE, "--", "echo", "ran"], "30s"),
+        b"",
+    );
+    let request = service.open().await;
+    let call = request["tool_calls"][0]["tool_call_id"].as_str().unwrap();
+    let edit = json!({"action": "edit", "arguments": {"command": "make x"}});
+    service.decide(&json!({"decisions": {call: edit}})).await;
+    let changed = beside(move || child.wait_with_output().unwrap()).await;
+    assert_eq!(
+        (changed.status.code(), text(&changed.stdout)),
+        (Some(2), ""),
+        "{}",
+        text(&changed.stderr)
+    );
+    let results = service.items("tool_result").await;
+    let failed = results
+        .iter()
+        .filter(|result| result["outcome"] == "failed")
+        .count();
+    assert_eq!(failed, 2, "{results:?}");
+}

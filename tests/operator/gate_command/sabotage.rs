@@ -1,0 +1,179 @@
+//! Everything that is no verdict blocks the call, within the time.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use super::{Folder, ServedGate, before, begin, gate, run, text};
+
+/// A server that reads a request and answers each with these bytes; `None` never answers.
+fn server(answer: Option<Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut vec![0; 65536]);
+            if let Some(answer) = &answer {
+                let _ = stream.write_all(answer);
+            } else {
+                kept.push(stream);
+            }
+        }
+    });
+    format!("http://{address}")
+}
+
+fn reply(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").into_bytes()
+}
+
+const ALLOWED: &str = r#"{"tool":"Bash","arguments_text":"{\"command\":\"ls\"}","edited":false,"decision":"allow","outcome":null,"message":"Allowed.","by":[],"permit":{"attempt":1,"expires_at":"x","expires_in_ms":1000,"idempotency_key":"k"},"result":null,"request":null}"#;
+
+fn blocked(url: &str, input: &[u8], what: &str) {
+    let folder = Folder::new();
+    for host in ["claude-code", "codex"] {
+        let began = Instant::now();
+        let output = run(gate(folder.path(), url, &["hook", host], "1s"), input);
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{what}: {}",
+            text(&output.stdout)
+        );
+        assert!(
+            output.stdout.is_empty() && !output.stderr.is_empty(),
+            "{what}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+    }
+}
+
+#[test]
+fn service_that_does_not_answer_clearly_blocks_the_call() {
+    let input = before("t", "ls").to_string();
+    // The fake answers are wrong only in what each row changes.
+    let folder = Folder::new();
+    let url = server(Some(reply("200 OK", ALLOWED)));
+    let output = run(
+        gate(folder.path(), &url, &["hook", "codex"], "1s"),
+        input.as_bytes(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let whole = ALLOWED.len();
+    for (what, answer) in [
+        ("nothing", Vec::new()),
+        ("garbage", b"\0\x01garbage\r\n\r\n".to_vec()),
+        ("500", reply("500 Internal Server Error", ALLOWED)),
+        ("503", reply("503 Service Unavailable", ALLOWED)),
+        ("401", reply("401 Unauthorized", ALLOWED)),
+        ("409", reply("409 Conflict", ALLOWED)),
+        ("redirect", reply("307 Temporary Redirect", ALLOWED)),
+        ("204", reply("204 No Content", "")),
+        (
+            "pending as 200",
+            reply("200 OK", &ALLOWED.replace("\"allow\"", "\"pending\"")),
+        ),
+        ("allow as 202", reply("202 Accepted", ALLOWED)),
+        (
+            "unknown decision",
+            reply("200 OK", &ALLOWED.replace("\"allow\"", "\"maybe\"")),
+        ),
+        (
+            "another tool",
+            reply("200 OK", &ALLOWED.replace("\"Bash\"", "\"Read\"")),
+        ),
+        (
+            "a decision twice",
+            reply(
+                "200 OK",
+                &ALLOWED.replace("\"by\"", "\"decision\":\"deny\",\"by\""),
+            ),
+        ),
+        ("truncated JSON", reply("200 OK", &ALLOWED[..whole - 1])),
+        ("a page", reply("200 OK", "<html>Sign in</html>")),
+        (
+            "truncated body",
+            reply("200 OK", ALLOWED).split_last().unwrap().1.to_vec(),
+        ),
+    ] {
+        blocked(&server(Some(answer)), input.as_bytes(), what);
+    }
+    blocked(&server(None), input.as_bytes(), "hang");
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    blocked(&format!("http://{gone}"), input.as_bytes(), "no server");
+    blocked("ftp://127.0.0.1", input.as_bytes(), "no URL");
+}
+
+#[test]
+fn input_that_is_not_understood_blocks_the_call() {
+    let url = server(Some(reply("200 OK", ALLOWED)));
+    let good = before("t", "ls").to_string();
+    let huge = before("t", &"x".repeat(5 * 1024 * 1024)).to_string();
+    let twice = good.replacen('{', r#"{"tool_name":"Read","#, 1);
+    let event = good.replace("PreToolUse", "PermissionRequest");
+    let usage = good.replace("tool_use_id", "tool_use");
+    let list = good.replace(r#"{"command":"ls"}"#, "[]");
+    for (what, input) in [
+        ("nothing", ""),
+        ("no JSON", "rm -rf"),
+        ("truncated", &good[..good.len() - 1]),
+        ("two values", &format!("{good}{good}")),
+        ("huge", &huge),
+        ("a member twice", &twice),
+        ("another event", &event),
+        ("no id", &usage),
+        ("a list", &list),
+    ] {
+        blocked(&url, input.as_bytes(), what);
+    }
+    blocked(&url, b"{\"session_id\":\"\xff\"}", "no UTF-8");
+}
+
+#[test]
+fn standard_input_that_never_ends_blocks_the_call_in_time() {
+    let folder = Folder::new();
+    let mut command = gate(
+        folder.path(),
+        "http://127.0.0.1:9",
+        &["hook", "codex"],
+        "0s",
+    );
+    let mut child = command.spawn().unwrap();
+    let held = child.stdin.take();
+    let began = Instant::now();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(2));
+    assert!(began.elapsed() < Duration::from_secs(30));
+    drop(held);
+}
+
+#[test]
+fn wrong_use_and_wrong_keys_block_the_call() {
+    let service = ServedGate::start("optional");
+    let input = before("t", "ls").to_string();
+    for arguments in [
+        &["hook", "emacs"][..],
+        &["hook"],
+        &["hook", "codex", "--unknown"],
+    ] {
+        let output = run(service.gate(arguments, "1s"), input.as_bytes());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+    for (name, value) in [
+        ("HOLDPOINT_KEY", "wrong-key-0123456789"),
+        ("HOLDPOINT_GATE", "other"),
+        ("HOLDPOINT_WAIT", "soon"),
+        ("HOLDPOINT_KEY", super::BOB),
+    ] {
+        let mut command = service.gate(&["hook", "claude-code"], "1s");
+        command.env(name, value);
+        let output = begin(command, input.as_bytes()).wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}");
+    }
+}
