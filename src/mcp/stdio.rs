@@ -131,6 +131,14 @@ impl Stdio {
     }
 
     pub(super) async fn list(&self) -> Result<Listing, Failure> {
+        match self.list_once().await {
+            // A list changes nothing, so a child that ends before its answer is started once more.
+            Err(Failure(why)) if why == LOST || why == ENDED => self.list_once().await,
+            listed => listed,
+        }
+    }
+
+    async fn list_once(&self) -> Result<Listing, Failure> {
         let session = self.session().await.map_err(Failure)?;
         let within = self.patience.list;
         let listed = tokio::time::timeout(within, self.pages(session)).await;
