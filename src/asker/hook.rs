@@ -30,7 +30,7 @@ pub struct HookOptions {
     pub content: bool,
 }
 
-/// What the process writes and exits with.
+/// The output and the exit code of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookAnswer {
     /// The exit code.

@@ -120,7 +120,7 @@ impl<'t> HookInput<'t> {
         Ok(if fits { key } else { hash(&[&session, &usage]) })
     }
 
-    /// What the host says about the call's surroundings, for people.
+    /// The host's words about the surroundings of the call, for people.
     #[must_use]
     pub fn context(&self) -> String {
         [("cwd", "Folder"), ("permission_mode", "Permission mode")]

@@ -191,7 +191,7 @@ fn bash(command: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "Bash", "arguments": {"command": command}}})
 }
 
-/// What Envoy does.
+/// The answer of Envoy to a checked request.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     /// Passes, with this value of `holdpoint-call`.

@@ -1,4 +1,4 @@
-//! Who may ask over gRPC, and what else HTTP/2 reaches.
+//! The callers that gRPC admits, and the other operations that HTTP/2 reaches.
 
 use http::StatusCode;
 
