@@ -38,7 +38,7 @@ pub struct Proposal {
     pub tool: String,
     /// The arguments, to the byte as they came.
     pub arguments_text: String,
-    /// The caller's session; `None` is [`DEFAULT_SESSION`].
+    /// The caller's session; `None` is the session `gate`.
     pub session_id: Option<String>,
     /// The agent's own words about the call, unverified.
     pub context: String,
