@@ -134,6 +134,8 @@ pub(crate) struct DecidedQuery {
 pub(crate) struct TasksPageQuery {
     /// Only tasks with one of these statuses.
     status: Option<Vec<wire::task::WireTaskStatus>>,
+    /// Only tasks of one of these agents, or the calls at one of these gates.
+    agent: Option<Vec<String>>,
 }
 
 /// The query of `get_task_page`.

@@ -181,6 +181,12 @@ on_both! {
         let count = |reply: crate::support::test_app::Reply| reply.body["tasks"].as_array().unwrap().len();
         assert_eq!(count(app.owner().get("/v1/tasks").await), 0);
         assert_eq!(count(app.owner().get("/v1/tasks?agent=refunds").await), 1);
+        let id = held.str("/task_id");
+        for (page, shown) in [("/tasks", false), ("/tasks?status=Paused", false), ("/tasks?agent=refunds", true)] {
+            let page_text = app.owner().header("accept", "text/html").get(page).await.text;
+            assert_eq!(page_text.contains(&id), shown, "{page}");
+            assert!(page_text.contains(r#"<option value="refunds""#), "{page}");
+        }
         let canceled = app.owner().hit(&format!("{path}/cancel")).await;
         assert_eq!(canceled.str("/status"), "Canceled");
         let look = app.actor(AGENT).get(&format!("/v1/gate/calls/{}", held.str("/task_id"))).await;

@@ -86,6 +86,7 @@ texts! {
     none_so_far: "None among those looked at so far; there may be more.", "目前查看过的里面没有；后面可能还有。";
     // Tasks.
     no_tasks: "No tasks.", "没有任务。";
+    calls_at_gate: "Calls at the gate", "网关的调用";
     task: "Task", "任务";
     owner: "Owner", "所有者";
     updated: "Changed", "更新时间";

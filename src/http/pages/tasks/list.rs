@@ -9,6 +9,7 @@ use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use crate::http::Http;
+use crate::http::api::tasks::list::gates;
 use crate::http::pages::inbox::words::Texts;
 use crate::http::pages::layout::{moment, visible};
 use crate::http::pages::site::{Place, Site};
@@ -17,6 +18,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::{CursorQuery, TasksPageQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
+use crate::people::Caller;
 use crate::store::TaskFilter;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
@@ -40,7 +42,8 @@ const STATUSES: [TaskStatus; 5] = [
 
 /// The page of the tasks
 ///
-/// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant.
+/// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant. Calls
+/// at a gate are shown with the gate's name as `agent` only.
 #[utoipa::path(
     get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
@@ -55,9 +58,16 @@ pub(crate) async fn get_tasks_page(
     let mut query = Query::of(&uri);
     query.drop_empty();
     let own = (!caller.admin).then(|| caller.user_id.clone());
+    let agents = query.texts("agent");
     let filter = TaskFilter {
         tenant: caller.tenant.clone(),
         users: own.into_iter().collect(),
+        without_agents: if agents.is_empty() {
+            gates(&http)
+        } else {
+            Vec::new()
+        },
+        agents,
         statuses: query.many("status", "a task status", TaskStatus::parse),
         before: query.cursor().map(TaskId),
         limit: 50,
@@ -67,7 +77,8 @@ pub(crate) async fn get_tasks_page(
     let page = http.store.tasks(&filter).await?;
     let site = Site::of(&http, &caller, &headers);
     let next = page.next(|row| row.task_id.0);
-    Ok(tasks_page(&site, &page, &filter.statuses, next))
+    let gates = gates_to_choose(&http, &caller);
+    Ok(tasks_page(&site, &page, &filter, &gates, next))
 }
 
 /// The word for a task's status.
@@ -85,7 +96,8 @@ pub(super) fn status_word(status: TaskStatus, texts: &Texts) -> &'static str {
 fn tasks_page(
     site: &Site<'_>,
     rows: &[TaskRow],
-    statuses: &[TaskStatus],
+    filter: &TaskFilter,
+    gates: &[String],
     next: Option<Uuid>,
 ) -> Markup {
     let texts = site.texts();
@@ -95,27 +107,41 @@ fn tasks_page(
         texts.tasks,
         &html! {
             h1 { (texts.tasks) }
-            (filter_form(site, &address, statuses))
+            (filter_form(site, &address, filter, gates))
             @if rows.is_empty() { p { (if next.is_some() { texts.none_so_far } else { texts.no_tasks }) } } @else { (table(site, rows)) }
             @if let Some(next) = next {
-                p { a href=(format!("{address}?{}", query(statuses, next))) { (texts.older) } }
+                p { a href=(format!("{address}?{}", query(filter, next))) { (texts.older) } }
             }
         },
     )
 }
 
-fn query(statuses: &[TaskStatus], next: Uuid) -> String {
+/// The gates whose calls the caller may look for.
+fn gates_to_choose(http: &Http, caller: &Caller) -> Vec<String> {
+    let gates = http.engine.agents().gates();
+    let open = gates.filter(|(gate, _)| {
+        caller.admin || gate.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
+    });
+    open.map(|(gate, _)| gate.name.clone()).collect()
+}
+
+fn query(filter: &TaskFilter, next: Uuid) -> String {
     let mut query = Serializer::new(String::new());
-    for status in statuses {
+    for status in &filter.statuses {
         query.append_pair("status", status.as_str());
+    }
+    for agent in &filter.agents {
+        query.append_pair("agent", agent);
     }
     query.append_pair("cursor", &cursor_of(next)).finish()
 }
 
-fn filter_form(site: &Site<'_>, address: &str, statuses: &[TaskStatus]) -> Markup {
+fn filter_form(site: &Site<'_>, address: &str, filter: &TaskFilter, gates: &[String]) -> Markup {
     let texts = site.texts();
+    let (statuses, agents) = (&filter.statuses, &filter.agents);
+    let other = agents.iter().filter(|agent| !gates.contains(agent));
     html! {
-        details.filter open[!statuses.is_empty()] {
+        details.filter open[!(statuses.is_empty() && agents.is_empty())] {
             summary { (texts.filter) }
             form method="get" action=(address) {
                 div.field {
@@ -127,6 +153,18 @@ fn filter_form(site: &Site<'_>, address: &str, statuses: &[TaskStatus]) -> Marku
                         }
                     }
                 }
+                @if !gates.is_empty() {
+                    div.field {
+                        label for="agent" { (texts.calls_at_gate) }
+                        select #agent name="agent" {
+                            option value="" { "–" }
+                            @for gate in gates {
+                                option value=(gate) selected[agents.contains(gate)] { (gate) }
+                            }
+                        }
+                    }
+                }
+                @for agent in other { input type="hidden" name="agent" value=(agent); }
                 button type="submit" .second { (texts.show) }
             }
         }
