@@ -124,9 +124,12 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
 /// The call of a request, and the name of its tool: the upstream's name, `__`, and the tool's own.
 fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refused> {
     let service = match checked.services.as_slice() {
-        [service] if !service.is_empty() && !service.contains("__") => service,
+        // With a `_` at its end, the names of two tools of two upstreams could be equal.
+        [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
+            service
+        }
         _ => {
-            let why = "A call has one upstream, whose name has no `__`.";
+            let why = "A call has one upstream, whose name has no `__` and no `_` at its end.";
             return Err(Refused(why.to_owned()));
         }
     };
@@ -156,7 +159,8 @@ async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     let Ok(Some(row)) = http.store.task(task).await else {
         return;
     };
-    if row.tenant != gateway.own.tenant {
+    let Ok(gate) = gateway.gate(None) else { return };
+    if row.tenant != gateway.own.tenant || row.agent != gate.name {
         return;
     }
     let caller = if gateway.own.user_id.is(&row.user_id) {
