@@ -6,7 +6,6 @@ use super::frames::{Answer, Status};
 use super::wire::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
 use super::{CALL, Gateway, results};
 use crate::engine::gate::{Decision, OutcomeReport, ReportedOutcome};
-use crate::http::wire::gate::GateCall as WireCall;
 use crate::task::id::TaskId;
 
 /// The numbers of the fields that are read and written: `crates/protos/proto/ext_mcp.proto` of
@@ -112,11 +111,9 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
         put_bytes(&mut result, field::METADATA, &metadata);
         return Ok(result.into());
     }
-    let wire = WireCall::of(call, &caller, &gateway.http.settings);
-    let members = results::gate_members(&wire).to_string();
-    let reason = results::sentence(call, &wire);
+    let (reason, members) = results::told(gateway, call, &caller);
     Ok(Answer {
-        message: error(PERMISSION_DENIED, &reason, Some(&members)),
+        message: error(PERMISSION_DENIED, &reason, Some(&members.to_string())),
         delivery: answer.delivery,
     })
 }
