@@ -3,6 +3,7 @@
 
 mod approvals;
 mod ext_mcp;
+mod ext_mcp_reports;
 mod frames;
 mod rights;
 
