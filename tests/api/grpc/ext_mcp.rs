@@ -14,7 +14,7 @@ const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name
 /// may use.
 pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
     let tool = r#"
-  up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
+  up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
 agents:"#;
     let rule = r#"
   - { name: up, tools: [up__Bash], when: "args.command == \"ls\"", decide: allow }
@@ -116,12 +116,15 @@ async fn held(grpc: &mut Grpc, params: &str) -> String {
     members["request_id"].as_str().unwrap().to_owned()
 }
 
-async fn resume(app: &TestApp, request: &str, action: Value) {
+/// Answers a request as the owner, with the text of an action.
+async fn resume(app: &TestApp, request: &str, action: &str) {
     let owner = app.owner().header("prefer", "wait=0");
-    let shown = app.owner().get(&format!("/resume/{request}")).await;
+    let path = format!("/resume/{request}");
+    let shown = app.owner().get(&path).await;
     let call = shown.str("/tool_calls/0/tool_call_id");
-    let body = json!({"decisions": {call: action}});
-    let reply = owner.post(&format!("/resume/{request}"), &body).await;
+    let body = format!(r#"{{"decisions":{{"{call}":{action}}}}}"#);
+    let body = Some(("application/json", body));
+    let reply = owner.send(reqwest::Method::POST, &path, body).await;
     assert!(reply.status < 300, "{}", reply.text);
 }
 
@@ -147,7 +150,7 @@ on_both! {
         let app = guardrails(on, REQUIRED).await;
         let mut grpc = Grpc::to(&app).await;
         let first = held(&mut grpc, MAKE).await;
-        resume(&app, &first, json!({"action": "approve"})).await;
+        resume(&app, &first, r#"{"action":"approve"}"#).await;
         let passed = request(&mut grpc, MAKE).await;
         assert!(passed.passes());
         passed.task();
@@ -162,9 +165,9 @@ on_both! {
         let first = held(&mut grpc, MAKE).await;
         let shown = app.owner().get(&format!("/resume/{first}")).await;
         assert!(shown.body["allowed_actions"].to_string().contains("edit"), "{}", shown.text);
-        resume(&app, &first, json!({"action": "edit", "arguments_text": r#"{"command":  "make x"}"#})).await;
+        resume(&app, &first, r#"{"action":"edit","arguments":{"command":"make x","timeout":1.0}}"#).await;
         let changed = request(&mut grpc, MAKE).await;
-        assert_eq!(changed.mutated(), r#"{"_meta":{"n": 1.0},"arguments":{"command":  "make x"},"name":"Bash"}"#);
+        assert_eq!(changed.mutated(), r#"{"_meta":{"n": 1.0},"arguments":{"command":"make x","timeout":1.0},"name":"Bash"}"#);
         changed.task();
         app.stop().await;
     }
@@ -173,14 +176,14 @@ on_both! {
         let app = guardrails(on, REQUIRED).await;
         let mut grpc = Grpc::to(&app).await;
         let first = held(&mut grpc, MAKE).await;
-        resume(&app, &first, json!({"action": "reject", "reason": "Not on a Friday."})).await;
+        resume(&app, &first, r#"{"action":"reject","reason":"Not on a Friday."}"#).await;
         let rejected = request(&mut grpc, MAKE).await;
         let members = rejected.members();
         assert_eq!((&members["state"], &members["outcome"]), (&json!("settled"), &json!("rejected")));
         assert!(rejected.reason().contains("Not on a Friday. It has not run."), "{}", rejected.reason());
         let other = r#"{"name":"Bash","arguments":{"command":"date"}}"#;
         let second = held(&mut grpc, other).await;
-        resume(&app, &second, json!({"action": "respond", "response": "It is Tuesday."})).await;
+        resume(&app, &second, r#"{"action":"respond","result":"It is Tuesday."}"#).await;
         let answered = request(&mut grpc, other).await;
         assert_eq!((answered.members()["outcome"].as_str(), answered.reason().as_str()), (Some("responded"), "It is Tuesday."));
         app.stop().await;
