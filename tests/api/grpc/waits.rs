@@ -54,11 +54,11 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
     let grpc = Grpc::to(app).await;
     let waiting = TaskTracker::new();
     let rest = waiting.spawn(gate::ask_as(
-        app.actor(gate::CAROLS_AGENT),
-        Box::leak(Box::new(gate::bash("make"))),
+        app.actor(gate::AGENT),
+        Box::leak(Box::new(gate::bash("cargo"))),
         300,
     ));
-    first_request(|| app.actor(gate::CAROLS_AGENT)).await;
+    first_request(|| app.owner()).await;
     // The ask over REST has the only place.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
@@ -69,7 +69,8 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         while !held.is_finished() {
             let list = app.owner().get("/v1/requests").await;
             for request in list.body["requests"].as_array().unwrap() {
-                if request["summary"].to_string().contains("date") && is_present(app, request).await
+                if request["tool_calls"].to_string().contains("date")
+                    && is_present(app, request).await
                 {
                     break 'free held;
                 }
