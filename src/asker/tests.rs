@@ -74,3 +74,48 @@ fn settings_without_variables_are_the_local_service() {
     let bad = AskerSettings::read(|name| (name == "HOLDPOINT_URL").then_some("holdpoint"));
     assert!(bad.is_err());
 }
+
+/// The inputs as the hosts' documentation shows them.
+const DOCUMENTED: [(&str, Event, &str); 5] = [
+    (
+        r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"npm test","description":"Run tests","timeout":120000,"run_in_background":false},"tool_use_id":"toolu_01ABC"}"#,
+        Event::Before,
+        "",
+    ),
+    (
+        r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PostToolUse","tool_name":"Write","tool_input":{"file_path":"/f","content":"x"},"tool_response":{"filePath":"/f","success":true},"tool_use_id":"toolu_01ABC","duration_ms":12}"#,
+        Event::Succeeded,
+        r#"{"filePath":"/f","success":true}"#,
+    ),
+    (
+        r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PostToolUseFailure","tool_name":"Bash","tool_input":{"command":"npm test"},"tool_use_id":"toolu_01ABC","error":"Command exited with non-zero status code 1","is_interrupt":false}"#,
+        Event::Failed,
+        "Command exited with non-zero status code 1",
+    ),
+    (
+        r#"{"session_id":"00893aaf","turn_id":"t-1","transcript_path":null,"cwd":"/home/u","hook_event_name":"PreToolUse","model":"m","permission_mode":"default","tool_name":"Bash","tool_use_id":"toolu_01ABC","tool_input":{"command":"ls"}}"#,
+        Event::Before,
+        "",
+    ),
+    (
+        r#"{"session_id":"00893aaf","turn_id":"t-1","transcript_path":null,"cwd":"/home/u","hook_event_name":"PostToolUse","model":"m","permission_mode":"default","tool_name":"Bash","tool_use_id":"toolu_01ABC","tool_input":{"command":"ls"},"tool_response":"a.txt\n"}"#,
+        Event::Succeeded,
+        "a.txt\n",
+    ),
+];
+
+#[test]
+fn documented_inputs_of_both_hosts_are_understood() {
+    for (text, event, content) in DOCUMENTED {
+        let input = input(text);
+        assert_eq!(input.event, event, "{text}");
+        assert_eq!(input.content(), content);
+        let key = input.key().unwrap();
+        assert_eq!(
+            (key.as_str(), input.session().unwrap().as_str()),
+            ("00893aaf:toolu_01ABC", "00893aaf")
+        );
+        assert!(text.contains(&format!("\"tool_input\":{}", input.arguments().unwrap())));
+        assert!(text.contains(&format!("\"tool_name\":\"{}\"", input.tool().unwrap())));
+    }
+}

@@ -343,3 +343,18 @@ impl Runner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_panics_or_hangs_has_no_result() {
+        let minute = Some(Duration::from_mins(1));
+        assert_eq!(guarded(minute, || 7), Some(7));
+        assert_eq!(guarded(minute, || panic!("inside")), None::<u8>);
+        assert_eq!(guarded(None, || panic!("inside")), None::<u8>);
+        let hangs = || std::thread::park();
+        assert_eq!(guarded(Some(Duration::ZERO), hangs), None);
+    }
+}

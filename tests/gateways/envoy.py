@@ -139,10 +139,11 @@ def case(name):
 
 def tests(port, slow, service_port, service):
     ask = lambda body, **headers: send(port, "POST", "/mcp", body, {"content-type": "application/json", **headers})
-    status, body = ask(call("ls"), **{"holdpoint-call": "forged", "x-user": "mallory"})
+    status, body = ask(call("ls"), **{"holdpoint-call": "forged", "holdpoint-key": "secret", "x-user": "mallory"})
     assert (status, body) == (200, b"up"), (status, body)
     passed = Upstream.seen[-1]["headers"]["holdpoint-call"]
     assert len(passed) == 36 and passed != "forged", passed
+    assert "holdpoint-key" not in Upstream.seen[-1]["headers"]
     case("an allowed call passes, with our header at the upstream in place of the client's")
 
     count = len(Upstream.seen)
@@ -164,7 +165,7 @@ def tests(port, slow, service_port, service):
     assert status == 200 and b"HELD" in body, (status, body)
     case("a short timeout of Envoy gets a pending result in time")
 
-    assert ask("x" * 5000)[0] == 413
+    assert ask("x" * 4096)[0] == 400 and ask("x" * 4097)[0] == 413
     assert ask("[]")[0] == 400 and ask("")[0] == 400
     case("a body over Envoy's limit is 413, one that is no call is 400")
 
@@ -205,4 +206,5 @@ def main():
                 process.wait()
 
 
-main()
+if __name__ == "__main__":
+    main()

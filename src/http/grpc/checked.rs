@@ -201,4 +201,58 @@ mod tests {
         let expected = r#"{"_meta":{"n": 1.0},"arguments":{"a": 2.0},"name":"pay"}"#;
         assert_eq!(String::from_utf8(edited).unwrap(), expected);
     }
+
+    /// Members of messages, some of which lenient parsers take for others.
+    fn any_member() -> impl proptest::strategy::Strategy<Value = String> {
+        let name = proptest::sample::select(vec![
+            "jsonrpc",
+            "id",
+            "method",
+            "params",
+            "Method",
+            "METHOD",
+            "paramS",
+            "meth\\u006fd",
+            "x",
+        ]);
+        let value = proptest::sample::select(vec![
+            "\"2.0\"",
+            "7",
+            "null",
+            "\"tools/call\"",
+            "\"tools\\/call\"",
+            "\"ping\"",
+            "{}",
+            "[1]",
+            "{\"name\":\"pay\"}",
+            "{\"name\":\"a\",\"name\":\"b\"}",
+            "{\"Name\":\"pay\"}",
+            "01",
+            "{",
+        ]);
+        use proptest::strategy::Strategy as _;
+        (name, value).prop_map(|(name, value)| format!("\"{name}\":{value}"))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = (message(&bytes), tool_call(&bytes));
+        }
+
+        #[test]
+        fn message_that_another_parser_takes_for_a_call_is_never_another(
+            members in proptest::collection::vec(any_member(), 0..6),
+        ) {
+            let body = format!("{{\"jsonrpc\":\"2.0\",{}\"end\":0}}", members.iter().map(|m| format!("{m},")).collect::<String>());
+            let lenient: Option<Value> = serde_json::from_str(&body).ok();
+            let lenient = lenient.as_ref().and_then(Value::as_object);
+            let is_call = lenient.is_some_and(|all| all.iter().any(|(name, value)| {
+                name.eq_ignore_ascii_case("method") && value == TOOLS_CALL
+            }));
+            if is_call {
+                proptest::prop_assert_ne!(message(body.as_bytes()), Ok(Message::Other), "{}", body);
+            }
+        }
+    }
 }

@@ -9,7 +9,6 @@ use super::wire::{
 use super::{CALL, GATE, Gateway, results};
 use crate::agent::gate::Report;
 use crate::engine::gate::Decision;
-use crate::http::wire::gate::GateCall as WireCall;
 
 /// The numbers of the fields that are read and written.
 mod field {
@@ -101,9 +100,8 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Sta
     if call.decision == Decision::Allow && call.permit.is_some() && !call.edited {
         return Ok(ok(Some(&call.tool_call_id.to_string())).into());
     }
-    let wire = WireCall::of(call, &caller, &gateway.http.settings);
     Ok(Answer {
-        message: denied(200, &results::result(&id, call, &wire)),
+        message: denied(200, &results::result(&id, gateway, call, &caller)),
         delivery: answer.delivery,
     })
 }

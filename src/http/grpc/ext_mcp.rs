@@ -6,7 +6,6 @@ use super::frames::{Answer, Status};
 use super::wire::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
 use super::{CALL, Gateway, results};
 use crate::engine::gate::{Decision, OutcomeReport, ReportedOutcome};
-use crate::http::wire::gate::GateCall as WireCall;
 use crate::task::id::TaskId;
 
 /// The numbers of the fields that are read and written: `crates/protos/proto/ext_mcp.proto` of
@@ -112,11 +111,9 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
         put_bytes(&mut result, field::METADATA, &metadata);
         return Ok(result.into());
     }
-    let wire = WireCall::of(call, &caller, &gateway.http.settings);
-    let members = results::gate_members(&wire).to_string();
-    let reason = results::sentence(call, &wire);
+    let (reason, members) = results::told(gateway, call, &caller);
     Ok(Answer {
-        message: error(PERMISSION_DENIED, &reason, Some(&members)),
+        message: error(PERMISSION_DENIED, &reason, Some(&members.to_string())),
         delivery: answer.delivery,
     })
 }
@@ -124,9 +121,12 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
 /// The call of a request, and the name of its tool: the upstream's name, `__`, and the tool's own.
 fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refused> {
     let service = match checked.services.as_slice() {
-        [service] if !service.is_empty() && !service.contains("__") => service,
+        // With a `_` at its end, the names of two tools of two upstreams could be equal.
+        [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
+            service
+        }
         _ => {
-            let why = "A call has one upstream, whose name has no `__`.";
+            let why = "A call has one upstream, whose name has no `__` and no `_` at its end.";
             return Err(Refused(why.to_owned()));
         }
     };
@@ -156,7 +156,8 @@ async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     let Ok(Some(row)) = http.store.task(task).await else {
         return;
     };
-    if row.tenant != gateway.own.tenant {
+    let Ok(gate) = gateway.gate(None) else { return };
+    if row.tenant != gateway.own.tenant || row.agent != gate.name {
         return;
     }
     let caller = if gateway.own.user_id.is(&row.user_id) {

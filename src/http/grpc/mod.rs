@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use self::frames::{Answer, Code, MAX_MESSAGE, PREFIX, Status};
 use super::Http;
+use super::api::gate::{Door, timed_ask_until};
 use super::server::body::read_body;
 use super::server::guard::protect_connection_of;
 use super::server::operation::{AuthClass, Op};
@@ -133,6 +134,10 @@ async fn call(
         key,
         own,
         gate: parts.headers.get(GATE).cloned(),
+        door: match service {
+            Service::Envoy => Door::ExtAuthz,
+            Service::ExtMcp => Door::ExtMcp,
+        },
         started,
         timeout,
     };
@@ -186,6 +191,7 @@ struct Gateway {
     own: Caller,
     /// The gate that the metadata name.
     gate: Option<HeaderValue>,
+    door: Door,
     started: Instant,
     timeout: Option<Duration>,
 }
@@ -331,17 +337,17 @@ impl Gateway {
             .timeout
             .map_or(WAIT, |time| time.saturating_sub(MARGIN));
         let claim_until = self.started + most;
+        let http = &self.http;
+        let place = http.waiting.enter(&caller, &http.settings, None);
+        let wait = claim_until
+            .saturating_duration_since(Instant::now())
+            .min(gate.gate.hold);
         let proposal = Proposal {
-            wait: claim_until
-                .saturating_duration_since(Instant::now())
-                .min(gate.gate.hold),
+            wait: place.as_ref().map_or(Duration::ZERO, |_| wait),
             ..proposal
         };
-        let asked = self
-            .http
-            .engine
-            .ask_until(&caller, &proposal, Some(claim_until));
-        match asked.await {
+        let until = (self.door, Some(claim_until));
+        match timed_ask_until(http, &caller, &proposal, until).await {
             Ok(answer) => Ok((answer, caller)),
             Err(GateRefusal::InHand(call)) => {
                 let answer = GateAnswer {

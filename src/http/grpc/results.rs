@@ -3,71 +3,25 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::engine::gate::{CallState, Decision, GateCall};
-use crate::http::wire::gate::GateCall as WireCall;
-use crate::task::item::Outcome;
+use super::Gateway;
+use crate::engine::gate::GateCall;
+use crate::http::api::mcp::result::gateway_result;
+use crate::people::Caller;
 
-/// The time after which a pending call is asked about again.
-const RETRY_AFTER_MS: u64 = 30_000;
-
-/// The members that tell a client about a call at a gate.
-pub(super) fn gate_members(wire: &WireCall) -> Value {
-    let request = wire.request.as_ref();
-    json!({
-        "state": wire.state,
-        "task_id": wire.task_id,
-        "request_id": request.map(|request| &request.request_id),
-        "url": request.map(|request| &request.url),
-        "expires_at": wire.expires_at,
-        "retry_after_ms": RETRY_AFTER_MS,
-    })
-}
-
-/// One paragraph about a call, for the model that proposed it.
-pub(super) fn sentence(call: &GateCall, wire: &WireCall) -> String {
-    let url = wire.request.as_ref().map(|request| request.url.as_str());
-    let at = url.map(|url| format!(" at {url}")).unwrap_or_default();
-    match (call.state, call.decision) {
-        (CallState::Doubtful, _) => {
-            format!("It may have run. Do not repeat it. A person is asked{at} .")
-        }
-        (_, Decision::Pending) => {
-            let rule = match (&call.rule, &call.reason) {
-                (Some(rule), Some(reason)) => format!(" (rule {rule}: {reason})"),
-                (Some(rule), None) => format!(" (rule {rule})"),
-                (None, Some(reason)) => format!(" ({reason})"),
-                (None, None) => String::new(),
-            };
-            format!(
-                "HELD. A person must approve this call of {}{rule}. It has NOT run. Approve it{at} . To get its result, \
-                 make exactly the same call again later; do not change its arguments, and do not try another way.",
-                call.tool
-            )
-        }
-        (_, Decision::Deny) => match (call.outcome, &call.result) {
-            (Some(Outcome::Responded), Some(result)) => result.content.clone(),
-            (Some(Outcome::Rejected), _) => {
-                format!("{} It has not run. Do not try again.", call.message())
-            }
-            _ => format!("{} It has not run.", call.message()),
-        },
-        (_, Decision::Allow) => call.message(),
-    }
+/// The sentences about a call, for the model that proposed it, and the members that tell a client
+/// about it.
+pub(super) fn told(gateway: &Gateway, call: &GateCall, caller: &Caller) -> (String, Value) {
+    let mut result = gateway_result(call, caller, &gateway.http.settings);
+    let text = result.pointer("/content/0/text").and_then(Value::as_str);
+    let text = text.unwrap_or_default().to_owned();
+    let members = result.pointer_mut("/_meta/holdpoint~1gate");
+    (text, members.map(Value::take).unwrap_or_default())
 }
 
 /// The result of a call that is not let through.
-pub(super) fn result(id: &str, call: &GateCall, wire: &WireCall) -> String {
-    let responded = call.outcome == Some(Outcome::Responded) && call.result.is_some();
-    let text = sentence(call, wire);
-    with_id(
-        id,
-        "result",
-        &json!({
-            "isError": !responded,
-            "content": [{"type": "text", "text": text}],
-            "_meta": {"holdpoint/gate": gate_members(wire)},
-        }),
-    )
+pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Caller) -> String {
+    let result = gateway_result(call, caller, &gateway.http.settings);
+    with_id(id, "result", &result)
 }
 
 /// The result that says why a call can never pass here.

@@ -180,4 +180,32 @@ mod tests {
             assert_eq!(bytes_fields(message), Err(Malformed), "{message:?}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let read: Vec<_> = WireFields::of(&bytes).collect();
+            proptest::prop_assert!(read.iter().rev().skip(1).all(Result::is_ok));
+            let held = bytes_fields(&bytes).unwrap_or_default();
+            let held: usize = held.iter().map(|(_, value)| value.len()).sum();
+            proptest::prop_assert!(held <= bytes.len());
+        }
+
+        #[test]
+        fn cut_message_gives_no_other_field(
+            fields in proptest::collection::vec((1..0x2000_0000_u64, proptest::prelude::any::<Vec<u8>>()), 1..6),
+            cut: proptest::sample::Index,
+        ) {
+            let mut message = Vec::new();
+            for (number, value) in &fields {
+                put_bytes(&mut message, *number, value);
+            }
+            let whole = bytes_fields(&message).unwrap();
+            let written: Vec<_> = fields.iter().map(|(number, value)| (*number, value.as_slice())).collect();
+            proptest::prop_assert_eq!(&whole, &written);
+            if let Ok(part) = bytes_fields(&message[..cut.index(message.len())]) {
+                proptest::prop_assert!(whole.starts_with(&part));
+            }
+        }
+    }
 }

@@ -1,29 +1,242 @@
-//! agentgateway's guardrails: requests that pass, and requests that are refused.
+//! agentgateway's guardrails: calls that pass, are held, changed and refused before they go on.
 
 use super::*;
+use crate::api::approval_cycle::on_both;
 
 const REQUEST: &str = "/agentgateway.dev.ext_mcp.ExtMcp/CheckRequest";
+pub(super) const RESPONSE: &str = "/agentgateway.dev.ext_mcp.ExtMcp/CheckResponse";
+pub(super) const REQUIRED: &str = "hold: 0s\n    ext_authz: { user_header: x-user }";
 const JUDGE: &str = "hold: 0s\n    other_tools: judge\n    ext_authz: { user_header: x-user }";
+pub(super) const LS: &str = r#"{"name":"Bash","arguments":{"command":"ls"}}"#;
+const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name":"Bash"}"#;
 
-fn request(service: &str, params: &str) -> Vec<u8> {
-    [
-        field(1, service.as_bytes()),
-        field(2, b"tools/call"),
-        field(4, params.as_bytes()),
-        field(5, &pair("x-user", b"alice")),
-    ]
-    .concat()
+/// A service whose gate has the tool `Bash` of the upstream `up`, and another gate that no gateway
+/// may use.
+pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
+    let tool = r#"
+  up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
+agents:"#;
+    let rule = r#"
+  - { name: up, tools: [up__Bash], when: "args.command == \"ls\"", decide: allow }
+  - { name: up_never, tools: [up__Bash], when: "args.command == \"rm\"", decide: deny, reason: Not here. }
+gates:
+  other: { description: Of programs., tools: [Bash] }
+"#;
+    let yaml = gateway_yaml(settings)
+        .replacen("\nagents:", tool, 1)
+        .replacen("Bash, Read]", "Bash, Read, up__Bash]", 1)
+        .replacen("\ngates:\n", rule, 1);
+    TestApp::with(on, &yaml).await
+}
+
+fn message(service: &[&str], method: &str, params: &str, user: &str) -> Vec<u8> {
+    let mut message: Vec<u8> = service
+        .iter()
+        .flat_map(|name| field(1, name.as_bytes()))
+        .collect();
+    message.extend(field(2, method.as_bytes()));
+    message.extend(field(4, params.as_bytes()));
+    message.extend(field(5, &pair("x-user", user.as_bytes())));
+    message
+}
+
+/// The answer of `CheckRequest`.
+#[derive(Debug)]
+pub(super) struct Told {
+    message: Vec<u8>,
+}
+
+impl Told {
+    fn text(&self, path: &[usize]) -> String {
+        String::from_utf8(at(&self.message, path).unwrap_or_default()).unwrap()
+    }
+
+    /// Whether the request passes as it is.
+    fn passes(&self) -> bool {
+        at(&self.message, &[1]).is_some() && !self.is_refused()
+    }
+
+    fn is_refused(&self) -> bool {
+        at(&self.message, &[3]).is_some()
+    }
+
+    /// The gate's members of a refusal.
+    fn members(&self) -> Value {
+        assert_eq!(self.text(&[3, 1]), "1", "PERMISSION_DENIED");
+        serde_json::from_str(&self.text(&[3, 3])).unwrap()
+    }
+
+    fn reason(&self) -> String {
+        self.text(&[3, 2])
+    }
+
+    /// The parameters in place of the request's.
+    fn mutated(&self) -> String {
+        assert!(!self.is_refused() && at(&self.message, &[1]).is_none());
+        self.text(&[2])
+    }
+
+    /// The task of a call that passes: in the header, and in the metadata.
+    pub(super) fn task(&self) -> String {
+        let mutation = at(&self.message, &[4]).unwrap();
+        let set: Vec<(String, String)> = fields(&mutation)
+            .into_iter()
+            .filter(|(number, _)| *number == 1)
+            .map(|(_, pair)| {
+                let text = |number| String::from_utf8(at(&pair, &[number]).unwrap()).unwrap();
+                (text(1), text(2))
+            })
+            .collect();
+        let names: Vec<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["holdpoint-call", "holdpoint-task"]);
+        assert_eq!(self.text(&[5, 1, 1]), "holdpoint_call");
+        assert_eq!(self.text(&[5, 1, 2, 3]), set[1].1);
+        assert!(set[0].1.len() == 36 && set[0].1 != set[1].1, "{set:?}");
+        set[1].1.clone()
+    }
+}
+
+pub(super) async fn request(grpc: &mut Grpc, params: &str) -> Told {
+    let message = message(&["up"], "tools/call", params, "alice");
+    let answered = grpc.call(REQUEST, EDGE, &message).await;
+    assert_eq!(answered.status, Some(0));
+    Told {
+        message: answered.message,
+    }
+}
+
+/// A held call, with the id of its request.
+async fn held(grpc: &mut Grpc, params: &str) -> String {
+    let told = request(grpc, params).await;
+    let members = told.members();
+    assert_eq!(members["state"], "pending", "{members}");
+    assert_eq!(members["decision"], "pending");
+    assert!(told.reason().starts_with("HELD."), "{}", told.reason());
+    assert!(members["url"].as_str().unwrap().starts_with("http"));
+    members["request_id"].as_str().unwrap().to_owned()
+}
+
+/// Answers a request as the owner, with the text of an action.
+async fn resume(app: &TestApp, request: &str, action: &str) {
+    let owner = app.owner().header("prefer", "wait=0");
+    let path = format!("/resume/{request}");
+    let shown = app.owner().get(&path).await;
+    let call = shown.str("/tool_calls/0/tool_call_id");
+    let body = format!(r#"{{"decisions":{{"{call}":{action}}}}}"#);
+    let body = Some(("application/json", body));
+    let reply = owner.send(reqwest::Method::POST, &path, body).await;
+    assert!(reply.status < 300, "{}", reply.text);
+}
+
+on_both! {
+    async fn call_that_a_rule_decides_passes_or_is_refused_at_once(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        let allowed = request(&mut grpc, LS).await;
+        assert!(allowed.passes());
+        allowed.task();
+        let denied = request(&mut grpc, r#"{"name":"Bash","arguments":{"command":"rm"}}"#).await;
+        let members = denied.members();
+        assert_eq!((&members["state"], &members["outcome"], &members["decision"]), (&json!("settled"), &json!("denied"), &json!("deny")));
+        assert!(denied.reason().contains("Not here"), "{}", denied.reason());
+        let invalid = request(&mut grpc, r#"{"name":"Bash","arguments":{"command":"ls","command":"rm"}}"#).await;
+        assert_eq!(invalid.members()["outcome"], "invalid");
+        let unlisted = request(&mut grpc, r#"{"name":"Other","arguments":{}}"#).await;
+        assert_eq!(unlisted.members()["outcome"], "invalid");
+        app.stop().await;
+    }
+
+    async fn approved_call_passes_once_as_it_is(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        let first = held(&mut grpc, MAKE).await;
+        resume(&app, &first, r#"{"action":"approve"}"#).await;
+        let passed = request(&mut grpc, MAKE).await;
+        assert!(passed.passes());
+        passed.task();
+        let again = held(&mut grpc, MAKE).await;
+        assert_ne!(first, again);
+        app.stop().await;
+    }
+
+    async fn edited_call_is_mutated_and_its_other_members_stay(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        let first = held(&mut grpc, MAKE).await;
+        let shown = app.owner().get(&format!("/resume/{first}")).await;
+        assert!(shown.body["allowed_actions"].to_string().contains("edit"), "{}", shown.text);
+        resume(&app, &first, r#"{"action":"edit","arguments":{"command":"make x","timeout":1.0}}"#).await;
+        let changed = request(&mut grpc, MAKE).await;
+        assert_eq!(changed.mutated(), r#"{"_meta":{"n": 1.0},"arguments":{"command":"make x","timeout":1.0},"name":"Bash"}"#);
+        changed.task();
+        app.stop().await;
+    }
+
+    async fn rejected_and_answered_calls_say_so_in_the_error(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        let first = held(&mut grpc, MAKE).await;
+        resume(&app, &first, r#"{"action":"reject","reason":"Not on a Friday."}"#).await;
+        let rejected = request(&mut grpc, MAKE).await;
+        let members = rejected.members();
+        assert_eq!((&members["state"], &members["outcome"]), (&json!("settled"), &json!("rejected")));
+        assert!(rejected.reason().contains("Not on a Friday. It has not run."), "{}", rejected.reason());
+        let other = r#"{"name":"Bash","arguments":{"command":"date"}}"#;
+        let second = held(&mut grpc, other).await;
+        resume(&app, &second, r#"{"action":"respond","result":"It is Tuesday."}"#).await;
+        let answered = request(&mut grpc, other).await;
+        assert_eq!((answered.members()["outcome"].as_str(), answered.reason().as_str()), (Some("responded"), "It is Tuesday."));
+        app.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upstream_whose_name_is_ambiguous_is_refused_and_other_methods_pass() {
+async fn upstreams_whose_names_are_ambiguous_are_refused() {
     let app = gateway_app(JUDGE).await;
     let mut grpc = Grpc::to(&app).await;
     let params = r#"{"name":"pay"}"#;
-    let refused = grpc.call(REQUEST, EDGE, &request("a__b", params)).await;
-    assert_eq!(at(&refused.message, &[3, 1]).unwrap(), b"3", "INVALID");
-    let list = [field(2, b"tools/list"), field(5, &pair("x-user", b"alice"))].concat();
-    let passes = grpc.call(REQUEST, EDGE, &list).await;
-    assert!(at(&passes.message, &[1]).is_some());
+    let cases: [&[&str]; 5] = [&["a__b"], &["a_"], &[""], &[], &["a", "b"]];
+    for services in cases {
+        let call = message(services, "tools/call", params, "alice");
+        let refused = grpc.call(REQUEST, EDGE, &call).await;
+        let code = at(&refused.message, &[3, 1]);
+        assert_eq!(code, Some(b"3".to_vec()), "INVALID: {services:?}");
+    }
+    for params in [r#"{"name":"a","name":"b"}"#, "[]", "", r#"{"Name":"a"}"#] {
+        let call = message(&["up"], "tools/call", params, "alice");
+        let refused = grpc.call(REQUEST, EDGE, &call).await;
+        assert_eq!(at(&refused.message, &[3, 1]).unwrap(), b"3", "{params}");
+    }
+    let call = message(&["a_b"], "tools/call", params, "alice");
+    let judged = grpc.call(REQUEST, EDGE, &call).await;
+    assert_eq!(at(&judged.message, &[3, 1]).unwrap(), b"1", "held");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_methods_pass_without_the_clients_ids_or_are_refused() {
+    let list = message(&["up"], "tools/list", "{}", "alice");
+    let unnamed = field(2, b"tools/list");
+    let strict = "hold: 0s\n    ext_authz: { user_header: x-user, pass_others: false }";
+    for (settings, passes) in [(REQUIRED, true), (strict, false)] {
+        let app = gateway_app(settings).await;
+        let mut grpc = Grpc::to(&app).await;
+        let answered = grpc.call(REQUEST, EDGE, &list).await;
+        assert_eq!(at(&answered.message, &[1]).is_some(), passes);
+        let removed = fields(&at(&answered.message, &[4]).unwrap_or_default());
+        assert_eq!(removed.len(), if passes { 2 } else { 0 }, "{removed:?}");
+        let answered = grpc.call(REQUEST, EDGE, &unnamed).await;
+        assert_eq!(answered.status, Some(7), "no user");
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_whose_user_is_named_twice_is_refused() {
+    let app = guardrails(On::Sqlite, REQUIRED).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut twice = message(&["up"], "tools/call", LS, "alice");
+    twice.extend(field(5, &pair("X-User", b"carol")));
+    assert_eq!(grpc.call(REQUEST, EDGE, &twice).await.status, Some(7));
     app.stop().await;
 }

@@ -3,8 +3,10 @@
 
 mod approvals;
 mod ext_mcp;
+mod ext_mcp_reports;
 mod frames;
 mod rights;
+mod waits;
 
 use std::pin::Pin;
 
@@ -38,6 +40,7 @@ fn gateway_yaml(settings: &str) -> String {
 
 const ENVOY: &str = "report: optional\n    ext_authz: { user_header: x-user }";
 
+#[derive(Clone)]
 struct Grpc {
     sender: SendRequest<Body>,
     authority: String,

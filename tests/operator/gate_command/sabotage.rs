@@ -177,3 +177,14 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         assert_eq!(output.status.code(), Some(2), "{name}");
     }
 }
+
+#[test]
+fn refusal_that_cannot_be_written_blocks_the_call() {
+    let service = ServedGate::start("optional");
+    let input = before("t", "rm").to_string();
+    let mut command = service.gate(&["hook", "claude-code"], "5s");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    command.stdout(full.unwrap());
+    let output = run(command, input.as_bytes());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}

@@ -5,8 +5,7 @@ pub(crate) mod propose;
 pub(crate) mod report;
 pub(crate) mod waiting;
 
-use std::sync::Arc;
-
+use tokio::time::Instant;
 use utoipa_axum::routes;
 
 use crate::engine::gate::{GateAnswer, GateRefusal, Proposal};
@@ -30,6 +29,8 @@ pub(crate) fn operations() -> Vec<Operation> {
 pub(crate) enum Door {
     Rest,
     Mcp,
+    ExtAuthz,
+    ExtMcp,
 }
 
 impl Door {
@@ -37,6 +38,8 @@ impl Door {
         match self {
             Self::Rest => "rest",
             Self::Mcp => "mcp",
+            Self::ExtAuthz => "ext_authz",
+            Self::ExtMcp => "ext_mcp",
         }
     }
 }
@@ -48,8 +51,19 @@ pub(crate) async fn timed_ask(
     proposal: &Proposal,
     door: Door,
 ) -> Result<GateAnswer, GateRefusal> {
+    timed_ask_until(http, caller, proposal, (door, None)).await
+}
+
+/// Like [`timed_ask`], but claims no approved call after the moment of `claim_until`.
+pub(crate) async fn timed_ask_until(
+    http: &Http,
+    caller: &Caller,
+    proposal: &Proposal,
+    (door, claim_until): (Door, Option<Instant>),
+) -> Result<GateAnswer, GateRefusal> {
     let began = http.clock.uptime();
-    let answer = Arc::clone(&http.engine).ask(caller, proposal).await?;
+    let asked = http.engine.ask_until(caller, proposal, claim_until);
+    let answer = asked.await?;
     let seconds = http.clock.uptime().saturating_sub(began).as_secs_f64();
     let (gate, door) = (&answer.call.gate, door.as_str());
     tracing::info!(target: "holdpoint::metric", metric = "gate_ask", %gate, door, seconds);

@@ -6,7 +6,7 @@
 mod answer;
 mod call;
 mod envelope;
-mod result;
+pub(crate) mod result;
 mod stream;
 pub(crate) mod tools;
 

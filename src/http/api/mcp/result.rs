@@ -53,10 +53,20 @@ impl Teller {
         {
             return text;
         }
+        self.written(call, request.as_deref(), meta).to_string()
+    }
+
+    /// The result without the bytes of a server.
+    fn written(
+        &self,
+        call: &GateCall,
+        request: Option<&InterventionRequest>,
+        meta: Value,
+    ) -> Value {
         let mut result = match call.state {
             CallState::Settled => self.settled(call),
             CallState::Pending | CallState::Approved | CallState::Started | CallState::Doubtful => {
-                error(&undecided(call, request.as_deref()))
+                error(&undecided(call, request))
             }
         };
         if call.state == CallState::Settled
@@ -69,7 +79,7 @@ impl Teller {
             set(&mut result, "resultType", json!("complete"));
         }
         set(&mut result, "_meta", json!({ "holdpoint/gate": meta }));
-        result.to_string()
+        result
     }
 
     fn settled(&self, call: &GateCall) -> Value {
@@ -126,6 +136,19 @@ impl Teller {
         let open = raw.trim_end().strip_suffix('}')?;
         Some(format!("{open}{comma}{}}}", added.join(",")))
     }
+}
+
+/// The result of a call that a gateway does not let through. The gateway's client may speak any
+/// revision, so the result has no leg and no member of a newer one.
+pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
+    let teller = Teller {
+        revision: Revision::June2025,
+        next_leg: None,
+        output: None,
+    };
+    let request = WireCall::of(call, caller, settings).request;
+    let meta = meta(call, request.as_deref());
+    teller.written(call, request.as_deref(), meta)
 }
 
 /// The result with one more block at the end of its content, and its other bytes as they are.

@@ -1,6 +1,8 @@
 //! Tests of the accept loop, its timeouts and its limits. Connections are in memory, and only the
 //! tests advance the clock.
 
+mod http2;
+
 use async_trait::async_trait;
 use axum::body::Bytes;
 use axum::middleware::{Next, from_fn};

@@ -1,0 +1,187 @@
+//! HTTP/2: its limits, and clients that keep a connection without a request.
+
+use super::*;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// The kinds of frames.
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// A GET of a path of fewer than 127 bytes, by static entries of HPACK, with more header fields.
+fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(path.len()).unwrap();
+    let block = [
+        &[0x82, 0x86, 0x41, 1, b'h', 0x04, length],
+        path.as_bytes(),
+        more,
+    ]
+    .concat();
+    // END_STREAM and END_HEADERS.
+    frame(HEADERS, 0x05, stream, &block)
+}
+
+/// A header field `a` with a value of `size` bytes, fewer than the 16 KiB of a frame.
+fn field(size: usize) -> Vec<u8> {
+    let rest = size - 127;
+    let seven = |shift: usize| u8::try_from(rest >> shift & 127).unwrap();
+    let length = [127, seven(0) | 128, seven(7) | 128, seven(14)];
+    [&[0, 1, b'a'][..], &length, &vec![b'x'; size]].concat()
+}
+
+/// The frames of a connection.
+struct Frames(Client);
+
+impl Frames {
+    async fn open(world: &World) -> Self {
+        let mut client = world.open();
+        client.0.write_all(PREFACE).await.unwrap();
+        Self(client)
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.0.0.write_all(bytes).await.unwrap();
+    }
+
+    /// The next frame: kind, flags, stream and payload; `None` at the end of the connection.
+    async fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.0.0.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        self.0.0.read_exact(&mut payload).await.ok()?;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Some((head[3], head[4], stream, payload))
+    }
+
+    /// The payload of the next frame of this kind; `None` if there is none.
+    async fn payload(&mut self, kind: u8) -> Option<Vec<u8>> {
+        loop {
+            let (found, flags, _, payload) = self.next().await?;
+            // An acknowledgement of settings is empty.
+            if found == kind && !(kind == SETTINGS && flags == 1) {
+                return Some(payload);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_are_announced_and_a_stream_over_them_is_refused() {
+    let world = World::speaking(10, true);
+    let mut client = Frames::open(&world).await;
+    let settings = client.payload(SETTINGS).await.unwrap();
+    let value = |name: u16| {
+        let mut entries = settings.chunks(6);
+        let found = entries.find(|entry| entry[..2] == name.to_be_bytes())?;
+        Some(u32::from_be_bytes(found[2..].try_into().unwrap()))
+    };
+    assert_eq!(value(3), Some(256), "MAX_CONCURRENT_STREAMS");
+    assert_eq!(value(6), Some(16 * 1024), "MAX_HEADER_LIST_SIZE");
+    for stream in 0..257 {
+        client.send(&get(2 * stream + 1, "/held", &[])).await;
+    }
+    loop {
+        let (kind, _, stream, payload) = client.next().await.unwrap();
+        if kind == RST_STREAM {
+            assert_eq!((stream, payload), (513, vec![0, 0, 0, 7]), "REFUSED_STREAM");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn header_list_over_16_kib_is_refused_and_the_connection_lives() {
+    let world = World::speaking(10, true);
+    let mut client = Frames::open(&world).await;
+    for (stream, size, refused) in [
+        (1, 15 * 1024, false),
+        (3, 16_200, true),
+        (5, 15 * 1024, false),
+    ] {
+        let more = field(size);
+        client.send(&get(stream, "/", &more)).await;
+        let block = client.payload(HEADERS).await.unwrap();
+        // 0x88 is the static entry `:status: 200`.
+        assert_eq!(block[0] != 0x88, refused, "{size}: {block:?}");
+    }
+}
+
+#[tokio::test]
+async fn streams_that_are_reset_at_once_end_the_connection() {
+    let world = World::speaking(10, true);
+    let mut client = Frames::open(&world).await;
+    let mut burst = Vec::new();
+    for stream in 0..200 {
+        let stream = 2 * stream + 1;
+        burst.extend(get(stream, "/held", &[]));
+        burst.extend(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+    }
+    client.send(&burst).await;
+    let payload = client.payload(GOAWAY).await.unwrap();
+    assert_eq!(payload[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
+    assert!(client.payload(GOAWAY).await.is_none(), "it ends");
+    World::speaking(10, true).open().asks().await;
+}
+
+/// Lets time pass until the connection is closed; its pings do not keep it.
+async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
+    let ping = frame(PING, 0, 0, &[7; 8]);
+    for _ in 0..4 {
+        let sent = client.0.0.write_all(&ping).await;
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        world.clock.leap(time);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        if sent.is_err() {
+            return;
+        }
+    }
+    panic!("the connection lives");
+}
+
+#[tokio::test]
+async fn connection_that_only_pings_is_closed_in_time() {
+    let world = World::speaking(10, true);
+    let mut silent = Frames::open(&world).await;
+    silent.payload(SETTINGS).await.unwrap();
+    closed_within(&world, &mut silent, HEADER_TIMEOUT).await;
+    let mut idle = Frames::open(&world).await;
+    idle.send(&get(1, "/", &[])).await;
+    idle.payload(HEADERS).await.unwrap();
+    closed_within(&world, &mut idle, KEEP_ALIVE_TIMEOUT).await;
+}
+
+#[tokio::test]
+async fn client_that_reads_nothing_is_closed() {
+    let world = World::speaking(10, true);
+    let mut deaf = Frames::open(&world).await;
+    let window = |stream: u32| frame(8, 0, stream, &[0x3f, 0, 0, 0]);
+    let large = [window(0), get(1, "/large", &[]), window(1)].concat();
+    deaf.send(&large).await;
+    let mut closed = false;
+    for _ in 0..4 {
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        world.clock.leap(WRITE_TIMEOUT);
+        closed |= deaf
+            .0
+            .0
+            .write_all(&frame(PING, 0, 0, &[0; 8]))
+            .await
+            .is_err();
+    }
+    assert!(closed);
+}

@@ -1,0 +1,106 @@
+//! Checks that wait for a person: how many may wait, and clients that leave.
+
+use holdpoint::task::time::Time;
+
+use super::*;
+use crate::support::test_app::{Actor, Reply};
+
+const LONG: &str = "report: optional\n    hold: 5m\n    ext_authz: { user_header: x-user }";
+
+/// Checks a call of Alice with a deadline in ten minutes.
+async fn patient(mut grpc: Grpc, command: &str) -> Verdict {
+    let key = format!("Bearer {EDGE}");
+    let headers = [
+        ("content-type", "application/grpc"),
+        ("authorization", key.as_str()),
+        ("grpc-timeout", "600S"),
+    ];
+    let message = checked(&bash(command), &[("x-user", "alice")]);
+    let answered = grpc.send(CHECK, &headers, framed(&message)).await.unwrap();
+    verdict(&answered.message)
+}
+
+/// The first request that this person sees, once there is one.
+async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
+    loop {
+        let list = actor().get("/v1/requests").await;
+        if let Some(request) = list.body.pointer("/requests/0") {
+            return request.clone();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether somebody waits for the call of a request.
+async fn is_present(app: &TestApp, request: &Value) -> bool {
+    let task = request["task_id"].as_str().unwrap().parse().unwrap();
+    let row = app.store().task(task).await.unwrap().unwrap();
+    row.asker_until.is_some_and(|until| until > Time(0))
+}
+
+async fn approve(app: &TestApp, request: &Value) {
+    let path = format!(
+        "/resume/{}/approve",
+        request["request_id"].as_str().unwrap()
+    );
+    let reply: Reply = app.owner().header("prefer", "wait=0").hit(&path).await;
+    assert!(reply.status < 300, "{}", reply.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_once() {
+    let yaml = gateway_yaml(LONG) + "\nserver: { max_waiting: 1 }\n";
+    let app: &'static TestApp = Box::leak(Box::new(TestApp::with(On::Sqlite, &yaml).await));
+    let grpc = Grpc::to(app).await;
+    let waiting = TaskTracker::new();
+    let rest = waiting.spawn(gate::ask_as(
+        app.actor(gate::AGENT),
+        Box::leak(Box::new(gate::bash("cargo"))),
+        300,
+    ));
+    first_request(|| app.owner()).await;
+    // The ask over REST has the only place.
+    assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
+    rest.abort();
+    assert!(rest.await.unwrap_err().is_cancelled());
+    // The place is free once the service has noticed that its client left.
+    let held = 'free: loop {
+        let held = waiting.spawn(patient(grpc.clone(), "date"));
+        while !held.is_finished() {
+            let list = app.owner().get("/v1/requests").await;
+            for request in list.body["requests"].as_array().unwrap() {
+                if request["tool_calls"].to_string().contains("date")
+                    && is_present(app, request).await
+                {
+                    break 'free held;
+                }
+            }
+        }
+    };
+    let reply = gate::ask(app, &gate::bash("make more"), 300).await;
+    assert_eq!(reply.str("/decision"), "pending", "the check has the place");
+    held.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
+    let app: &'static TestApp = Box::leak(Box::new(gateway_app(LONG).await));
+    let mut grpc = Grpc::to(app).await;
+    let waits = TaskTracker::new().spawn(patient(grpc.clone(), "make"));
+    let request = first_request(|| app.owner()).await;
+    let until = async |present| {
+        while is_present(app, &request).await != present {
+            tokio::task::yield_now().await;
+        }
+    };
+    until(true).await;
+    waits.abort();
+    until(false).await;
+    approve(app, &request).await;
+    let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
+    let items = app.owner().get(&path).await;
+    assert!(!items.text.contains("tool_started"), "{}", items.text);
+    // The connection lives on, and the next ask gets the call.
+    let passed = grpc.check(&bash("make")).await;
+    assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
+}
