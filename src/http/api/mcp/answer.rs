@@ -66,9 +66,9 @@ impl Failure {
         Self::new(status, -32601, "Method not found")
     }
 
-    /// A request of 2026-07-28 without its revision: -32602.
-    pub(super) fn unversioned() -> Self {
-        let message = "`_meta` has no `io.modelcontextprotocol/protocolVersion`";
+    /// A request of 2026-07-28 without a member of `_meta` that each request has: -32602.
+    pub(super) fn incomplete(member: &str) -> Self {
+        let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
     }
 
