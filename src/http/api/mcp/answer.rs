@@ -77,11 +77,6 @@ impl Failure {
         Self::refused(&Problem::unavailable())
     }
 
-    /// The client has canceled the request.
-    pub(super) fn canceled() -> Self {
-        Self::new(StatusCode::OK, -32800, "The request was cancelled")
-    }
-
     /// A refusal of the engine.
     pub(super) fn refused(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
