@@ -79,7 +79,7 @@ async def pydantic_ai() -> dict:
         parts = [part for part in messages[-1].parts if part.part_kind in ("tool-return", "retry-prompt")]
         if CALL and not parts:
             return ModelResponse([ToolCallPart(*CALL)])
-        return ModelResponse([TextPart(str(parts[0].content) if parts else "")])
+        return ModelResponse([TextPart(str(parts[0].content) if parts else "Done.")])
 
     toolset = MCPToolset(URL, headers=HEADERS, read_timeout=TIMEOUT)
     done = await Agent(FunctionModel(model), toolsets=[toolset]).run("Go")

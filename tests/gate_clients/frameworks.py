@@ -11,7 +11,8 @@ INSPECTOR = MODULES / "@modelcontextprotocol" / "inspector" / "clients" / "launc
 
 
 def listed(at: Gate, kind: str, key: str) -> None:
-    assert at.drive(kind, timeout=15)["tools"] == LISTED
+    said = at.drive(kind, timeout=30)
+    assert said.get("tools") == LISTED, said
     has(at.drive(kind, ["quick", {"key": key}], timeout=15), "ran")
     assert at.ran(key) == 1
 
@@ -22,6 +23,13 @@ def denied(at: Gate, kind: str, key: str) -> None:
 
 
 def held(at: Gate, kind: str, key: str) -> None:
+    if kind == "openai_agents":
+        # Its time-out is over all legs of a call: see `out_of_time`.
+        approval = at.approves_after(1, key)
+        has(at.drive(kind, ["held", {"key": key}]), "ran")
+        approval.join()
+        assert at.ran(key) == 1
+        return
     is_held(at.drive(kind, ["held", {"key": key}], wait=1, timeout=15))
     at.approve(key)
     assert at.ran(key) == 0
@@ -66,4 +74,4 @@ def cases(at: Gate) -> dict:
 
 if __name__ == "__main__":
     with gate() as here:
-        at_once(cases(here), threads=6)
+        at_once(cases(here), threads=3)

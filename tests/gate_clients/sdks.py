@@ -103,4 +103,4 @@ def cases(at: Gate) -> dict:
 
 if __name__ == "__main__":
     with gate() as here:
-        at_once(cases(here), threads=8)
+        at_once(cases(here), threads=5)
