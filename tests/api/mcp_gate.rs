@@ -34,7 +34,8 @@ fn older(method: &str, params: &Value) -> Value {
 }
 
 fn newest(method: &str, mut params: Value) -> Value {
-    params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
     older(method, &params)
 }
 

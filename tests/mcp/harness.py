@@ -142,7 +142,7 @@ class Place:
             **self.more,
         }
         path = self.folder / "holdpoint.yaml"
-        path.write_text(json.dumps(settings))
+        path.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
         return path
 
     def around(self) -> dict[str, str]:

@@ -66,20 +66,15 @@ impl Failure {
         Self::new(status, -32601, "Method not found")
     }
 
-    /// A request of 2026-07-28 without its revision: -32602.
-    pub(super) fn unversioned() -> Self {
-        let message = "`_meta` has no `io.modelcontextprotocol/protocolVersion`";
+    /// A request of 2026-07-28 without a member of `_meta` that each request has: -32602.
+    pub(super) fn incomplete(member: &str) -> Self {
+        let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
     }
 
     /// The service is shutting down: -32603.
     pub(super) fn unavailable() -> Self {
         Self::refused(&Problem::unavailable())
-    }
-
-    /// The client has canceled the request.
-    pub(super) fn canceled() -> Self {
-        Self::new(StatusCode::OK, -32800, "The request was cancelled")
     }
 
     /// A refusal of the engine.

@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Failure, json_response, message};
 use super::envelope::Params;
 use super::result::Teller;
-use super::stream::{Reply, Waited};
+use super::stream::{Reply, Waited, last_frame};
 use super::{Asked, request_name};
 use crate::agent::gate::OtherTools;
 use crate::engine::gate::{Identity, Progress, Proposal};
 use crate::http::Http;
 use crate::http::api::gate::waiting::Place;
 use crate::http::api::gate::{Door, gate_problem, timed_ask};
+use crate::http::events::opening::streamed;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
@@ -59,6 +60,9 @@ impl Asked<'_> {
         tokio::select! {
             biased;
             reply = &mut reply => {
+                if reply.text.is_empty() {
+                    return streamed(Body::from(last_frame(&reply.text)));
+                }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;
                 response
@@ -66,7 +70,7 @@ impl Asked<'_> {
             () = clock.sleep(QUICK) => {
                 let token = token.filter(|token| token.is_string() || token.is_number());
                 let waited = Waited::new(reply, clock, token.map(|token| (token, progress)));
-                crate::http::events::opening::streamed(Body::from_stream(waited.frames()))
+                streamed(Body::from_stream(waited.frames()))
             }
         }
     }
@@ -195,7 +199,7 @@ impl Ask {
     async fn reply(self) -> Reply {
         let asked = tokio::select! {
             biased;
-            () = self.canceled.cancelled() => return Reply::failed(&Failure::canceled(), &self.id),
+            () = self.canceled.cancelled() => return Reply::canceled(),
             asked = timed_ask(&self.http, &self.caller, &self.proposal, Door::Mcp) => asked,
         };
         match asked {

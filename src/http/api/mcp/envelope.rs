@@ -14,6 +14,8 @@ use crate::task::mcp_revision::Revision;
 const ID: usize = 256;
 /// The member of `_meta` with the revision of a request.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// The member of `_meta` with the capabilities of the client.
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// A message of a client.
 #[derive(Debug)]
@@ -120,8 +122,13 @@ pub(super) fn check_headers(incoming: &Incoming, headers: &HeaderMap) -> Result<
     if single(headers, "mcp-method")? != Some(incoming.method.as_str()) {
         return Err(Failure::headers("Mcp-Method is not the method in the body"));
     }
-    if incoming.id.is_some() && params.is_some() && body.is_none() {
-        return Err(Failure::unversioned());
+    if let Some(params) = params.filter(|_| incoming.id.is_some()) {
+        if body.is_none() {
+            return Err(Failure::incomplete(VERSION));
+        }
+        if !params.meta(CAPABILITIES).is_some_and(Value::is_object) {
+            return Err(Failure::incomplete(CAPABILITIES));
+        }
     }
     if incoming.method == "tools/call" {
         let name = single(headers, "mcp-name")?.and_then(decoded);

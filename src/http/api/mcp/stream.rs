@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(15);
 pub(super) struct Reply {
     /// The status of an answer that is no stream.
     pub(super) status: StatusCode,
-    /// The message.
+    /// The message; empty for a request that its client has canceled, which gets no answer.
     pub(super) text: String,
     /// Set where the message has the result of a settled call.
     pub(super) delivery: Option<Delivery>,
@@ -37,6 +37,10 @@ impl Reply {
             text,
             delivery,
         }
+    }
+
+    pub(super) fn canceled() -> Self {
+        Self::of(String::new(), None)
     }
 
     pub(super) fn failed(failure: &Failure, id: &Value) -> Self {
@@ -87,7 +91,7 @@ impl Waited {
                     if let Some(delivery) = reply.delivery {
                         delivery.delivered();
                     }
-                    return (event(&reply.text), None);
+                    return (last_frame(&reply.text), None);
                 }
                 () = self.clock.sleep(PAUSE) => {}
             }
@@ -103,6 +107,14 @@ impl Waited {
         }
         (text, Some(self))
     }
+}
+
+/// The end of a stream.
+pub(super) fn last_frame(message: &str) -> String {
+    if message.is_empty() {
+        return ":\n\n".to_owned();
+    }
+    event(message)
 }
 
 /// A message as an event. A line end in JSON is white space between two tokens.
