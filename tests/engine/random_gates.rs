@@ -26,10 +26,12 @@ use crate::store::store_fixture::StoreFixture;
 use crate::support::dice::Dice;
 use crate::support::repetitions;
 
-const GATE: &str = "
+const RULES: &str = "Not this one. }
   - { name: files, tools: [Read], decide: allow }
   - { name: quick, tools: [Bash], when: 'args.command == \"ls\"', decide: allow }
   - { name: shell, tools: [Bash], decide: hold, approvers: { owner: true }, expires_in: 3h }
+";
+const GATE: &str = "
 gates:
   door: { tools: [refund, tag, Bash, Read], use_within: 1h, run_within: 10m, no_lasts: 2m }
 ";
@@ -190,6 +192,8 @@ struct World<'h> {
     /// The runner, or the ask without one, of each permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
     crashes: u32,
+    /// Whether a presence of before a crash may still be stored.
+    crashed_lately: bool,
     /// The number of executions before this life.
     executions: usize,
     seen: &'h mut Seen,
@@ -261,8 +265,8 @@ async fn lives(fixture: StoreFixture, count: usize) {
     let replicas = if fixture.is_postgres() { 2 } else { 1 };
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|yaml| {
-        let (yaml, accounts) = yaml.split_once("\naccounts:").unwrap();
-        yaml.replacen("\nagents:", TOOLS, 1) + GATE + "\naccounts:" + accounts
+        let yaml = yaml.replacen("\nagents:", TOOLS, 1);
+        yaml.replacen("Not this one. }\n", RULES, 1) + GATE
     });
     let usual = harness.yaml();
     let mut rules = Vec::new();
@@ -297,6 +301,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
             handed: BTreeMap::new(),
             permits: BTreeMap::new(),
             crashes: 0,
+            crashed_lately: false,
             seen: &mut seen,
         };
         world.live().await;
@@ -307,10 +312,10 @@ async fn lives(fixture: StoreFixture, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gate_laws_hold_over_random_lives_with_crashes_on_sqlite() {
-    lives(StoreFixture::sqlite().await, repetitions(250, 10_000)).await;
+    lives(StoreFixture::sqlite().await, repetitions(120, 10_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gate_laws_hold_over_random_lives_with_crashes_and_takeovers_on_postgres() {
-    lives(StoreFixture::postgres().await, repetitions(250, 10_000)).await;
+    lives(StoreFixture::postgres().await, repetitions(120, 10_000)).await;
 }

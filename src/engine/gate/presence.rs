@@ -104,7 +104,8 @@ impl Delivery {
 
     /// Notes in the background that the client has the whole answer.
     pub fn delivered(self) {
-        let Self { guard, session } = self;
+        let Self { mut guard, session } = self;
+        guard.is_answered();
         let engine = Arc::clone(&guard.engine);
         let tracker = engine.drivers.clone();
         tracker.spawn(async move {

@@ -10,6 +10,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use super::super::engine_harness::{alice, whole};
 use super::{Ask, CALLS, Presence, Replica, WAIT, World, agent};
@@ -42,7 +43,7 @@ impl World<'_> {
     }
 
     /// Lets the work go on beside the next steps, or waits for it.
-    async fn beside_or_not(&mut self, work: tokio::task::JoinHandle<()>) {
+    async fn beside_or_not(&mut self, work: JoinHandle<()>) {
         self.beside.push(work);
         if self.dice.one_in(2) {
             self.polls().await;
@@ -52,7 +53,7 @@ impl World<'_> {
     /// Waits for the work beside, as long as it makes progress.
     async fn polls(&mut self) {
         for _ in 0..POLLS {
-            if self.beside.iter().all(tokio::task::JoinHandle::is_finished) {
+            if self.beside.iter().all(JoinHandle::is_finished) {
                 break;
             }
             tokio::task::yield_now().await;
@@ -132,7 +133,8 @@ impl World<'_> {
         }
         let (number, call) = (ask.number, ask.call);
         self.answers().await;
-        if self.asks.iter().any(|other| other.call == call) {
+        let others = self.asks.iter().any(|other| other.call == call);
+        if others || self.crashed_lately {
             return;
         }
         // Without a crash the presence ends with the asker.
@@ -140,7 +142,12 @@ impl World<'_> {
         let mut polls = 0;
         while self.is_awaited(call).await {
             polls += 1;
-            assert!(polls < 20_000, "life {}: the presence of ask {number} stays", self.seed);
+            assert!(
+                polls < 3_000,
+                "life {}: the presence of ask {number} stays: {}",
+                self.seed,
+                self.journals().await
+            );
             tokio::task::yield_now().await;
         }
         let now = self.now().await;
@@ -149,6 +156,20 @@ impl World<'_> {
                 presence.until.get_or_insert(now);
             }
         }
+    }
+
+    /// The journals of the life, for a message about a failure.
+    async fn journals(&self) -> String {
+        let mut text = String::new();
+        for task in self.tasks().await {
+            let journal = self.harness.journal(task).await;
+            let row = &journal.row;
+            text += &format!("\n{task} asker {:?} version {}", row.asker_until, row.version);
+            for item in &journal.items {
+                text += &format!("\n  {} {} {:?}", item.seq, item.at.0, item.fact);
+            }
+        }
+        text
     }
 
     /// Whether a row says that an asker of this call is there.
@@ -275,7 +296,7 @@ impl World<'_> {
         self.beside_or_not(work).await;
     }
 
-    fn claims(&self, replica: usize) -> tokio::task::JoinHandle<()> {
+    fn claims(&self, replica: usize) -> JoinHandle<()> {
         let engine = Arc::clone(&self.replicas[replica].engine);
         self.replicas[replica].spawn(async move {
             let _ = engine.expire().await;
@@ -299,6 +320,7 @@ impl World<'_> {
         let replica = self.any_replica();
         self.restarts(replica);
         self.crashes += 1;
+        self.crashed_lately = true;
         self.seen.crashes += 1;
         self.answers().await;
     }
@@ -313,8 +335,11 @@ impl World<'_> {
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;
-        for replica in 0..self.replicas.len() {
-            self.restarts(replica);
+        let idle = self.asks.is_empty() && self.beside.iter().all(JoinHandle::is_finished);
+        if !idle || self.dice.one_in(4) {
+            for replica in 0..self.replicas.len() {
+                self.restarts(replica);
+            }
         }
         self.answers().await;
         for work in std::mem::take(&mut self.beside) {
@@ -325,6 +350,7 @@ impl World<'_> {
             self.claims(replica).await.unwrap();
         }
         self.crashes += 1;
+        self.crashed_lately = false;
         self.harness.fixture.forward(time);
         let now = self.now().await;
         for presence in &mut self.presences {
