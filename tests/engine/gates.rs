@@ -1,12 +1,15 @@
 //! Calls at a gate in the engine: the asker that leaves, comes back or crashes, against people,
 //! clocks, rules and replicas.
 
+mod failures;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal, Identity, Proposal};
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::{Caller, May};
+use holdpoint::store::TaskFilter;
 use holdpoint::task::change::DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -73,6 +76,16 @@ fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, Gat
     let engine = Arc::clone(engine);
     let proposal = proposal("refund", &refund(order), Duration::from_mins(5));
     tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
+}
+
+/// The calls at the gate.
+fn every_call() -> TaskFilter {
+    TaskFilter {
+        tenant: "acme".to_owned(),
+        agents: vec!["door".to_owned()],
+        limit: 10,
+        ..TaskFilter::default()
+    }
 }
 
 /// Waits until the asker of the only open call of this order is stored as present.

@@ -79,19 +79,11 @@ const CALLS: [(&str, [&str; 3]); 6] = [
     ),
     (
         "Read",
-        [
-            r#"{"path":"a"}"#,
-            r#"{"path": "a"}"#,
-            r#"{ "path":"a" }"#,
-        ],
+        [r#"{"path":"a"}"#, r#"{"path": "a"}"#, r#"{ "path":"a" }"#],
     ),
     (
         "tag",
-        [
-            r#"{"text":"a"}"#,
-            r#"{"text": "a"}"#,
-            r#"{ "text":"a" }"#,
-        ],
+        [r#"{"text":"a"}"#, r#"{"text": "a"}"#, r#"{ "text":"a" }"#],
     ),
 ];
 
@@ -223,7 +215,14 @@ impl World<'_> {
             limit: 1_000,
             ..TaskFilter::default()
         };
-        let rows = self.harness.fixture.store.tasks(&filter).await.unwrap().rows;
+        let rows = self
+            .harness
+            .fixture
+            .store
+            .tasks(&filter)
+            .await
+            .unwrap()
+            .rows;
         rows.iter().rev().map(|row| row.task_id).collect()
     }
 
@@ -272,8 +271,14 @@ async fn lives(fixture: StoreFixture, count: usize) {
     let mut rules = Vec::new();
     for (from, to) in [
         ("", ""),
-        ("tools: [refund], decide: hold", "tools: [refund], decide: deny"),
-        ("decide: allow }\n  - { name: shell", "decide: hold, approvers: { owner: true } }\n  - { name: shell"),
+        (
+            "tools: [refund], decide: hold",
+            "tools: [refund], decide: deny",
+        ),
+        (
+            "decide: allow }\n  - { name: shell",
+            "decide: hold, approvers: { owner: true } }\n  - { name: shell",
+        ),
     ] {
         harness.configure(|_| usual.replacen(from, to, 1));
         rules.push(harness.parts(8));

@@ -49,7 +49,9 @@ impl World<'_> {
         if by_bytes {
             self.handed_once(ask, task);
         }
-        let Some(delivery) = answer.delivery else { return };
+        let Some(delivery) = answer.delivery else {
+            return;
+        };
         if self.dice.one_in(4) {
             // The answer is lost before its end.
             self.seen.lost += 1;
@@ -88,9 +90,17 @@ impl World<'_> {
         for handed in &*earlier {
             let noted = handed.noted_before.is_some_and(|next| ask.number >= next);
             let twice = handed.crashes == crashes && handed.replica == replica || noted;
-            assert!(!twice, "life {}: the result of {task} is delivered twice", self.seed);
+            assert!(
+                !twice,
+                "life {}: the result of {task} is delivered twice",
+                self.seed
+            );
         }
-        earlier.push(Handed { replica, crashes, noted_before: None });
+        earlier.push(Handed {
+            replica,
+            crashes,
+            noted_before: None,
+        });
     }
 
     /// A permit is committed before its answer, and is for one runner, or for one ask.
@@ -102,13 +112,24 @@ impl World<'_> {
             matches!(&item.fact, Fact::ToolStarted { attempt: of, replica, .. }
                 if *of == attempt && replica.starts_with("elsewhere:"))
         });
-        assert!(committed, "life {seed}: the permit of {} is not stored", call.task_id);
+        assert!(
+            committed,
+            "life {seed}: the permit of {} is not stored",
+            call.task_id
+        );
         let text = approved_text(&journal);
-        assert_eq!(call.arguments_text, text, "life {seed}: other bytes than approved");
+        assert_eq!(
+            call.arguments_text, text,
+            "life {seed}: other bytes than approved"
+        );
         let to = (ask.runner, ask.number);
         let (runner, number) = *self.permits.entry((call.task_id, attempt)).or_insert(to);
         let same = number == ask.number || runner.is_some() && runner == ask.runner;
-        assert!(same, "life {seed}: two runners have the permit of {}", call.task_id);
+        assert!(
+            same,
+            "life {seed}: two runners have the permit of {}",
+            call.task_id
+        );
     }
 
     /// The number of this journal's call in [`CALLS`].
@@ -138,14 +159,22 @@ impl World<'_> {
                 .map(|call| call.body.as_str())
                 .collect();
             let seed = self.seed;
-            assert!(bodies.len() <= starts, "life {seed}: {task} ran {} times", bodies.len());
+            assert!(
+                bodies.len() <= starts,
+                "life {seed}: {task} ran {} times",
+                bodies.len()
+            );
             let text = approved_text(&journal);
-            assert!(bodies.iter().all(|body| *body == text), "life {seed}: {bodies:?}, not {text}");
+            assert!(
+                bodies.iter().all(|body| *body == text),
+                "life {seed}: {bodies:?}, not {text}"
+            );
             self.seen.starts += starts;
             self.seen.edits += count(&journal, is_edit);
-            self.seen.expired += count(&journal, |fact| {
-                matches!(fact, Fact::ToolResult(result) if result.outcome == Outcome::Expired)
-            });
+            self.seen.expired += count(
+                &journal,
+                |fact| matches!(fact, Fact::ToolResult(result) if result.outcome == Outcome::Expired),
+            );
         }
     }
 
@@ -155,14 +184,20 @@ impl World<'_> {
             return;
         }
         let call = self.call_of(journal);
-        let slack = if self.harness.fixture.is_postgres() { 2_000_000 } else { 10_000 };
+        let slack = if self.harness.fixture.is_postgres() {
+            2_000_000
+        } else {
+            10_000
+        };
         for item in &journal.items {
             if !matches!(item.fact, Fact::ToolStarted { .. }) {
                 continue;
             }
             let is_there = self.presences.iter().any(|there| {
                 let until = there.until.map_or(i64::MAX, |until| until.0);
-                there.call == call && there.from <= item.at && item.at.0 <= until.saturating_add(slack)
+                there.call == call
+                    && there.from <= item.at
+                    && item.at.0 <= until.saturating_add(slack)
             });
             assert!(
                 is_there,
@@ -180,14 +215,19 @@ impl World<'_> {
             match &item.fact {
                 Fact::InterventionRequested(asked) => {
                     let mut own = asked.own_calls();
-                    shown = own.find(|call| call.tool_call_id == id).map(|call| call.digest.clone());
+                    shown = own
+                        .find(|call| call.tool_call_id == id)
+                        .map(|call| call.digest.clone());
                     self.seen.doubtful +=
                         usize::from(asked.kind == holdpoint::task::request::RequestKind::Reconcile);
                 }
                 Fact::Decision { decision, .. } => {
                     if let Some(answer) = decision.decisions.get(&id) {
                         let edit = answer.edit.as_ref().map(|edit| edit.digest.clone());
-                        let runs = matches!(answer.action, Action::Approve | Action::Retry | Action::Edit);
+                        let runs = matches!(
+                            answer.action,
+                            Action::Approve | Action::Retry | Action::Edit
+                        );
                         approved = edit.or_else(|| shown.clone()).filter(|_| runs);
                     }
                 }
@@ -215,11 +255,20 @@ fn proposed(journal: &Journal) -> ToolCall {
 /// The bytes that may run: those of the proposal, or of the last edit.
 fn approved_text(journal: &Journal) -> String {
     let call = proposed(journal);
-    let edits = journal.items.iter().rev().filter_map(|item| match &item.fact {
-        Fact::Decision { decision, .. } => decision.decisions.get(&call.tool_call_id)?.edit.clone(),
-        _ => None,
-    });
-    edits.map(|edit| edit.arguments_text).next().unwrap_or(call.arguments_text)
+    let edits = journal
+        .items
+        .iter()
+        .rev()
+        .filter_map(|item| match &item.fact {
+            Fact::Decision { decision, .. } => {
+                decision.decisions.get(&call.tool_call_id)?.edit.clone()
+            }
+            _ => None,
+        });
+    edits
+        .map(|edit| edit.arguments_text)
+        .next()
+        .unwrap_or(call.arguments_text)
 }
 
 fn is_edit(fact: &Fact) -> bool {
@@ -228,5 +277,9 @@ fn is_edit(fact: &Fact) -> bool {
 }
 
 fn count(journal: &Journal, which: impl Fn(&Fact) -> bool) -> usize {
-    journal.items.iter().filter(|item| which(&item.fact)).count()
+    journal
+        .items
+        .iter()
+        .filter(|item| which(&item.fact))
+        .count()
 }

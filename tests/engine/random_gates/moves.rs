@@ -72,7 +72,11 @@ impl World<'_> {
             _ => Identity::Value,
         };
         let by_bytes = identity == Identity::Value;
-        let spelling = if by_bytes { self.dice.pick(&spellings) } else { spellings[0] };
+        let spelling = if by_bytes {
+            self.dice.pick(&spellings)
+        } else {
+            spellings[0]
+        };
         let runner = self.dice.pick(&[None, None, Some("r1"), Some("r2")]);
         let progress = Progress::default();
         let proposal = Proposal {
@@ -91,10 +95,15 @@ impl World<'_> {
         let replica = self.any_replica();
         let from = self.now().await;
         let engine = Arc::clone(&self.replicas[replica].engine);
-        let handle = self.replicas[replica]
-            .spawn(async move { engine.ask(&agent(), &proposal).await });
+        let handle =
+            self.replicas[replica].spawn(async move { engine.ask(&agent(), &proposal).await });
         self.asked += 1;
-        self.presences.push(Presence { ask: self.asked, call, from, until: None });
+        self.presences.push(Presence {
+            ask: self.asked,
+            call,
+            from,
+            until: None,
+        });
         self.asks.push(Ask {
             number: self.asked,
             call,
@@ -164,7 +173,10 @@ impl World<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let row = &journal.row;
-            text += &format!("\n{task} asker {:?} version {}", row.asker_until, row.version);
+            text += &format!(
+                "\n{task} asker {:?} version {}",
+                row.asker_until, row.version
+            );
             for item in &journal.items {
                 text += &format!("\n  {} {} {:?}", item.seq, item.at.0, item.fact);
             }
@@ -227,7 +239,9 @@ impl World<'_> {
         let replica = self.any_replica();
         let engine = Arc::clone(&self.replicas[replica].engine);
         let decided = self.replicas[replica].spawn(async move {
-            let _ = engine.decide(&alice(), asked.request_id, answer, None).await;
+            let _ = engine
+                .decide(&alice(), asked.request_id, answer, None)
+                .await;
         });
         self.beside_or_not(decided).await;
     }
@@ -243,7 +257,9 @@ impl World<'_> {
             };
             let engine = Arc::clone(&self.replicas[0].engine);
             let decided = self.replicas[0].spawn(async move {
-                let _ = engine.decide(&alice(), asked.request_id, answer, None).await;
+                let _ = engine
+                    .decide(&alice(), asked.request_id, answer, None)
+                    .await;
             });
             decided.await.unwrap();
         }
