@@ -67,7 +67,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     let path = folder.join("holdpoint.yaml");
     std::fs::write(
         &path,
-        format!("{yaml}{ACCOUNTS}    - {{ user: alice, tenant: acme, key: {AGENT}, may: [gate] }}\ndatabase: {{ url: \"{database}\", max_connections: 8 }}\n"),
+        format!("{yaml}{ACCOUNTS}    - {{ user: alice, tenant: acme, groups: [support], key: {AGENT}, may: [gate] }}\ndatabase: {{ url: \"{database}\", max_connections: 8 }}\n"),
     )
     .unwrap();
     path

@@ -59,14 +59,14 @@ async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one
     let mut made = 0;
     for cut in (0..3_600).step_by(149) {
         line.cut_after(cut);
-        let theirs = ask(format!("theirs {cut}"), bash("ls")).await;
+        let theirs = ask(format!("theirs-{cut}"), bash("ls")).await;
         assert_eq!(
             theirs.body["permit"]["attempt"], 1,
             "{cut}: {}",
             theirs.text
         );
         line.cut_after(cut);
-        let ours = ask(format!("ours {cut}"), refund(5)).await;
+        let ours = ask(format!("ours-{cut}"), refund(5)).await;
         assert_eq!(
             told(&ours),
             expected(200, "allow", "settled", "succeeded"),

@@ -93,7 +93,13 @@ async fn killed_at(
     };
     let said = tokio::select! {
         said = async {
-            join_all(Kind::ALL.map(|kind| people.ask_at_gate(kind))).await;
+            // People may reject the calls that would reach the failpoint.
+            loop {
+                join_all(Kind::ALL.map(|kind| people.ask_at_gate(kind))).await;
+                if deaths.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+            }
             let calls = people.end_gate_calls().await;
             statuses(&people, &calls).await
         } => said,

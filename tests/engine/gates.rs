@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
+use crate::support::repetitions;
 
 const GATE: &str = "
 gates:
@@ -106,11 +107,11 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
 }
 
 /// A yes meets the asker's leaving, `times` times: the call runs with its asker, or waits for it.
-async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: u32) {
+async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
     let (mut ran_at_once, mut waited) = (0, 0);
-    for order in 1..=times {
+    for order in 1..=u32::try_from(times).unwrap() {
         let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
         let asking = asking(&engine, order);
         until_present(&harness, task, |until| until > Time(0)).await;
@@ -151,12 +152,12 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: u32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
-    yes_against_a_leaving_asker(StoreFixture::sqlite().await, 60).await;
+    yes_against_a_leaving_asker(StoreFixture::sqlite().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
-    yes_against_a_leaving_asker(StoreFixture::postgres().await, 60).await;
+    yes_against_a_leaving_asker(StoreFixture::postgres().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
