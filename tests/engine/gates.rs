@@ -2,6 +2,7 @@
 //! clocks, rules and replicas.
 
 mod failures;
+mod guards;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -88,13 +88,13 @@ const CALLS: [(&str, [&str; 3]); 6] = [
 ];
 
 /// One process: its engine, and the runtime that its crash takes down.
-struct Replica {
-    engine: Arc<Engine>,
+pub struct Replica {
+    pub engine: Arc<Engine>,
     runtime: Runtime,
 }
 
 impl Replica {
-    fn start(parts: &Parts) -> Self {
+    pub fn start(parts: &Parts) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -108,7 +108,7 @@ impl Replica {
     }
 
     /// Runs in the process.
-    fn spawn<T: Send + 'static>(
+    pub fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
@@ -116,7 +116,7 @@ impl Replica {
     }
 
     /// Drops everything that the process does.
-    fn crash(self) {
+    pub fn crash(self) {
         tokio::task::block_in_place(|| self.runtime.shutdown_timeout(Duration::from_secs(60)));
     }
 }

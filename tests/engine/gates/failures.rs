@@ -21,15 +21,15 @@ use super::super::engine_harness::{alice, claimed, outcomes, person, whole};
 use super::{agent, approve, ask, asking, harness, proposal, refund, until_present};
 use crate::store::store_fixture::{StoreFixture, both};
 
-const LONG: Duration = Duration::from_mins(1);
+pub const LONG: Duration = Duration::from_mins(1);
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
-fn bash(wait: Duration) -> Proposal {
+pub fn bash(wait: Duration) -> Proposal {
     proposal("Bash", r#"{"command":"make"}"#, wait)
 }
 
 /// The same proposal by a key, from a runner.
-fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
+pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
     Proposal {
         identity: Identity::Key {
             key: key.to_owned(),
@@ -296,7 +296,7 @@ both! {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-fn asking_by(
+pub fn asking_by(
     engine: &Arc<holdpoint::engine::Engine>,
     proposal: Proposal,
 ) -> JoinHandle<Result<holdpoint::engine::gate::GateAnswer, GateRefusal>> {
