@@ -12,7 +12,7 @@ mod decision_races;
 mod deliveries;
 mod endpoint_rights;
 mod events;
-mod gate;
+pub mod gate;
 mod grants;
 mod grpc;
 mod headlines;

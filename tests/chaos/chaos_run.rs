@@ -11,6 +11,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
 
 use super::checker::Told;
+use super::gate_askers::AGENT;
 use super::process::a_moment;
 use super::simulated_people::People;
 use crate::support::test_app::ACCOUNTS;
@@ -26,6 +27,7 @@ tools:
   tag: { effect: idempotent, http: { method: POST, url: "{world}/tag", timeout: 2s }, parameters: *arguments }
   refund: { http: { method: POST, url: "{world}/refund", timeout: 2s }, parameters: *arguments }
   short: { http: { method: POST, url: "{world}/short", timeout: 2s }, parameters: *arguments }
+  shell: { external: {}, parameters: *arguments }
 agents:
   billing: { description: Refunds., model: main, tools: [lookup, tag, refund, short], sub_agents: [scout, { agent: clerk, session: true }], limits: &limits { max_model_calls: 200, max_tasks: 100 } }
   scout: { description: Looks around., model: main, tools: [lookup, tag, refund], sub_agents: [hand], limits: *limits }
@@ -37,6 +39,9 @@ policy:
   - { name: small, tools: [refund], when: "args.amount <= 20", decide: allow }
   - { name: large, tools: [refund], decide: hold, approvers: { owner: true } }
   - { name: short, tools: [short], decide: hold, approvers: { owner: true }, expires_in: 1s }
+  - { name: shell, tools: [shell], decide: hold, approvers: { owner: true } }
+gates:
+  door: { tools: [refund, shell], use_within: 1h, run_within: 1h, no_lasts: 0s }
 "#;
 
 /// Writes the configuration file into a folder and returns its path. `model` and `world` are URLs;
@@ -62,7 +67,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     let path = folder.join("holdpoint.yaml");
     std::fs::write(
         &path,
-        format!("{yaml}{ACCOUNTS}database: {{ url: \"{database}\", max_connections: 8 }}\n"),
+        format!("{yaml}{ACCOUNTS}    - {{ user: alice, tenant: acme, groups: [support], key: {AGENT}, may: [gate] }}\ndatabase: {{ url: \"{database}\", max_connections: 8 }}\n"),
     )
     .unwrap();
     path

@@ -19,7 +19,7 @@ const WORKS: Duration = Duration::from_secs(10);
 const GIVES_UP: Duration = Duration::from_mins(1);
 
 /// Checks for a 503 `unavailable` with `Retry-After`.
-fn is_refused(reply: &Reply) {
+pub fn is_refused(reply: &Reply) {
     assert_eq!(
         (reply.status, reply.str("/code").as_str()),
         (503, "unavailable"),
@@ -68,7 +68,7 @@ async fn ended(app: &TestApp, task: &str) -> Reply {
     }
 }
 
-async fn number(url: &str, sql: &'static str) -> i64 {
+pub async fn number(url: &str, sql: &'static str) -> i64 {
     let mut connection = PgConnection::connect(url).await.unwrap();
     connection.fetch_one(sql).await.unwrap().get(0)
 }

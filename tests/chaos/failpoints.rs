@@ -340,7 +340,7 @@ async fn killed_at(
 /// Starts the process with the failpoint `armed`. After each kill, restarts it without the
 /// failpoint, each time with a later clock, so that all leases have run out. Returns only if the
 /// process ends by itself or the deadline passes, and says which.
-async fn keeps_alive(
+pub async fn keeps_alive(
     place: &Place,
     armed: &str,
     model: &Model,

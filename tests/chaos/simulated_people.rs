@@ -108,7 +108,7 @@ impl People {
         self.complaints.lock().unwrap().clone()
     }
 
-    fn complain(&self, what: String) {
+    pub fn complain(&self, what: String) {
         self.complaints.lock().unwrap().push(what);
     }
 
@@ -117,7 +117,7 @@ impl People {
         dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn anywhere(&self) -> &str {
+    pub fn anywhere(&self) -> &str {
         &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
     }
 
@@ -183,7 +183,7 @@ impl People {
         }
     }
 
-    async fn understood(
+    pub async fn understood(
         &self,
         request: reqwest::RequestBuilder,
         path: &str,
@@ -396,11 +396,23 @@ impl People {
         last["outcome"].as_str().map(str::to_owned)
     }
 
+    /// Adds a change that the service acknowledged.
+    pub fn acknowledge(&self, deed: Deed) {
+        self.history.lock().unwrap().push(deed);
+    }
+
     /// Every task that the service lists.
     pub async fn listed(&self) -> Vec<String> {
+        self.listed_at("").await
+    }
+
+    /// Every task that the service lists with these further parameters.
+    pub async fn listed_at(&self, which: &str) -> Vec<String> {
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = self.get(&format!("/v1/tasks?limit=200{cursor}")).await;
+            let page = self
+                .get(&format!("/v1/tasks?limit=200{which}{cursor}"))
+                .await;
             let ids = page["tasks"].as_array().into_iter().flatten();
             found.extend(ids.filter_map(|task| task["task_id"].as_str().map(str::to_owned)));
             match page["next_cursor"].as_str() {

@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::chaos_run::{configure, journals, say, statuses, too_few};
-use super::checker::{Evidence, Findings, Kind, check, report};
+use super::checker::{self, Evidence, Findings, check, report};
+use super::gate_askers::Kind;
 use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, a_moment, within};
 use super::scripted_model::{Model, dice};
@@ -219,7 +220,8 @@ async fn storm(plan: &Plan) {
         calm
     };
     let (calm, tasks) = tokio::join!(faults, weather.load(&people));
-    let said = statuses(&people, &tasks).await;
+    let gate_calls = people.end_gate_calls().await;
+    let said = statuses(&people, &[tasks.clone(), gate_calls.clone()].concat()).await;
     let listed = people.listed().await;
     let open = people.get("/v1/requests").await;
     for process in calm {
@@ -244,6 +246,11 @@ async fn storm(plan: &Plan) {
         &model.prompts(),
         &stored_prompts::stored(&told),
     ));
+    wrong.extend(too_few(&[(
+        "calls at the gate",
+        gate_calls.len() as u64,
+        plan.tasks / 5,
+    )]));
     if listed.len() != tasks.len() {
         wrong.push(format!(
             "{} tasks were created, {} are listed",
@@ -376,11 +383,17 @@ impl Weather<'_> {
         }
     }
 
-    /// Creates the tasks and carries each to its end.
+    /// Creates the tasks and carries each to its end, while agents ask at the gate.
     async fn load(&self, people: &Arc<People>) -> Vec<String> {
         let (mut running, mut tasks) = (JoinSet::new(), Vec::new());
+        let mut agents = JoinSet::new();
         for number in 0..self.plan.tasks {
             self.tickets.acquire().await.unwrap().forget();
+            if number.is_multiple_of(5) {
+                let kind = Kind::ALL[usize::try_from(number / 5 % 3).unwrap()];
+                let people = Arc::clone(people);
+                agents.spawn(async move { people.ask_at_gate(kind).await });
+            }
             let (people, says) = (Arc::clone(people), self.plan.says);
             running.spawn(async move {
                 let task = people.create(&format!("{says} {number}")).await;
@@ -390,6 +403,9 @@ impl Weather<'_> {
         }
         while let Some(task) = running.join_next().await {
             tasks.push(task.unwrap());
+        }
+        while let Some(asked) = agents.join_next().await {
+            asked.unwrap();
         }
         tasks
     }
@@ -415,8 +431,8 @@ impl Weather<'_> {
             count(&people.counts.repeated_decisions),
             count(&people.counts.conflicts),
             found.to_human,
-            found.count(Kind::Duplicate),
-            found.count(Kind::Lost),
+            found.count(checker::Kind::Duplicate),
+            found.count(checker::Kind::Lost),
             began.elapsed().as_secs()
         )
     }

@@ -1,12 +1,16 @@
 //! Calls at a gate in the engine: the asker that leaves, comes back or crashes, against people,
 //! clocks, rules and replicas.
 
+mod failures;
+mod guards;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal, Identity, Proposal};
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::{Caller, May};
+use holdpoint::store::TaskFilter;
 use holdpoint::task::change::DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -17,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
+use crate::support::repetitions;
 
 const GATE: &str = "
 gates:
@@ -75,6 +80,16 @@ fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, Gat
     tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
 }
 
+/// The calls at the gate.
+fn every_call() -> TaskFilter {
+    TaskFilter {
+        tenant: "acme".to_owned(),
+        agents: vec!["door".to_owned()],
+        limit: 10,
+        ..TaskFilter::default()
+    }
+}
+
 /// Waits until the asker of the only open call of this order is stored as present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
     while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
@@ -93,11 +108,11 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
 }
 
 /// A yes meets the asker's leaving, `times` times: the call runs with its asker, or waits for it.
-async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: u32) {
+async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
     let (mut ran_at_once, mut waited) = (0, 0);
-    for order in 1..=times {
+    for order in 1..=u32::try_from(times).unwrap() {
         let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
         let asking = asking(&engine, order);
         until_present(&harness, task, |until| until > Time(0)).await;
@@ -138,12 +153,12 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: u32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races() {
-    yes_against_a_leaving_asker(StoreFixture::sqlite().await, 60).await;
+    yes_against_a_leaving_asker(StoreFixture::sqlite().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgres() {
-    yes_against_a_leaving_asker(StoreFixture::postgres().await, 60).await;
+    yes_against_a_leaving_asker(StoreFixture::postgres().await, repetitions(60, 500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,6 +29,7 @@ mod per_call_decisions;
 mod process_faults;
 mod quarantine;
 mod queue;
+mod random_gates;
 mod random_runs;
 mod rejections;
 mod requests_of_one_turn;

@@ -35,7 +35,7 @@ pub struct FakeTool {
 
 struct Inner {
     answer: Mutex<(u16, Vec<u8>)>,
-    gate: tokio::sync::Semaphore,
+    open: tokio::sync::watch::Sender<bool>,
     ledger: Mutex<Vec<Execution>>,
     seen: tokio::sync::watch::Sender<usize>,
 }
@@ -44,7 +44,7 @@ impl FakeTool {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answer: Mutex::new((200, br#"{"ok":true}"#.to_vec())),
-            gate: tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS),
+            open: tokio::sync::watch::Sender::new(true),
             ledger: Mutex::default(),
             seen: tokio::sync::watch::Sender::new(0),
         });
@@ -80,16 +80,12 @@ impl FakeTool {
 
     /// Executions do not answer from now on, until [`FakeTool::open`].
     pub fn close(&self) {
-        self.inner
-            .gate
-            .forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+        self.inner.open.send_replace(false);
     }
 
     /// Lets the executions that wait, and all later ones, answer.
     pub fn open(&self) {
-        self.inner
-            .gate
-            .add_permits(tokio::sync::Semaphore::MAX_PERMITS - self.inner.gate.available_permits());
+        self.inner.open.send_replace(true);
     }
 
     /// Returns once `count` executions have begun.
@@ -124,7 +120,8 @@ async fn execute(
         ledger.len()
     };
     inner.seen.send_replace(count);
-    drop(inner.gate.acquire().await);
+    let mut open = inner.open.subscribe();
+    let _ = open.wait_for(|open| *open).await;
     let (status, body) = inner.answer.lock().unwrap().clone();
     (StatusCode::from_u16(status).unwrap(), body).into_response()
 }

@@ -285,6 +285,7 @@ impl Waiter<'_> {
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
         let first_hand = self.own_drive || self.by_key;
+        let mut reserved = false;
         if !first_hand {
             let released = call.outcome == Some(Outcome::Released);
             if until.is_some_and(|until| until > session.now) && !released {
@@ -292,12 +293,13 @@ impl Waiter<'_> {
             }
             if until.is_some_and(|until| until != DELIVERED) {
                 self.record_key(&mut session);
+                self.guard.arrives();
                 match self
                     .engine
                     .commit_asker(&mut session, Asker::For(GRACE))
                     .await
                 {
-                    Ok(()) => {}
+                    Ok(()) => reserved = true,
                     Err(error) => return after(error),
                 }
             }
@@ -305,7 +307,11 @@ impl Waiter<'_> {
         self.guard.is_answered();
         let undelivered = until.is_some_and(|until| until != DELIVERED);
         let delivery = undelivered.then(|| {
-            let guard = AskerGuard::new(self.engine, self.task);
+            let mut guard = AskerGuard::new(self.engine, self.task);
+            if reserved {
+                // A result that is not handed over is there for the next ask at once.
+                guard.arrives();
+            }
             Delivery::new(guard, session)
         });
         Ok(self.answer(call, delivery))

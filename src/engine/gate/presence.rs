@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, TRIES};
+use crate::failpoint;
 use crate::store::CommitError;
 use crate::task::change::{Asker, DELIVERED, LeaseChange};
 use crate::task::id::TaskId;
@@ -104,14 +105,18 @@ impl Delivery {
 
     /// Notes in the background that the client has the whole answer.
     pub fn delivered(self) {
-        let Self { guard, session } = self;
+        let Self { mut guard, session } = self;
+        guard.is_answered();
         let engine = Arc::clone(&guard.engine);
         let tracker = engine.drivers.clone();
+        failpoint::reach("gate.answering");
         tracker.spawn(async move {
             let task = guard.task;
+            failpoint::reach("gate.delivering");
             engine
                 .set_asker(task, Some(*session), Asker::Delivered)
                 .await;
+            failpoint::reach("gate.delivered");
             drop(guard);
         });
     }

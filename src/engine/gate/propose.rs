@@ -128,7 +128,15 @@ impl Engine {
             guard.arrives();
         }
         session.ask = Some(ask);
-        if let Some((news, end)) = self.drive_asked(session).await? {
+        let engine = Arc::clone(self);
+        // An asker that leaves before the first commit leaves a task that is not there yet: its
+        // presence can end only after that commit.
+        let stored = self.drivers.spawn(async move {
+            let driven = engine.drive_asked(session).await;
+            (guard, driven)
+        });
+        let (mut guard, driven) = stored.await.map_err(|_| Refusal::Internal)?;
+        if let Some((news, end)) = driven? {
             return Ok(Proposed::Stored(Drive {
                 task,
                 news,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
 /// Alice's agent.
-pub(super) const AGENT: &str = "agent-key-0123456789";
+pub const AGENT: &str = "agent-key-0123456789";
 /// An agent of another user of the tenant.
 pub(super) const CAROLS_AGENT: &str = "carol-agent-key-012345";
 
@@ -38,7 +38,7 @@ const RULES: &str = r#"
   - { name: quick, tools: [Bash], when: "args.command == \"ls\"", decide: allow }
 "#;
 
-pub(super) fn yaml(settings: &str) -> String {
+pub fn yaml(settings: &str) -> String {
     let base = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
     let base = base.replacen("\nagents:", TOOLS, 1);
     let accounts = ACCOUNTS.trim_end().to_owned() + KEYS;
@@ -50,11 +50,11 @@ pub(super) async fn gate(on: On, settings: &str) -> TestApp {
     TestApp::with(on, &yaml(settings)).await
 }
 
-pub(super) fn refund(amount: u32) -> Value {
+pub fn refund(amount: u32) -> Value {
     json!({"tool": "refund", "arguments": {"order": 17, "amount": amount}})
 }
 
-pub(super) fn bash(command: &str) -> Value {
+pub fn bash(command: &str) -> Value {
     json!({"tool": "Bash", "arguments": {"command": command}})
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
 }
 
 /// Status, decision, state and outcome of an answer.
-pub(super) fn told(reply: &Reply) -> (u16, String, String, Value) {
+pub fn told(reply: &Reply) -> (u16, String, String, Value) {
     (
         reply.status,
         reply.str("/decision"),
@@ -105,7 +105,7 @@ pub(super) fn told(reply: &Reply) -> (u16, String, String, Value) {
     )
 }
 
-pub(super) fn expected(
+pub fn expected(
     status: u16,
     decision: &str,
     state: &str,

@@ -33,7 +33,7 @@ pub const AGENTS: [&str; 3] = ["scout", "clerk", "hand"];
 
 impl Call {
     pub fn repeatable(&self) -> bool {
-        self.name != "refund" && self.name != "short"
+        !matches!(self.name.as_str(), "refund" | "short" | "shell")
     }
 }
 

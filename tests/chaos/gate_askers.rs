@@ -1,0 +1,143 @@
+//! Agents that ask at a gate until they have a verdict: for a call that the service runs, which they
+//! propose by its bytes, and for a call that they run themselves, which they propose by a key.
+
+use serde_json::{Value, json};
+
+use super::process::a_moment;
+use super::simulated_people::{Deed, People};
+use crate::support::postgres::unique;
+
+/// The agent's key; it may only ask.
+pub const AGENT: &str = "gate-agent-key-0123456789";
+
+/// A call that an agent proposes.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A person must approve the call, and the service runs it.
+    HeldOurs,
+    /// A rule allows the call, and the service runs it.
+    AllowedOurs,
+    /// A person must approve the call, and the agent runs it.
+    HeldTheirs,
+}
+
+impl Kind {
+    pub const ALL: [Self; 3] = [Self::HeldOurs, Self::AllowedOurs, Self::HeldTheirs];
+
+    fn tool(self) -> &'static str {
+        match self {
+            Self::HeldOurs | Self::AllowedOurs => "refund",
+            Self::HeldTheirs => "shell",
+        }
+    }
+}
+
+impl People {
+    /// Proposes a call in a session of its own, until the agent knows its end.
+    pub async fn ask_at_gate(&self, kind: Kind) {
+        let key = format!("gate-{}", unique());
+        let amount = if matches!(kind, Kind::AllowedOurs) {
+            5
+        } else {
+            90
+        };
+        let body = json!({
+            "gate": "door", "tool": kind.tool(), "session_id": key,
+            "arguments": {"order": 1, "amount": amount},
+        });
+        loop {
+            self.in_time("/v1/gate/calls");
+            let reply = self.propose(kind, &key, &body).await;
+            let Some((status, call)) = reply else {
+                a_moment().await;
+                continue;
+            };
+            let task = call["task_id"].as_str().unwrap_or_default().to_owned();
+            match (status, call["decision"].as_str()) {
+                (202, _) => {
+                    self.acknowledge(Deed::Created { task: task.clone() });
+                    self.look(&task).await;
+                    a_moment().await;
+                }
+                (200, Some("allow")) if call["permit"].is_object() => {
+                    self.run_and_report(&call).await;
+                    return;
+                }
+                (200, _) => {
+                    self.acknowledge(Deed::Created { task });
+                    return;
+                }
+                (status, _) => {
+                    self.complain(format!("{kind:?} was answered {status} {call}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn propose(&self, kind: Kind, key: &str, body: &Value) -> Option<(u16, Value)> {
+        let url = format!("{}/v1/gate/calls", self.anywhere());
+        let post = self.http().post(url).bearer_auth(AGENT);
+        let post = post.header("prefer", "wait=1").timeout(self.patience);
+        let post = match kind {
+            Kind::HeldTheirs => post
+                .header("idempotency-key", key)
+                .header("holdpoint-runner", key),
+            Kind::HeldOurs | Kind::AllowedOurs => post,
+        };
+        let reply = self.understood(post.json(body), "/v1/gate/calls").await;
+        reply.map(|(status, _, body)| (status, body))
+    }
+
+    /// Runs a call in the world, as the permit lets the agent do, and reports the receipt.
+    async fn run_and_report(&self, call: &Value) {
+        let text = |name: &str| call[name].as_str().unwrap().to_owned();
+        let run = self
+            .http()
+            .post(format!("{}/{}", self.world.url, text("tool")))
+            .header("idempotency-key", text("tool_call_id"))
+            .header("holdpoint-task-id", text("task_id"))
+            .body(text("arguments_text"));
+        let receipt = run.send().await.unwrap().text().await.unwrap();
+        let report =
+            json!({"task_id": text("task_id"), "outcome": "succeeded", "content": receipt});
+        loop {
+            self.in_time("/v1/gate/outcomes");
+            let post = self
+                .http()
+                .post(format!("{}/v1/gate/outcomes", self.anywhere()))
+                .bearer_auth(AGENT)
+                .timeout(self.patience);
+            match self
+                .understood(post.json(&report), "/v1/gate/outcomes")
+                .await
+            {
+                Some((200, ..)) => break,
+                Some((status, _, body)) => {
+                    self.complain(format!("a report was answered {status} {body}"));
+                    break;
+                }
+                None => a_moment().await,
+            }
+        }
+        self.acknowledge(Deed::Created {
+            task: text("task_id"),
+        });
+    }
+
+    /// Ends the calls at the gate that no agent asks about any more. Returns every call there.
+    pub async fn end_gate_calls(&self) -> Vec<String> {
+        let calls = self.listed_at("&agent=door").await;
+        for task in &calls {
+            // A call that may have run is asked about; one that waits for its agent is canceled.
+            while self.look(task).await == "Paused" {
+                a_moment().await;
+            }
+            let path = format!("/v1/tasks/{task}/cancel");
+            while self.look(task).await == "Running" {
+                self.post(&path, &Value::Null).await;
+            }
+        }
+        calls
+    }
+}

@@ -1,0 +1,92 @@
+//! Calls at a gate while Postgres does not answer, or its answers are lost: nothing passes without a
+//! commit that is known, and nothing passes twice.
+
+use serde_json::json;
+
+use super::database::{is_refused, number};
+use crate::api::gate::{AGENT, bash, expected, refund, told, yaml};
+use crate::support::database::Database;
+use crate::support::forwarder::Forwarder;
+use crate::support::test_app::{Reply, TestApp};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn database_that_is_down_lets_no_gate_call_through() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &yaml("")).await;
+    let ask = async |body| app.actor(AGENT).post("/v1/gate/calls", &body).await;
+    line.cut();
+    for body in [
+        refund(5),
+        bash("ls"),
+        json!({"tool": "Read", "arguments": {}}),
+    ] {
+        is_refused(&ask(body).await);
+    }
+    assert_eq!(app.tool.count(), 0);
+    line.mend();
+    let mut call = ask(refund(5)).await;
+    while call.status == 503 {
+        call = ask(refund(5)).await;
+    }
+    assert_eq!(
+        told(&call),
+        expected(200, "allow", "settled", "succeeded"),
+        "{}",
+        call.text
+    );
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one_call() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &yaml("")).await;
+    let ask = async |key: String, body| -> Reply {
+        loop {
+            let agent = app.actor(AGENT).header("idempotency-key", &key);
+            let agent = agent
+                .header("holdpoint-runner", "r1")
+                .header("prefer", "wait=5");
+            let reply = agent.post("/v1/gate/calls", &body).await;
+            if ![202, 503].contains(&reply.status) {
+                return reply;
+            }
+        }
+    };
+    let mut made = 0;
+    for cut in (0..3_600).step_by(149) {
+        line.cut_after(cut);
+        let theirs = ask(format!("theirs-{cut}"), bash("ls")).await;
+        assert_eq!(
+            theirs.body["permit"]["attempt"], 1,
+            "{cut}: {}",
+            theirs.text
+        );
+        line.cut_after(cut);
+        let ours = ask(format!("ours-{cut}"), refund(5)).await;
+        assert_eq!(
+            told(&ours),
+            expected(200, "allow", "settled", "succeeded"),
+            "{cut}: {}",
+            ours.text
+        );
+        made += 1;
+    }
+    let calls = number(database.url(), "select count(*) from agent_task").await;
+    let starts = "select count(*) from agent_task_item where type = 'tool_started'";
+    let starts = number(database.url(), starts).await;
+    assert_eq!(
+        (calls, starts),
+        (2 * made, 2 * made),
+        "one start of each call"
+    );
+    assert_eq!(
+        i64::try_from(app.tool.count()).unwrap(),
+        made,
+        "each ran once"
+    );
+    app.stop().await;
+}

@@ -1,0 +1,364 @@
+//! Askers, runners, people and replicas of gate calls that leave, fail, repeat or meet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::engine::gate::{
+    CallState, Decision, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+};
+use holdpoint::people::Caller;
+use holdpoint::task::change::DELIVERED;
+use holdpoint::task::decision::Action;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::super::engine_harness::{alice, claimed, outcomes, person, whole};
+use super::{agent, approve, ask, asking, harness, proposal, refund, until_present};
+use crate::store::store_fixture::{StoreFixture, both};
+
+pub const LONG: Duration = Duration::from_mins(1);
+const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+
+pub fn bash(wait: Duration) -> Proposal {
+    proposal("Bash", r#"{"command":"make"}"#, wait)
+}
+
+/// The same proposal by a key, from a runner.
+pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
+    Proposal {
+        identity: Identity::Key {
+            key: key.to_owned(),
+            attach: false,
+        },
+        runner: runner.map(str::to_owned),
+        ..proposal
+    }
+}
+
+fn report_of(task: holdpoint::task::id::TaskId, outcome: ReportedOutcome) -> OutcomeReport {
+    OutcomeReport {
+        call: Ok(task),
+        attempt: None,
+        outcome,
+        content: "made".to_owned(),
+    }
+}
+
+both! {
+    async fn asker_that_leaves_while_its_call_is_being_stored_is_gone(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        for order in 1..=40 {
+            let asking = asking(&engine, order);
+            for _ in 0..order {
+                tokio::task::yield_now().await;
+            }
+            asking.abort();
+            let _ = asking.await;
+            // The call may not have been proposed at all.
+            let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
+            until_present(&harness, task, |until| until == Time(0)).await;
+            approve(&harness, &engine, task).await;
+            claimed(&engine).await;
+            assert_eq!(harness.executions(task, "/refund"), 0, "order {order}");
+        }
+    }
+
+    async fn result_that_is_not_handed_over_is_there_for_the_next_ask_at_once(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        for _ in 0..3 {
+            let lost = ask(&engine, 1, LONG).await;
+            assert_eq!((lost.call.task_id, lost.call.outcome), (task, Some(Outcome::Succeeded)));
+            drop(lost.delivery);
+            until_present(&harness, task, |until| until == Time(0)).await;
+        }
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn call_whose_asker_leaves_while_it_runs_keeps_its_result_for_the_next_ask(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        harness.tool.close();
+        let asking = asking(&engine, 1);
+        harness.tool.reached(1).await;
+        asking.abort();
+        let _ = asking.await;
+        harness.tool.open();
+        while harness.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        let again = ask(&engine, 1, LONG).await;
+        assert_eq!((again.call.task_id, again.call.outcome), (task, Some(Outcome::Succeeded)));
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn call_of_unknown_outcome_is_told_as_one_that_may_have_run(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        harness.tool.answers(504, "late");
+        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(1));
+        let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+        assert_eq!((call.state, call.decision), (CallState::Doubtful, Decision::Pending));
+        assert!(call.message().contains("may have run"), "{}", call.message());
+        // The same call, and another call of its tool, wait for a person.
+        harness.tool.answers(200, "{}");
+        let again = engine.ask(&agent(), &proposal).await.unwrap().call;
+        assert_eq!((again.task_id, again.state), (call.task_id, CallState::Doubtful));
+        assert_eq!(harness.executions(call.task_id, "/refund"), 1);
+    }
+
+    async fn tool_in_doubt_is_held_in_its_session(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = |order: u32, session: &str| Proposal {
+            session_id: Some(session.to_owned()),
+            ..proposal("refund", &format!(r#"{{"order":{order},"amount":5}}"#), Duration::from_secs(1))
+        };
+        harness.tool.answers(504, "late");
+        let doubtful = engine.ask(&agent(), &small(1, "a")).await.unwrap().call;
+        harness.tool.answers(200, "{}");
+        let held = engine.ask(&agent(), &small(2, "a")).await.unwrap().call;
+        assert_eq!((held.state, held.decision), (CallState::Pending, Decision::Pending));
+        assert!(held.reason.unwrap().contains("may have run"));
+        let elsewhere = engine.ask(&agent(), &small(3, "b")).await.unwrap().call;
+        assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
+        let [(request, RequestKind::Reconcile)] = harness.open(doubtful.task_id).await[..] else {
+            panic!("one reconcile request")
+        };
+        let said = whole(Action::Respond, Some(Value::from("it ran")));
+        engine.decide(&alice(), request, said, None).await.unwrap();
+        let after = engine.ask(&agent(), &small(4, "a")).await.unwrap().call;
+        assert_eq!(after.outcome, Some(Outcome::Succeeded));
+    }
+
+    async fn call_whose_server_is_down_has_failed_at_once(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replace("{tool}/refund", "http://127.0.0.1:9/refund"));
+        let engine = harness.engine(8);
+        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, LONG);
+        let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+        assert_eq!((call.state, call.outcome), (CallState::Settled, Some(Outcome::Failed)));
+    }
+
+    async fn two_equal_calls_of_one_turn_are_two_requests_and_two_runs(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let first = asking(&engine, 1);
+        let task = loop {
+            let open = harness.fixture.store.tasks(&super::every_call()).await.unwrap().rows;
+            if let [row] = &open[..] {
+                break row.task_id;
+            }
+        };
+        let second = ask(&engine, 1, Duration::ZERO).await.call;
+        assert_ne!(second.task_id, task);
+        assert!(second.reason.unwrap().contains("The same call waits already."));
+        approve(&harness, &engine, task).await;
+        assert_eq!(first.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
+        approve(&harness, &engine, second.task_id).await;
+        let known = Proposal {
+            identity: Identity::Call(second.task_id),
+            ..proposal("refund", &refund(1), LONG)
+        };
+        let answer = engine.ask(&agent(), &known).await.unwrap();
+        assert_eq!((answer.call.task_id, answer.call.outcome), (second.task_id, Some(Outcome::Succeeded)));
+        assert_eq!((harness.executions(task, "/refund"), harness.executions(second.task_id, "/refund")), (1, 1));
+    }
+
+    async fn id_of_a_call_is_a_handle_for_its_user_session_tool_and_arguments_only(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        let known = |proposal: Proposal| Proposal { identity: Identity::Call(task), ..proposal };
+        let carol = Caller { may: agent().may, ..person("carol") };
+        let elsewhere = Proposal {
+            session_id: Some("other".to_owned()),
+            ..proposal("refund", &refund(1), Duration::ZERO)
+        };
+        for (caller, proposal) in [
+            (carol, proposal("refund", &refund(1), Duration::ZERO)),
+            (agent(), elsewhere),
+            (agent(), proposal("refund", &refund(2), Duration::ZERO)),
+            (agent(), bash(Duration::ZERO)),
+        ] {
+            let other = engine.ask(&caller, &known(proposal)).await.unwrap().call;
+            assert_ne!(other.task_id, task);
+            assert_eq!(other.state, CallState::Pending);
+        }
+        assert_eq!(harness.executions(task, "/refund"), 0);
+        let own = known(proposal("refund", &refund(1), LONG));
+        for _ in 0..2 {
+            let answer = engine.ask(&agent(), &own).await.unwrap();
+            assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
+            answer.delivery.into_iter().for_each(holdpoint::engine::gate::Delivery::delivered);
+            until_present(&harness, task, |until| until == DELIVERED).await;
+        }
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn request_that_expires_denies_its_call(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replace("name: large, tools: [refund], decide: hold,", "name: large, tools: [refund], decide: hold, expires_in: 10m,"));
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        harness.fixture.forward(Duration::from_mins(11));
+        assert_eq!(engine.expire().await.unwrap(), 1);
+        let known = Proposal { identity: Identity::Call(task), ..proposal("refund", &refund(1), LONG) };
+        let call = engine.ask(&agent(), &known).await.unwrap().call;
+        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Expired)));
+        assert_eq!(harness.executions(task, "/refund"), 0);
+    }
+
+    async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let held = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        engine.cancel(&alice(), held, None).await.unwrap();
+        let known = Proposal { identity: Identity::Call(held), ..proposal("refund", &refund(1), LONG) };
+        let call = engine.ask(&agent(), &known).await.unwrap().call;
+        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Canceled)));
+
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        let permitted = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        assert!(permitted.permit.is_some());
+        engine.cancel(&alice(), task, None).await.unwrap();
+        let report = report_of(task, ReportedOutcome::Succeeded);
+        let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
+        assert_eq!((call.decision, call.outcome), (Decision::Allow, Some(Outcome::Unknown)));
+        let journal = harness.journal(task).await;
+        let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
+        assert_eq!((late.count(), outcomes(&journal)), (1, vec![Outcome::Unknown]));
+    }
+
+    async fn late_report_answers_the_question_about_its_call(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        engine.ask(&agent(), &bash(LONG)).await.unwrap();
+        harness.fixture.forward(Duration::from_mins(11));
+        for driver in claimed(&engine).await {
+            driver.await.unwrap();
+        }
+        assert!(matches!(harness.open(task).await[..], [(_, RequestKind::Reconcile)]));
+        let report = report_of(task, ReportedOutcome::Succeeded);
+        let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
+        assert_eq!((call.state, call.outcome), (CallState::Settled, Some(Outcome::Succeeded)));
+        let journal = harness.journal(task).await;
+        assert!(journal.items.iter().any(|item| matches!(item.fact, Fact::RequestClosed { reason: CloseReason::AnsweredLate, .. })));
+        assert_eq!(journal.row.asker_until, Some(DELIVERED));
+    }
+
+    async fn process_that_goes_down_answers_its_waiting_askers(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let asking = asking(&engine, 1);
+        let task = loop {
+            let calls = harness.fixture.store.tasks(&super::every_call()).await.unwrap().rows;
+            if let [row] = &calls[..] {
+                break row.task_id;
+            }
+        };
+        engine.shut_down(LONG).await;
+        let answer = asking.await.unwrap().unwrap();
+        assert_eq!((answer.call.task_id, answer.call.state), (task, CallState::Pending));
+        let next = harness.engine(8);
+        approve(&harness, &next, task).await;
+        assert_eq!(ask(&next, 1, LONG).await.call.outcome, Some(Outcome::Succeeded));
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn approved_call_of_a_lost_history_is_asked_about_and_a_lost_permit_is_unknown(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
+        let call = ask(&harness.engine(8), 1, Duration::from_secs(1)).await.call;
+        assert_eq!((call.task_id, call.state), (task, CallState::Doubtful));
+        assert_eq!(harness.executions(task, "/refund"), 0);
+        let lost = report_of(holdpoint::task::id::TaskId(crate::store::store_fixture::fresh()), ReportedOutcome::Succeeded);
+        let unknown = engine.report(&agent(), &lost, None).await;
+        assert!(matches!(unknown, Err(GateRefusal::Command(Refusal::NotFound))));
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+pub fn asking_by(
+    engine: &Arc<holdpoint::engine::Engine>,
+    proposal: Proposal,
+) -> JoinHandle<Result<holdpoint::engine::gate::GateAnswer, GateRefusal>> {
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_runners_with_one_key_on_two_replicas_get_one_permit() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let (here, there) = (harness.engine(8), harness.engine(8));
+    let one = |runner| by_key("k", Some(runner), bash(Duration::from_mins(5)));
+    let first = asking_by(&here, one("r1"));
+    let task = loop {
+        let calls = harness
+            .fixture
+            .store
+            .tasks(&super::every_call())
+            .await
+            .unwrap()
+            .rows;
+        if let [row] = &calls[..] {
+            break row.task_id;
+        }
+    };
+    let second = asking_by(&there, one("r2"));
+    approve(&harness, &there, task).await;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    let permits = [&first, &second].map(|answer| {
+        answer
+            .as_ref()
+            .is_ok_and(|answer| answer.call.permit.is_some())
+    });
+    assert_eq!(
+        permits.iter().filter(|has| **has).count(),
+        1,
+        "{first:?} {second:?}"
+    );
+    let refused = [first, second].into_iter().find_map(Result::err);
+    assert!(matches!(refused, Some(GateRefusal::InHand(call)) if call.task_id == task));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let replicas = [harness.engine(8), harness.engine(8)];
+    let mut tasks = Vec::new();
+    for leg in 0..6 {
+        let answer = replicas[leg % 2].ask(&agent(), &bash(Duration::ZERO)).await;
+        tasks.push(answer.unwrap().call.task_id);
+    }
+    tasks.dedup();
+    let [task] = tasks[..] else {
+        panic!("one call: {tasks:?}")
+    };
+    let asking = asking_by(&replicas[0], bash(Duration::from_mins(5)));
+    until_present(&harness, task, |until| until > Time(0)).await;
+    approve(&harness, &replicas[1], task).await;
+    let answer = asking.await.unwrap().unwrap();
+    assert!(answer.call.permit.is_some());
+    assert_eq!(
+        (answer.call.task_id, answer.call.state),
+        (task, CallState::Started)
+    );
+}

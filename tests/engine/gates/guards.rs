@@ -1,0 +1,211 @@
+//! The guards of gate calls that need a moment of their own: results on their way, permits that are
+//! over, reports after people, and rules that have changed before a start.
+
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::engine::gate::{
+    CallState, Decision, Delivery, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+};
+use holdpoint::task::decision::Action;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use serde_json::Value;
+
+use super::super::engine_harness::{alice, claimed, outcomes, whole};
+use super::super::random_gates::Replica;
+use super::failures::{LONG, asking_by, bash, by_key};
+use super::{agent, approve, ask, every_call, harness, proposal, refund, until_present};
+use crate::store::store_fixture::both;
+
+const SMALL: &str = r#"{"order":1,"amount":5}"#;
+
+both! {
+    async fn undelivered_result_goes_to_one_of_twelve_equal_asks_on_two_replicas(fixture) {
+        let harness = harness(fixture).await;
+        let engines = [harness.engine(8), harness.engine(8)];
+        for order in 1..=3 {
+            let task = ask(&engines[0], order, Duration::ZERO).await.call.task_id;
+            approve(&harness, &engines[0], task).await;
+            drop(ask(&engines[0], order, LONG).await);
+            until_present(&harness, task, |until| until == Time(0)).await;
+            let asks = (0..12).map(|place| asking_by(&engines[place % 2], proposal("refund", &refund(order), Duration::ZERO)));
+            let mut answers = Vec::new();
+            for ask in asks.collect::<Vec<_>>() {
+                answers.push(ask.await.unwrap().unwrap());
+            }
+            let results = answers.iter().filter(|answer| answer.call.task_id == task).count();
+            assert_eq!((results, harness.executions(task, "/refund")), (1, 1), "order {order}");
+        }
+    }
+
+    async fn result_that_is_being_handed_over_is_not_given_to_another_ask(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        let on_its_way = ask(&engine, 1, LONG).await;
+        assert_eq!(on_its_way.call.task_id, task);
+        let other = ask(&engine, 1, Duration::ZERO).await.call;
+        assert_ne!(other.task_id, task);
+        assert_eq!(other.state, CallState::Pending);
+        on_its_way.delivery.map(Delivery::delivered).unwrap();
+    }
+
+    async fn equal_ask_while_a_call_runs_is_held_at_either_replica(fixture) {
+        let harness = harness(fixture).await;
+        let (here, there) = (harness.engine(8), harness.engine(8));
+        harness.tool.close();
+        let running = asking_by(&here, proposal("refund", SMALL, Duration::from_mins(5)));
+        harness.tool.reached(1).await;
+        for engine in [&here, &there] {
+            let equal = engine.ask(&agent(), &proposal("refund", SMALL, Duration::ZERO)).await.unwrap().call;
+            assert_eq!(equal.state, CallState::Pending);
+            assert!(equal.reason.unwrap().contains("The same call"));
+        }
+        harness.tool.open();
+        let call = running.await.unwrap().unwrap().call;
+        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 1));
+    }
+
+    async fn equal_ask_while_a_claimed_call_runs_on_another_replica_is_held(fixture) {
+        let harness = harness(fixture).await;
+        let (here, there) = (harness.engine(8), harness.engine(8));
+        let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &here, task).await;
+        harness.tool.close();
+        let running = asking_by(&here, proposal("refund", &refund(1), Duration::from_mins(5)));
+        harness.tool.reached(1).await;
+        let equal = ask(&there, 1, Duration::ZERO).await.call;
+        assert_ne!(equal.task_id, task);
+        assert!(equal.reason.unwrap().contains("The same call is being run."));
+        harness.tool.open();
+        assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
+    }
+
+    async fn asker_whose_wait_is_over_is_gone_at_once(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::from_millis(20)).await.call.task_id;
+        assert_eq!(harness.journal(task).await.row.asker_until, Some(Time(0)));
+        ask(&engine, 1, Duration::from_millis(20)).await;
+        assert_eq!(harness.journal(task).await.row.asker_until, Some(Time(0)));
+        approve(&harness, &engine, task).await;
+        claimed(&engine).await;
+        assert_eq!(harness.executions(task, "/refund"), 0);
+    }
+
+    async fn permit_that_is_over_is_not_answered_again(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let one = by_key("k", Some("r1"), bash(LONG));
+        let task = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::ZERO))).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        for _ in 0..2 {
+            let permit = engine.ask(&agent(), &one).await.unwrap().call.permit;
+            assert_eq!(permit.map(|permit| permit.attempt), Some(1));
+        }
+        harness.fixture.forward(Duration::from_mins(11));
+        let over = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await.unwrap().call;
+        assert_eq!((over.state, over.decision, over.permit), (CallState::Doubtful, Decision::Pending, None));
+    }
+
+    async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        engine.ask(&agent(), &bash(LONG)).await.unwrap();
+        harness.fixture.forward(Duration::from_mins(11));
+        for driver in claimed(&engine).await {
+            driver.await.unwrap();
+        }
+        let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+            panic!("one reconcile request")
+        };
+        let said = whole(Action::Respond, Some(Value::from("it ran")));
+        engine.decide(&alice(), request, said, None).await.unwrap();
+        while harness.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        let report = |outcome| OutcomeReport {
+            call: Ok(task),
+            attempt: None,
+            outcome,
+            content: "made with tool-secret-0123456789".to_owned(),
+        };
+        for _ in 0..2 {
+            let (call, _) = engine.report(&agent(), &report(ReportedOutcome::Succeeded), None).await.unwrap();
+            assert_eq!(call.outcome, Some(Outcome::Responded));
+        }
+        let other = engine.report(&agent(), &report(ReportedOutcome::Failed), None).await;
+        assert!(matches!(other, Err(GateRefusal::Settled(call)) if call.task_id == task));
+        let journal = harness.journal(task).await;
+        let late: Vec<_> = journal.items.iter().filter_map(|item| match &item.fact {
+            Fact::LateResult(result) => Some(result.content.as_str()),
+            _ => None,
+        }).collect();
+        assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![Outcome::Responded]));
+    }
+
+    async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_denies_it(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        harness.configure(|yaml| yaml.replacen("Not this one. }", "Not this one. }\n  - { name: shell, tools: [Bash], decide: deny }", 1));
+        let known = Proposal { identity: Identity::Call(task), ..bash(LONG) };
+        let call = harness.engine(8).ask(&agent(), &known).await.unwrap().call;
+        assert_eq!((call.decision, call.outcome, call.permit), (Decision::Deny, Some(Outcome::Denied), None));
+    }
+
+    async fn repeatable_call_that_a_new_rule_holds_waits_for_its_asker(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("tools: [refund, lookup", "tools: [refund, tag, lookup", 1));
+        let process = Replica::start(&harness.parts(8));
+        harness.tool.close();
+        let engine = std::sync::Arc::clone(&process.engine);
+        let tag = || proposal("tag", r#"{"text":"a"}"#, LONG);
+        let asking = process.spawn(async move { engine.ask(&agent(), &tag()).await });
+        harness.tool.reached(1).await;
+        process.crash();
+        assert!(asking.await.is_err());
+        harness.tool.open();
+        harness.configure(|yaml| yaml.replacen("name: reads, tools: [lookup, tag], decide: allow", "name: reads, tools: [lookup, tag], decide: hold, approvers: { owner: true }", 1));
+        let stricter = harness.engine(8);
+        harness.fixture.forward(Duration::from_mins(10));
+        for driver in claimed(&stricter).await {
+            driver.await.unwrap();
+        }
+        let rows = harness.fixture.store.tasks(&every_call()).await.unwrap().rows;
+        let [task] = rows.iter().map(|row| row.task_id).collect::<Vec<_>>()[..] else {
+            panic!("one call")
+        };
+        assert_eq!(harness.status(task).await, TaskStatus::Paused);
+        approve(&harness, &stricter, task).await;
+        for driver in claimed(&stricter).await {
+            driver.await.unwrap();
+        }
+        assert_eq!((harness.status(task).await, harness.executions(task, "/tag")), (TaskStatus::Running, 1));
+        let known = Proposal { identity: Identity::Call(task), ..tag() };
+        let call = stricter.ask(&agent(), &known).await.unwrap().call;
+        assert_eq!((call.outcome, harness.executions(task, "/tag")), (Some(Outcome::Succeeded), 2));
+    }
+
+    async fn call_with_a_secret_in_its_arguments_is_invalid_at_a_gate(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let secret = proposal("Bash", r#"{"command":"echo tool-secret-0123456789"}"#, LONG);
+        let call = engine.ask(&agent(), &secret).await.unwrap().call;
+        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Invalid)));
+    }
+
+    async fn gate_that_is_not_open_to_a_user_is_unknown_to_it(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { open_to: { users: [carol] },", 1));
+        let refused = harness.engine(8).ask(&agent(), &bash(LONG)).await;
+        assert!(matches!(refused, Err(GateRefusal::Command(Refusal::Invalid(_)))));
+    }
+}

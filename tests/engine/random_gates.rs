@@ -1,0 +1,326 @@
+//! The laws of calls at a gate in random lives on real databases: askers that come, leave and come
+//! back by bytes or by key, people, deadlines, reports, changed rules, crashes and takeovers. Each
+//! replica has a runtime of its own, so that a crash drops all its work at once. A seed draws the
+//! same schedule each time.
+
+mod laws;
+mod moves;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::gate::{GateAnswer, GateRefusal, Progress};
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::people::{Caller, May};
+use holdpoint::store::TaskFilter;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use super::engine_harness::{EngineHarness, alice};
+use crate::store::store_fixture::StoreFixture;
+use crate::support::dice::Dice;
+use crate::support::repetitions;
+
+const RULES: &str = "Not this one. }
+  - { name: files, tools: [Read], decide: allow }
+  - { name: quick, tools: [Bash], when: 'args.command == \"ls\"', decide: allow }
+  - { name: shell, tools: [Bash], decide: hold, approvers: { owner: true }, expires_in: 3h }
+";
+const GATE: &str = "
+gates:
+  door: { tools: [refund, tag, Bash, Read], use_within: 1h, run_within: 10m, no_lasts: 2m }
+";
+const TOOLS: &str = "
+  Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
+  Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
+agents:";
+
+/// How long an asker waits that waits at all; longer than any step of a life.
+const WAIT: Duration = Duration::from_mins(5);
+
+/// The calls of the lives: the tool, and spellings of its arguments that are one value.
+const CALLS: [(&str, [&str; 3]); 6] = [
+    (
+        "refund",
+        [
+            r#"{"order":7,"amount":120}"#,
+            r#"{ "amount": 120.0, "order": 7 }"#,
+            r#"{"amount":1.2e2,"order":7}"#,
+        ],
+    ),
+    (
+        "Bash",
+        [
+            r#"{"command":"make"}"#,
+            r#"{ "command" : "make" }"#,
+            r#"{"command":"\u006dake"}"#,
+        ],
+    ),
+    (
+        "refund",
+        [
+            r#"{"order":8,"amount":5}"#,
+            r#"{"amount":5,"order":8}"#,
+            r#"{"order":8.0,"amount":5.0}"#,
+        ],
+    ),
+    (
+        "Bash",
+        [
+            r#"{"command":"ls"}"#,
+            r#"{"command": "ls"}"#,
+            r#"{ "command":"ls" }"#,
+        ],
+    ),
+    (
+        "Read",
+        [r#"{"path":"a"}"#, r#"{"path": "a"}"#, r#"{ "path":"a" }"#],
+    ),
+    (
+        "tag",
+        [r#"{"text":"a"}"#, r#"{"text": "a"}"#, r#"{ "text":"a" }"#],
+    ),
+];
+
+/// One process: its engine, and the runtime that its crash takes down.
+pub struct Replica {
+    pub engine: Arc<Engine>,
+    runtime: Runtime,
+}
+
+impl Replica {
+    pub fn start(parts: &Parts) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let engine = {
+            let _inside = runtime.enter();
+            Engine::new(parts.clone())
+        };
+        Self { engine, runtime }
+    }
+
+    /// Runs in the process.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(work)
+    }
+
+    /// Drops everything that the process does.
+    pub fn crash(self) {
+        tokio::task::block_in_place(|| self.runtime.shutdown_timeout(Duration::from_secs(60)));
+    }
+}
+
+/// An ask that has no answer yet.
+struct Ask {
+    number: u32,
+    call: usize,
+    /// Whether the ask finds its call by bytes.
+    by_bytes: bool,
+    runner: Option<&'static str>,
+    replica: usize,
+    progress: Progress,
+    handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
+}
+
+/// The time in which an asker of a call was there, as far as the database can know.
+struct Presence {
+    ask: u32,
+    call: usize,
+    from: Time,
+    until: Option<Time>,
+}
+
+/// A result that was handed to an asker by bytes.
+struct Handed {
+    replica: usize,
+    crashes: u32,
+    /// Set once the row says that the result was delivered: the number of the next ask.
+    noted_before: Option<u32>,
+}
+
+/// The events without which the lives prove nothing.
+#[derive(Debug, Default)]
+struct Seen {
+    crashes: usize,
+    leaves: usize,
+    starts: usize,
+    held_starts: usize,
+    permits: usize,
+    delivered: usize,
+    lost: usize,
+    expired: usize,
+    doubtful: usize,
+    edits: usize,
+}
+
+/// One life: the calls of one session at a gate.
+struct World<'h> {
+    harness: &'h EngineHarness,
+    /// The parts of a process under each set of rules.
+    rules: &'h [Parts],
+    replicas: &'h mut Vec<Replica>,
+    seed: u64,
+    dice: Dice,
+    session: String,
+    /// The calls of this life.
+    calls: Vec<usize>,
+    asks: Vec<Ask>,
+    asked: u32,
+    presences: Vec<Presence>,
+    /// Decisions, drives and reports that run beside the next steps.
+    beside: Vec<JoinHandle<()>>,
+    handed: BTreeMap<TaskId, Vec<Handed>>,
+    /// The runner, or the ask without one, of each permit.
+    permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
+    crashes: u32,
+    /// Whether a presence of before a crash may still be stored.
+    crashed_lately: bool,
+    /// The number of executions before this life.
+    executions: usize,
+    seen: &'h mut Seen,
+}
+
+/// Alice's agent, whose key may only ask.
+fn agent() -> Caller {
+    let may = May {
+        create: false,
+        read: false,
+        decide: false,
+        gate: true,
+    };
+    Caller { may, ..alice() }
+}
+
+impl World<'_> {
+    async fn now(&self) -> Time {
+        self.harness.fixture.store.now().await.unwrap()
+    }
+
+    /// The tasks of the life, oldest first.
+    async fn tasks(&self) -> Vec<TaskId> {
+        let filter = TaskFilter {
+            tenant: "acme".to_owned(),
+            sessions: vec![self.session.clone()],
+            limit: 1_000,
+            ..TaskFilter::default()
+        };
+        let rows = self
+            .harness
+            .fixture
+            .store
+            .tasks(&filter)
+            .await
+            .unwrap()
+            .rows;
+        rows.iter().rev().map(|row| row.task_id).collect()
+    }
+
+    /// Carries out the life and compares it with the laws.
+    async fn live(mut self) {
+        for _ in 0..8 + self.dice.below(14) {
+            self.step().await;
+            self.answers().await;
+        }
+        self.ends().await;
+        self.check().await;
+    }
+
+    /// Carries every call of the life to its end.
+    async fn ends(&mut self) {
+        for _ in 0..12 {
+            self.later(Duration::from_hours(4)).await;
+            let mut open = false;
+            for task in self.tasks().await {
+                match self.harness.status(task).await {
+                    TaskStatus::Running => open = true,
+                    TaskStatus::Paused => {
+                        open = true;
+                        self.settle(task).await;
+                    }
+                    TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
+                }
+            }
+            if !open {
+                return;
+            }
+        }
+        panic!("life {}: a call does not end", self.seed);
+    }
+}
+
+async fn lives(fixture: StoreFixture, count: usize) {
+    // Only on Postgres may several processes drive the tasks of one database.
+    let replicas = if fixture.is_postgres() { 2 } else { 1 };
+    let mut harness = EngineHarness::new(fixture, &[]).await;
+    harness.configure(|yaml| {
+        let yaml = yaml.replacen("\nagents:", TOOLS, 1);
+        yaml.replacen("Not this one. }\n", RULES, 1) + GATE
+    });
+    let usual = harness.yaml();
+    let mut rules = Vec::new();
+    for (from, to) in [
+        ("", ""),
+        (
+            "tools: [refund], decide: hold",
+            "tools: [refund], decide: deny",
+        ),
+        (
+            "decide: allow }\n  - { name: shell",
+            "decide: hold, approvers: { owner: true } }\n  - { name: shell",
+        ),
+    ] {
+        harness.configure(|_| usual.replacen(from, to, 1));
+        rules.push(harness.parts(8));
+    }
+    let mut running: Vec<_> = (0..replicas).map(|_| Replica::start(&rules[0])).collect();
+    let mut seen = Seen::default();
+    let first = std::env::var("HOLDPOINT_TEST_SEED").map_or(0, |seed| seed.parse().unwrap());
+    for seed in first..first + count as u64 {
+        let mut dice = Dice(seed);
+        let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
+        let calls = vec![dice.pick(&likely), dice.pick(&likely)];
+        let world = World {
+            executions: harness.tool.count(),
+            harness: &harness,
+            rules: &rules,
+            replicas: &mut running,
+            seed,
+            dice,
+            session: format!("life {seed}"),
+            calls,
+            asks: Vec::new(),
+            asked: 0,
+            presences: Vec::new(),
+            beside: Vec::new(),
+            handed: BTreeMap::new(),
+            permits: BTreeMap::new(),
+            crashes: 0,
+            crashed_lately: false,
+            seen: &mut seen,
+        };
+        world.live().await;
+    }
+    running.into_iter().for_each(Replica::crash);
+    println!("{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gate_laws_hold_over_random_lives_with_crashes_on_sqlite() {
+    lives(StoreFixture::sqlite().await, repetitions(120, 10_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gate_laws_hold_over_random_lives_with_crashes_and_takeovers_on_postgres() {
+    lives(StoreFixture::postgres().await, repetitions(120, 10_000)).await;
+}

@@ -1,0 +1,285 @@
+//! The laws that a life is compared with: at each answer, and over its journals at its end.
+
+use holdpoint::engine::Refusal;
+use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal};
+use holdpoint::task::change::{DELIVERED, Journal};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome, ToolCall};
+
+use super::super::invariants::{check, every_call_has_one_result};
+use super::{Ask, CALLS, Handed, World};
+
+impl World<'_> {
+    /// Takes the answers that have come.
+    pub(super) async fn answers(&mut self) {
+        let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asks)
+            .into_iter()
+            .partition(|ask| ask.handle.is_finished());
+        self.asks = open;
+        for mut ask in over {
+            let Ok(answer) = (&mut ask.handle).await else {
+                // The asker has left, or its process has died.
+                continue;
+            };
+            let now = self.now().await;
+            let presence = self.presences.iter_mut().find(|of| of.ask == ask.number);
+            presence.unwrap().until = Some(now);
+            match answer {
+                Ok(answer) => self.answered(&ask, answer).await,
+                Err(
+                    GateRefusal::InHand(_)
+                    | GateRefusal::Command(Refusal::KeyReused | Refusal::Unavailable),
+                ) => {}
+                Err(refusal) => panic!("life {}: {refusal}", self.seed),
+            }
+        }
+    }
+
+    async fn answered(&mut self, ask: &Ask, answer: GateAnswer) {
+        let (seed, task) = (self.seed, answer.call.task_id);
+        if let Some(permit) = answer.call.permit {
+            self.permitted(ask, &answer, permit.attempt).await;
+        }
+        if answer.call.decision == Decision::Deny {
+            assert_ne!(answer.call.state, CallState::Started, "life {seed}");
+        }
+        let settled = answer.call.state == CallState::Settled && answer.call.result.is_some();
+        let by_bytes = ask.by_bytes && settled && answer.delivery.is_some();
+        if by_bytes {
+            self.handed_once(ask, task);
+        }
+        let Some(delivery) = answer.delivery else {
+            return;
+        };
+        if self.dice.one_in(4) {
+            // The answer is lost before its end.
+            self.seen.lost += 1;
+            if by_bytes {
+                self.handed.get_mut(&task).unwrap().pop();
+            }
+            let replica = &self.replicas[ask.replica];
+            let _inside = replica.runtime.enter();
+            drop(delivery);
+            return;
+        }
+        self.seen.delivered += 1;
+        {
+            let _inside = self.replicas[ask.replica].runtime.enter();
+            delivery.delivered();
+        }
+        if self.dice.one_in(2) {
+            for _ in 0..2_000 {
+                if self.harness.journal(task).await.row.asker_until == Some(DELIVERED) {
+                    let noted = Some(self.asked + 1);
+                    for handed in self.handed.entry(task).or_default() {
+                        handed.noted_before = handed.noted_before.or(noted);
+                    }
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// A result goes to an asker by bytes once, unless a process died; an ask at another replica
+    /// that began before the delivery was stored may get it, too.
+    fn handed_once(&mut self, ask: &Ask, task: TaskId) {
+        let (crashes, replica) = (self.crashes, ask.replica);
+        let earlier = self.handed.entry(task).or_default();
+        for handed in &*earlier {
+            let noted = handed.noted_before.is_some_and(|next| ask.number >= next);
+            let twice = handed.crashes == crashes && handed.replica == replica || noted;
+            assert!(
+                !twice,
+                "life {}: the result of {task} is delivered twice",
+                self.seed
+            );
+        }
+        earlier.push(Handed {
+            replica,
+            crashes,
+            noted_before: None,
+        });
+    }
+
+    /// A permit is committed before its answer, and is for one runner, or for one ask.
+    async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
+        let (seed, call) = (self.seed, &answer.call);
+        self.seen.permits += 1;
+        let journal = self.harness.journal(call.task_id).await;
+        let committed = journal.items.iter().any(|item| {
+            matches!(&item.fact, Fact::ToolStarted { attempt: of, replica, .. }
+                if *of == attempt && replica.starts_with("elsewhere:"))
+        });
+        assert!(
+            committed,
+            "life {seed}: the permit of {} is not stored",
+            call.task_id
+        );
+        let text = approved_text(&journal);
+        assert_eq!(
+            call.arguments_text, text,
+            "life {seed}: other bytes than approved"
+        );
+        let to = (ask.runner, ask.number);
+        let (runner, number) = *self.permits.entry((call.task_id, attempt)).or_insert(to);
+        let same = number == ask.number || runner.is_some() && runner == ask.runner;
+        assert!(
+            same,
+            "life {seed}: two runners have the permit of {}",
+            call.task_id
+        );
+    }
+
+    /// The number of this journal's call in [`CALLS`].
+    pub(super) fn call_of(&self, journal: &Journal) -> usize {
+        let proposed = proposed(journal);
+        let text = proposed.arguments_text.as_str();
+        CALLS
+            .iter()
+            .position(|(tool, spellings)| *tool == proposed.name && spellings.contains(&text))
+            .unwrap()
+    }
+
+    /// Compares the journals and the executions of an ended life with the laws.
+    pub(super) async fn check(&mut self) {
+        let ran = self.harness.tool.since(self.executions);
+        for task in self.tasks().await {
+            let journal = self.harness.journal(task).await;
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            self.starts_have_an_asker(&journal);
+            self.starts_what_was_approved(&journal);
+            let starts = count(&journal, |fact| matches!(fact, Fact::ToolStarted { .. }));
+            let id = task.to_string();
+            let bodies: Vec<_> = ran
+                .iter()
+                .filter(|call| call.header("holdpoint-task-id") == id)
+                .map(|call| call.body.as_str())
+                .collect();
+            let seed = self.seed;
+            assert!(
+                bodies.len() <= starts,
+                "life {seed}: {task} ran {} times",
+                bodies.len()
+            );
+            let text = approved_text(&journal);
+            assert!(
+                bodies.iter().all(|body| *body == text),
+                "life {seed}: {bodies:?}, not {text}"
+            );
+            self.seen.starts += starts;
+            self.seen.edits += count(&journal, is_edit);
+            self.seen.expired += count(
+                &journal,
+                |fact| matches!(fact, Fact::ToolResult(result) if result.outcome == Outcome::Expired),
+            );
+        }
+    }
+
+    /// A call that an asker waits for starts only while an asker is there.
+    fn starts_have_an_asker(&mut self, journal: &Journal) {
+        if journal.row.asker_until.is_none() {
+            return;
+        }
+        let call = self.call_of(journal);
+        let slack = if self.harness.fixture.is_postgres() {
+            2_000_000
+        } else {
+            10_000
+        };
+        for item in &journal.items {
+            if !matches!(item.fact, Fact::ToolStarted { .. }) {
+                continue;
+            }
+            let is_there = self.presences.iter().any(|there| {
+                let until = there.until.map_or(i64::MAX, |until| until.0);
+                there.call == call
+                    && there.from <= item.at
+                    && item.at.0 <= until.saturating_add(slack)
+            });
+            assert!(
+                is_there,
+                "life {}: item {} of {} starts without an asker",
+                self.seed, item.seq, journal.row.task_id
+            );
+        }
+    }
+
+    /// A start after a person's yes has the digest that the person saw, or that of the edit.
+    fn starts_what_was_approved(&mut self, journal: &Journal) {
+        let id = proposed(journal).tool_call_id;
+        let (mut shown, mut approved) = (None, None);
+        for item in &journal.items {
+            match &item.fact {
+                Fact::InterventionRequested(asked) => {
+                    let mut own = asked.own_calls();
+                    shown = own
+                        .find(|call| call.tool_call_id == id)
+                        .map(|call| call.digest.clone());
+                    self.seen.doubtful +=
+                        usize::from(asked.kind == holdpoint::task::request::RequestKind::Reconcile);
+                }
+                Fact::Decision { decision, .. } => {
+                    if let Some(answer) = decision.decisions.get(&id) {
+                        let edit = answer.edit.as_ref().map(|edit| edit.digest.clone());
+                        let runs = matches!(
+                            answer.action,
+                            Action::Approve | Action::Retry | Action::Edit
+                        );
+                        approved = edit.or_else(|| shown.clone()).filter(|_| runs);
+                    }
+                }
+                Fact::ToolStarted { digest, .. } => {
+                    if let Some(approved) = &approved {
+                        assert_eq!(digest, approved, "life {}: other bytes start", self.seed);
+                        self.seen.held_starts += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The call as its agent proposed it.
+fn proposed(journal: &Journal) -> ToolCall {
+    let turn = journal.items.iter().find_map(|item| match &item.fact {
+        Fact::AssistantMessage(turn) => Some(turn),
+        _ => None,
+    });
+    turn.unwrap().tool_calls[0].clone()
+}
+
+/// The bytes that may run: those of the proposal, or of the last edit.
+fn approved_text(journal: &Journal) -> String {
+    let call = proposed(journal);
+    let edits = journal
+        .items
+        .iter()
+        .rev()
+        .filter_map(|item| match &item.fact {
+            Fact::Decision { decision, .. } => {
+                decision.decisions.get(&call.tool_call_id)?.edit.clone()
+            }
+            _ => None,
+        });
+    edits
+        .map(|edit| edit.arguments_text)
+        .next()
+        .unwrap_or(call.arguments_text)
+}
+
+fn is_edit(fact: &Fact) -> bool {
+    matches!(fact, Fact::Decision { decision, .. }
+        if decision.decisions.values().any(|answer| answer.action == Action::Edit))
+}
+
+fn count(journal: &Journal, which: impl Fn(&Fact) -> bool) -> usize {
+    journal
+        .items
+        .iter()
+        .filter(|item| which(&item.fact))
+        .count()
+}

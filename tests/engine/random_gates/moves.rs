@@ -1,0 +1,395 @@
+//! The steps of a life: askers, people, processes and time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::gate::{Identity, OutcomeReport, Progress, Proposal, ReportedOutcome};
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::request::{RequestKind, RequestSpec};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::super::engine_harness::{alice, whole};
+use super::{Ask, CALLS, Presence, Replica, WAIT, World, agent};
+
+/// The polls after which a step goes on whatever the processes do.
+const POLLS: u32 = 400;
+
+impl World<'_> {
+    /// A random step.
+    pub(super) async fn step(&mut self) {
+        match self.dice.below(24) {
+            0..=8 => self.asks().await,
+            9..=10 => self.leaves().await,
+            11..=15 => self.decides().await,
+            16 => self.cancels().await,
+            17..=18 => self.reports().await,
+            19 => self.works().await,
+            20 => self.hangs(),
+            21..=22 => self.crashes().await,
+            _ => {
+                let jump = self.dice.pick(&[11, 11, 70, 200]);
+                self.later(Duration::from_mins(jump)).await;
+            }
+        }
+    }
+
+    fn any_replica(&mut self) -> usize {
+        let count = self.replicas.len() as u64;
+        usize::try_from(self.dice.below(count)).unwrap()
+    }
+
+    /// Lets the work go on beside the next steps, or waits for it.
+    async fn beside_or_not(&mut self, work: JoinHandle<()>) {
+        self.beside.push(work);
+        if self.dice.one_in(2) {
+            self.polls().await;
+        }
+    }
+
+    /// Waits for the work beside, as long as it makes progress.
+    async fn polls(&mut self) {
+        for _ in 0..POLLS {
+            if self.beside.iter().all(JoinHandle::is_finished) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn asks(&mut self) {
+        let call = self.dice.pick(&self.calls.clone());
+        let (tool, spellings) = CALLS[call];
+        let key = format!("{} {call} {}", self.session, self.dice.below(2));
+        let known = self.tasks().await;
+        let identity = match self.dice.below(10) {
+            0..=1 => Identity::Key { key, attach: false },
+            2 => Identity::Key { key, attach: true },
+            3 if !known.is_empty() => Identity::Call(self.dice.pick(&known)),
+            _ => Identity::Value,
+        };
+        let by_bytes = identity == Identity::Value;
+        let spelling = if by_bytes {
+            self.dice.pick(&spellings)
+        } else {
+            spellings[0]
+        };
+        let runner = self.dice.pick(&[None, None, Some("r1"), Some("r2")]);
+        let progress = Progress::default();
+        let proposal = Proposal {
+            gate: None,
+            tool: tool.to_owned(),
+            arguments_text: spelling.to_owned(),
+            session_id: Some(self.session.clone()),
+            context: String::new(),
+            metadata: "{}".to_owned(),
+            identity,
+            runner: runner.map(str::to_owned),
+            wait: self.dice.pick(&[Duration::ZERO, WAIT, WAIT]),
+            returns_within: Duration::ZERO,
+            progress: progress.clone(),
+        };
+        let replica = self.any_replica();
+        let from = self.now().await;
+        let engine = Arc::clone(&self.replicas[replica].engine);
+        let handle =
+            self.replicas[replica].spawn(async move { engine.ask(&agent(), &proposal).await });
+        self.asked += 1;
+        self.presences.push(Presence {
+            ask: self.asked,
+            call,
+            from,
+            until: None,
+        });
+        self.asks.push(Ask {
+            number: self.asked,
+            call,
+            by_bytes,
+            runner,
+            replica,
+            progress,
+            handle,
+        });
+        if !self.dice.one_in(4) {
+            self.until_shown().await;
+        }
+    }
+
+    /// Waits until the last ask is answered or waits for a person, or for a while.
+    async fn until_shown(&mut self) {
+        let ask = self.asks.last().unwrap();
+        for _ in 0..POLLS {
+            if ask.handle.is_finished() || ask.progress.request().is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A waiting asker leaves.
+    async fn leaves(&mut self) {
+        if self.asks.is_empty() {
+            return;
+        }
+        let place = usize::try_from(self.dice.below(self.asks.len() as u64)).unwrap();
+        let ask = &self.asks[place];
+        ask.handle.abort();
+        while !ask.handle.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let (number, call) = (ask.number, ask.call);
+        self.answers().await;
+        let others = self.asks.iter().any(|other| other.call == call);
+        if others || self.crashed_lately {
+            return;
+        }
+        // Without a crash the presence ends with the asker.
+        self.seen.leaves += 1;
+        let mut polls = 0;
+        while self.is_awaited(call).await {
+            polls += 1;
+            assert!(
+                polls < 3_000,
+                "life {}: the presence of ask {number} stays: {}",
+                self.seed,
+                self.journals().await
+            );
+            tokio::task::yield_now().await;
+        }
+        let now = self.now().await;
+        for presence in &mut self.presences {
+            if presence.call == call {
+                presence.until.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The journals of the life, for a message about a failure.
+    async fn journals(&self) -> String {
+        let mut text = String::new();
+        for task in self.tasks().await {
+            let journal = self.harness.journal(task).await;
+            let row = &journal.row;
+            text += &format!(
+                "\n{task} asker {:?} version {}",
+                row.asker_until, row.version
+            );
+            for item in &journal.items {
+                text += &format!("\n  {} {} {:?}", item.seq, item.at.0, item.fact);
+            }
+        }
+        text
+    }
+
+    /// Whether a row says that an asker of this call is there.
+    async fn is_awaited(&self, call: usize) -> bool {
+        let now = self.now().await;
+        for task in self.tasks().await {
+            let journal = self.harness.journal(task).await;
+            let until = journal.row.asker_until.unwrap_or_default();
+            if self.call_of(&journal) == call
+                && until > now
+                && until != holdpoint::task::change::DELIVERED
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The open requests of the life.
+    async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
+        let mut open = Vec::new();
+        for task in self.tasks().await {
+            let asked = self.harness.asked(task).await;
+            open.extend(asked.into_iter().map(|asked| (task, asked)));
+        }
+        open
+    }
+
+    /// A person decides.
+    async fn decides(&mut self) {
+        let open = self.open().await;
+        if open.is_empty() {
+            return;
+        }
+        let (_, asked) = self.dice.pick(&open);
+        let call = asked.own_calls().next().unwrap();
+        let (id, name) = (call.tool_call_id.to_string(), call.name.clone());
+        let answer = if asked.kind == RequestKind::Reconcile {
+            match self.dice.below(3) {
+                0 => whole(Action::Reject, None),
+                1 => whole(Action::Respond, Some(Value::from("it ran"))),
+                _ => whole(Action::Retry, None),
+            }
+        } else {
+            match self.dice.below(10) {
+                0 => whole(Action::Reject, None),
+                1 => one(id, Action::Respond, None, Some("\"done by hand\"")),
+                2..=3 if name == "refund" => {
+                    one(id, Action::Edit, Some(r#"{"order":7,"amount":50}"#), None)
+                }
+                2 if name == "Bash" => one(id, Action::Edit, Some(r#"{"command":"test"}"#), None),
+                _ => whole(Action::Approve, None),
+            }
+        };
+        let replica = self.any_replica();
+        let engine = Arc::clone(&self.replicas[replica].engine);
+        let decided = self.replicas[replica].spawn(async move {
+            let _ = engine
+                .decide(&alice(), asked.request_id, answer, None)
+                .await;
+        });
+        self.beside_or_not(decided).await;
+    }
+
+    /// Ends a request at the end of a life.
+    pub(super) async fn settle(&mut self, task: TaskId) {
+        for asked in self.harness.asked(task).await {
+            let reconcile = asked.kind == RequestKind::Reconcile;
+            let answer = if reconcile && self.dice.one_in(2) {
+                whole(Action::Respond, Some(Value::from("it ran")))
+            } else {
+                whole(Action::Reject, None)
+            };
+            let engine = Arc::clone(&self.replicas[0].engine);
+            let decided = self.replicas[0].spawn(async move {
+                let _ = engine
+                    .decide(&alice(), asked.request_id, answer, None)
+                    .await;
+            });
+            decided.await.unwrap();
+        }
+    }
+
+    async fn cancels(&mut self) {
+        let known = self.tasks().await;
+        if known.is_empty() {
+            return;
+        }
+        let task = self.dice.pick(&known);
+        let replica = self.any_replica();
+        let engine = Arc::clone(&self.replicas[replica].engine);
+        let canceled = self.replicas[replica].spawn(async move {
+            let _ = engine.cancel(&alice(), task, None).await;
+        });
+        self.beside_or_not(canceled).await;
+    }
+
+    /// A runner reports.
+    async fn reports(&mut self) {
+        let permits: Vec<_> = self.permits.keys().copied().collect();
+        if permits.is_empty() {
+            return;
+        }
+        let (task, attempt) = self.dice.pick(&permits);
+        let report = OutcomeReport {
+            call: Ok(task),
+            attempt: self.dice.pick(&[None, Some(attempt)]),
+            outcome: self.dice.pick(&[
+                ReportedOutcome::Succeeded,
+                ReportedOutcome::Succeeded,
+                ReportedOutcome::Failed,
+                ReportedOutcome::Unknown,
+            ]),
+            content: "reported".to_owned(),
+        };
+        let replica = self.any_replica();
+        let engine = Arc::clone(&self.replicas[replica].engine);
+        let reported = self.replicas[replica].spawn(async move {
+            let _ = engine.report(&agent(), &report, None).await;
+        });
+        self.beside_or_not(reported).await;
+    }
+
+    /// A worker claims what is due, and deadlines pass.
+    async fn works(&mut self) {
+        let replica = self.any_replica();
+        let work = self.claims(replica);
+        self.beside_or_not(work).await;
+    }
+
+    fn claims(&self, replica: usize) -> JoinHandle<()> {
+        let engine = Arc::clone(&self.replicas[replica].engine);
+        self.replicas[replica].spawn(async move {
+            let _ = engine.expire().await;
+            for driver in engine.claim().await.unwrap_or_default() {
+                driver.await;
+            }
+        })
+    }
+
+    /// The tool answers no longer, or again.
+    fn hangs(&mut self) {
+        if self.dice.one_in(2) {
+            self.harness.tool.close();
+        } else {
+            self.harness.tool.open();
+        }
+    }
+
+    /// A process dies at once, and another begins, with rules that may differ.
+    async fn crashes(&mut self) {
+        let replica = self.any_replica();
+        self.restarts(replica);
+        self.crashes += 1;
+        self.crashed_lately = true;
+        self.seen.crashes += 1;
+        self.answers().await;
+    }
+
+    fn restarts(&mut self, replica: usize) {
+        let rules = self.dice.pick(&[0, 0, 0, 0, 1, 2]);
+        let next = Replica::start(&self.rules[rules]);
+        std::mem::replace(&mut self.replicas[replica], next).crash();
+    }
+
+    /// Every process ends, the time passes, and other processes go on. No wait lasts beyond it.
+    pub(super) async fn later(&mut self, time: Duration) {
+        self.harness.tool.open();
+        self.polls().await;
+        let idle = self.asks.is_empty() && self.beside.iter().all(JoinHandle::is_finished);
+        if !idle || self.dice.one_in(4) {
+            for replica in 0..self.replicas.len() {
+                self.restarts(replica);
+            }
+        }
+        self.answers().await;
+        for work in std::mem::take(&mut self.beside) {
+            let _ = work.await;
+        }
+        // A commit that a process has begun outlives the process.
+        for replica in 0..self.replicas.len() {
+            self.claims(replica).await.unwrap();
+        }
+        self.crashes += 1;
+        self.crashed_lately = false;
+        self.harness.fixture.forward(time);
+        let now = self.now().await;
+        for presence in &mut self.presences {
+            presence.until.get_or_insert(now);
+        }
+        for _ in 0..2 {
+            for replica in 0..self.replicas.len() {
+                self.claims(replica).await.unwrap();
+            }
+        }
+    }
+}
+
+/// An answer to one call.
+fn one(id: String, action: Action, arguments: Option<&str>, result: Option<&str>) -> DecisionInput {
+    let reply = CallReply {
+        action,
+        reason: None,
+        then: None,
+        arguments: arguments.map(str::to_owned),
+        result: result.map(str::to_owned),
+        remember: None,
+    };
+    let body = DecisionBody::PerCall(BTreeMap::from([(id, reply)]));
+    DecisionInput { digest: None, body }
+}
