@@ -18,6 +18,9 @@ use crate::task::item::Outcome;
 use crate::task::mcp_revision::Revision;
 use crate::task::request::RequestKind;
 
+#[cfg(test)]
+mod tests;
+
 /// When a client may ask again about a pending call, in milliseconds.
 const RETRY_AFTER_MS: u32 = 30_000;
 const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
@@ -49,7 +52,7 @@ impl Teller {
         let request = WireCall::of(call, caller, settings).request;
         let meta = meta(call, request.as_deref());
         if let Some(raw) = answer.raw.as_deref()
-            && let Some(text) = self.raw(call, raw, &meta)
+            && let Some(text) = self.raw(raw, call.edited.then(|| edited(call)), &meta)
         {
             return text;
         }
@@ -114,10 +117,9 @@ impl Teller {
     }
 
     /// The server's own result with the members that this protocol needs; `None` if it is no object.
-    fn raw(&self, call: &GateCall, raw: &str, meta: &Value) -> Option<String> {
-        let edit = call.edited.then(|| edited(call).to_string());
-        let raw = match &edit {
-            Some(block) => with_block(raw, block)?,
+    fn raw(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
+        let raw = match edit {
+            Some(block) => with_block(raw, &block.to_string())?,
             None => raw.to_owned(),
         };
         let members: BTreeMap<String, &RawValue> = serde_json::from_str(&raw).ok()?;

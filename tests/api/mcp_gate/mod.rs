@@ -1,15 +1,24 @@
 //! A gate as an MCP server: its envelope in three revisions, and a held call from the first leg to
 //! its result.
 
+mod envelope;
+mod repeats;
+mod settled;
+mod streams;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::gate::{AGENT, gate};
-use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::test_app::{Actor, On, Reply, TestApp};
 
 /// Posts a message as Alice's agent, with the headers of 2026-07-28 where its `_meta` says so.
 async fn post(app: &TestApp, wait: &str, message: &Value) -> Reply {
-    let mut actor = app.actor(AGENT).header("prefer", &format!("wait={wait}"));
+    let actor = app.actor(AGENT).header("prefer", &format!("wait={wait}"));
+    post_as(actor, message).await
+}
+
+async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
     let version = &message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
     if let Some(version) = version.as_str() {
         actor = actor
@@ -41,6 +50,40 @@ fn newest(method: &str, mut params: Value) -> Value {
 
 fn refund(amount: u32) -> Value {
     json!({"name": "refund", "arguments": {"order": 17, "amount": amount}})
+}
+
+/// A call of an older revision.
+async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
+    post(app, wait, &older("tools/call", params)).await
+}
+
+/// The gate's account of a call.
+fn about(reply: &Reply) -> &Value {
+    let about = &reply.body["result"]["_meta"]["holdpoint/gate"];
+    assert!(about.is_object(), "{}", reply.text);
+    about
+}
+
+/// The text of the blocks of a result, and whether it is an error.
+fn told(reply: &Reply) -> (String, bool) {
+    let result = &reply.body["result"];
+    let blocks = result["content"].as_array().expect("content");
+    let texts: Vec<&str> = blocks
+        .iter()
+        .filter_map(|block| block["text"].as_str())
+        .collect();
+    (
+        texts.join("|"),
+        result["isError"].as_bool().expect("isError"),
+    )
+}
+
+/// Bob's answer to the open request of a held call.
+async fn answer(app: &TestApp, held: &Reply, body: &Value) {
+    let path = format!("/resume/{}", about(held)["request_id"].as_str().unwrap());
+    let actor = app.approver().header("prefer", "wait=0");
+    let reply = actor.post(&path, body).await;
+    assert!(reply.status < 300, "{}", reply.text);
 }
 
 #[tokio::test]

@@ -1,0 +1,86 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Teller, block};
+use crate::http::api::mcp::tools::Output;
+use crate::task::mcp_revision::Revision;
+
+fn teller(revision: Revision) -> Teller {
+    Teller {
+        revision,
+        next_leg: None,
+        output: None,
+    }
+}
+
+fn raw(revision: Revision, raw: &str, edit: Option<&str>) -> Option<String> {
+    teller(revision).raw(raw, edit.map(block), &json!(7))
+}
+
+#[test]
+fn result_of_a_server_keeps_its_bytes_and_gets_only_the_members_that_it_lacks() {
+    let own = r#"{ "content" : [ ],"x":1.0,"b":"\u00e9", "isError":false }"#;
+    let open = own.strip_suffix('}').unwrap();
+    let account = r#""_meta":{"holdpoint/gate":7}}"#;
+    assert_eq!(
+        raw(Revision::June2025, own, None).unwrap(),
+        format!("{open},{account}")
+    );
+    assert_eq!(
+        raw(Revision::July2026, own, None).unwrap(),
+        format!("{open},\"resultType\":\"complete\",{account}")
+    );
+    assert_eq!(
+        raw(Revision::June2025, "{}", None).unwrap(),
+        format!("{{{account}")
+    );
+    let whole = r#"{"content":[],"_meta":{"a":1},"resultType":"complete"}"#;
+    for revision in Revision::ALL {
+        assert_eq!(raw(revision, whole, None).unwrap(), whole);
+    }
+    assert_eq!(raw(Revision::June2025, "[]", None), None);
+}
+
+#[test]
+fn changed_arguments_are_told_in_a_block_behind_the_content_of_the_server() {
+    let block = r#"{"text":"Changed","type":"text"}"#;
+    for (content, expected) in [
+        ("[ ]", format!("[ {block}]")),
+        ("[{}]", format!("[{{}},{block}]")),
+    ] {
+        let own = format!(r#"{{"n":1.0,"content":{content} ,"_meta":{{}}}}"#);
+        let expected = format!(r#"{{"n":1.0,"content":{expected} ,"_meta":{{}}}}"#);
+        let told = raw(Revision::June2025, &own, Some("Changed"));
+        assert_eq!(told.unwrap(), expected);
+    }
+    assert_eq!(raw(Revision::June2025, "{}", Some("Changed")), None);
+}
+
+#[test]
+fn kept_text_is_structured_content_where_it_fits_the_schema_and_an_error_where_not() {
+    let fits = |value: &Value| value["sum"].is_u64();
+    let output = Output(Arc::new(fits));
+    let teller = Teller {
+        output: Some(output),
+        ..teller(Revision::June2025)
+    };
+    let told = teller.told(r#"{"sum":3}"#);
+    assert_eq!(
+        (&told["structuredContent"], &told["isError"]),
+        (&json!({"sum": 3}), &json!(false))
+    );
+    for text in [r#"{"sum":"3"}"#, "3", "no JSON", r#"{"sum":3,"sum":4}"#] {
+        let told = teller.told(text);
+        assert_eq!(
+            (&told["content"][0]["text"], &told["isError"]),
+            (&json!(text), &json!(true))
+        );
+        assert!(told.get("structuredContent").is_none(), "{text}");
+    }
+    let free = super::tests::teller(Revision::June2025).told("3");
+    assert_eq!(
+        (&free["isError"], free.get("structuredContent")),
+        (&json!(false), None)
+    );
+}

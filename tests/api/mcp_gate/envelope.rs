@@ -1,0 +1,141 @@
+//! Methods, revisions, headers and the list of tools.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{newest, older, post, post_text};
+use crate::api::gate::{AGENT, gate};
+use crate::support::test_app::On;
+
+#[tokio::test]
+async fn get_and_delete_are_not_allowed() {
+    let app = gate(On::Sqlite, "").await;
+    for method in [Method::GET, Method::DELETE] {
+        let reply = app.actor(AGENT).sent(method, "/mcp/refunds", None).await;
+        assert_eq!(reply.status().as_u16(), 405);
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn compressed_body_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    for encoding in ["gzip", "br"] {
+        let actor = app.actor(AGENT).header("content-encoding", encoding);
+        let body = Some(("application/json", older("ping", &json!({})).to_string()));
+        let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+        assert_eq!(reply.status, 415, "{}", reply.text);
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn revision_that_is_not_spoken_is_refused_with_those_that_are() {
+    let app = gate(On::Sqlite, "").await;
+    let actor = app
+        .actor(AGENT)
+        .header("mcp-protocol-version", "2024-11-05");
+    let body = Some((
+        "application/json",
+        older("tools/list", &json!({})).to_string(),
+    ));
+    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    assert_eq!(
+        (reply.status, &reply.body["error"]["code"]),
+        (400, &json!(-32022))
+    );
+    let supported = json!(["2025-06-18", "2025-11-25", "2026-07-28"]);
+    assert_eq!(
+        reply.body["error"]["data"],
+        json!({"supported": supported, "requested": "2024-11-05"})
+    );
+    for (asked, told) in [
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("2026-07-28", "2025-11-25"),
+        ("1999-01-01", "2025-11-25"),
+    ] {
+        let message = older(
+            "initialize",
+            &json!({"protocolVersion": asked, "capabilities": {}}),
+        );
+        let reply = post(&app, "0", &message).await;
+        assert_eq!(reply.body["result"]["protocolVersion"], told);
+        assert!(reply.headers.get("mcp-session-id").is_none());
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn request_of_the_newest_revision_without_a_member_that_each_has_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    for member in ["protocolVersion", "clientCapabilities"] {
+        let mut message = newest("server/discover", json!({}));
+        let name = format!("io.modelcontextprotocol/{member}");
+        message["params"]["_meta"]
+            .as_object_mut()
+            .unwrap()
+            .remove(&name);
+        let actor = app
+            .actor(AGENT)
+            .header("mcp-protocol-version", "2026-07-28");
+        let actor = actor.header("mcp-method", "server/discover");
+        let body = Some(("application/json", message.to_string()));
+        let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+        assert_eq!(
+            (reply.status, &reply.body["error"]["code"]),
+            (400, &json!(-32602)),
+            "{member}"
+        );
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn header_that_contradicts_the_body_is_refused() {
+    let app = gate(On::Sqlite, "").await;
+    let params = json!({"name": "refund", "arguments": {"order": 1, "amount": 5}});
+    let message = newest("tools/call", params).to_string();
+    for (version, method, name) in [
+        ("2025-11-25", "tools/call", "refund"),
+        ("2026-07-28", "tools/list", "refund"),
+        ("2026-07-28", "Tools/Call", "refund"),
+        ("2026-07-28", "tools/call", "lookup"),
+        ("2026-07-28", "tools/call", ""),
+    ] {
+        let actor = app.actor(AGENT).header("mcp-protocol-version", version);
+        let actor = actor.header("mcp-method", method).header("mcp-name", name);
+        let body = Some(("application/json", message.clone()));
+        let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+        let error = (reply.status, &reply.body["error"]["code"]);
+        assert_eq!(error, (400, &json!(-32020)), "{version} {method} {name}");
+    }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn list_names_the_tools_that_the_service_runs_with_annotations_from_their_effect() {
+    let app = gate(On::Sqlite, "").await;
+    let reply = post_text(&app, &older("tools/list", &json!({})).to_string()).await;
+    let tools = reply.body["result"]["tools"].as_array().unwrap();
+    let listed: Vec<(&str, &Value)> = tools
+        .iter()
+        .map(|tool| (tool["name"].as_str().unwrap(), &tool["annotations"]))
+        .collect();
+    let once = json!({"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false});
+    let idempotent =
+        json!({"readOnlyHint": false, "destructiveHint": true, "idempotentHint": true});
+    let read_only = json!({"readOnlyHint": true});
+    let expected = [
+        ("lookup", &read_only),
+        ("tag", &idempotent),
+        ("refund", &once),
+        ("forbidden", &once),
+    ];
+    assert_eq!(listed, expected, "{}", reply.text);
+    let external = json!({"name": "Bash", "arguments": {"command": "ls"}});
+    let external = post(&app, "0", &older("tools/call", &external)).await;
+    assert_eq!(external.body["error"]["code"], -32602, "{}", external.text);
+    app.stop().await;
+}

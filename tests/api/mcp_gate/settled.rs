@@ -1,0 +1,105 @@
+//! The result of a call that has ended, by the way in which it ended.
+
+use serde_json::json;
+
+use super::{about, answer, call, refund, told};
+use crate::api::approval_cycle::on_both;
+use crate::api::gate::gate;
+use crate::support::test_app::On;
+
+on_both! {
+    async fn call_whose_arguments_a_person_changed_is_told_with_the_changed_arguments(on: On) {
+        let app = gate(on, "").await;
+        let held = call(&app, "0", &refund(120)).await;
+        let arguments = json!({"order": 17, "amount": 50});
+        answer(&app, &held, &json!({"action": "edit", "arguments": arguments})).await;
+        let (text, is_error) = told(&call(&app, "10", &refund(120)).await);
+        let changed = "A person changed the arguments before it ran: ";
+        let (result, rest) = text.split_once('|').expect("two blocks");
+        assert_eq!((result, is_error), ("{\"ok\":true}", false));
+        let ran: serde_json::Value = serde_json::from_str(rest.strip_prefix(changed).unwrap()).unwrap();
+        assert_eq!(ran, arguments);
+        assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
+    async fn call_that_a_person_answered_is_told_with_that_answer(on: On) {
+        let app = gate(on, "").await;
+        let held = call(&app, "0", &refund(120)).await;
+        answer(&app, &held, &json!({"action": "respond", "result": {"by": "hand"}})).await;
+        let reply = call(&app, "10", &refund(120)).await;
+        assert_eq!(told(&reply), ("{\"by\":\"hand\"}".to_owned(), false));
+        assert_eq!((&about(&reply)["outcome"], app.tool.count()), (&json!("responded"), 0));
+        app.stop().await;
+    }
+
+    async fn rejected_call_says_why_that_it_has_not_run_and_not_to_try_again(on: On) {
+        let app = gate(on, "").await;
+        let held = call(&app, "0", &refund(120)).await;
+        answer(&app, &held, &json!({"action": "reject", "reason": "No money."})).await;
+        for _ in 0..2 {
+            let reply = call(&app, "10", &refund(120)).await;
+            let says = "The call of refund was rejected: No money. It has not run. Do not try again.";
+            assert_eq!(told(&reply), (says.to_owned(), true));
+            assert_eq!(about(&reply)["decision"], "deny");
+        }
+        assert_eq!(app.tool.count(), 0);
+        app.stop().await;
+    }
+
+    async fn canceled_call_says_that_it_has_not_run(on: On) {
+        let app = gate(on, "").await;
+        let held = call(&app, "0", &refund(120)).await;
+        let path = format!("/v1/tasks/{}/cancel", about(&held)["task_id"].as_str().unwrap());
+        app.owner().hit(&path).await;
+        let reply = call(&app, "10", &refund(120)).await;
+        let (text, is_error) = told(&reply);
+        assert!(text.starts_with("The call of refund was canceled") && is_error, "{text}");
+        assert!(text.contains("It has not run."), "{text}");
+        assert_eq!(app.tool.count(), 0);
+        app.stop().await;
+    }
+
+    async fn call_whose_outcome_is_unknown_is_told_as_one_that_may_have_run(on: On) {
+        let app = gate(on, "").await;
+        app.tool.answers(502, "gone");
+        let reply = call(&app, "0", &refund(5)).await;
+        let reply = if reply.text.contains("UNDER WAY") {
+            call(&app, "10", &refund(5)).await
+        } else {
+            reply
+        };
+        let (text, is_error) = told(&reply);
+        assert!(text.starts_with("It may have run. Do not repeat it.") && is_error, "{text}");
+        assert!(text.contains("A person is asked at http"), "{text}");
+        assert_eq!((&about(&reply)["state"], app.tool.count()), (&json!("doubtful"), 1));
+        app.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn denied_and_invalid_calls_say_why_and_that_they_have_not_run() {
+    let app = gate(On::Sqlite, "").await;
+    let denied = call(&app, "10", &json!({"name": "forbidden"})).await;
+    let says = "The call of forbidden was denied: Not this one. It has not run.";
+    assert_eq!(told(&denied), (says.to_owned(), true));
+    for params in [
+        json!({"name": "refund", "arguments": {"order": 17}}),
+        json!({"name": "unknown", "arguments": {}}),
+    ] {
+        let (text, is_error) = told(&call(&app, "10", &params).await);
+        assert!(text.contains("was invalid") && is_error, "{text}");
+        assert!(text.contains("It has not run."), "{text}");
+    }
+    assert_eq!(app.tool.count(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn failed_call_is_an_error_with_the_text_of_its_tool() {
+    let app = gate(On::Sqlite, "").await;
+    app.tool.answers(404, "no such order");
+    let (text, is_error) = told(&call(&app, "10", &refund(5)).await);
+    assert!(text.contains("no such order") && is_error, "{text}");
+    app.stop().await;
+}
