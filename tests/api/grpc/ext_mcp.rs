@@ -13,9 +13,9 @@ const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name
 /// A service whose gate has the tool `Bash` of the upstream `up`, and another gate that no gateway
 /// may use.
 pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
-    let tool = r#"
+    let tool = "
   up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
-agents:"#;
+agents:";
     let rule = r#"
   - { name: up, tools: [up__Bash], when: "args.command == \"ls\"", decide: allow }
   - { name: up_never, tools: [up__Bash], when: "args.command == \"rm\"", decide: deny, reason: Not here. }

@@ -56,7 +56,7 @@ impl Teller {
         {
             return text;
         }
-        self.written(call, request.as_deref(), meta).to_string()
+        self.written(call, request.as_deref(), &meta).to_string()
     }
 
     /// The result without the bytes of a server.
@@ -64,7 +64,7 @@ impl Teller {
         &self,
         call: &GateCall,
         request: Option<&InterventionRequest>,
-        meta: Value,
+        meta: &Value,
     ) -> Value {
         let mut result = match call.state {
             CallState::Settled => self.settled(call),
@@ -150,7 +150,7 @@ pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settin
     };
     let request = WireCall::of(call, caller, settings).request;
     let meta = meta(call, request.as_deref());
-    teller.written(call, request.as_deref(), meta)
+    teller.written(call, request.as_deref(), &meta)
 }
 
 /// The result with one more block at the end of its content, and its other bytes as they are.
