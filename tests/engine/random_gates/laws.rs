@@ -1,5 +1,10 @@
 //! The laws that a life is compared with: at each answer, and over its journals at its end.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a law reads few of the items"
+)]
+
 use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal};
 use holdpoint::task::change::{DELIVERED, Journal};
@@ -133,7 +138,7 @@ impl World<'_> {
     }
 
     /// The number of this journal's call in [`CALLS`].
-    pub(super) fn call_of(&self, journal: &Journal) -> usize {
+    pub(super) fn call_of(journal: &Journal) -> usize {
         let proposed = proposed(journal);
         let text = proposed.arguments_text.as_str();
         CALLS
@@ -183,7 +188,7 @@ impl World<'_> {
         if journal.row.asker_until.is_none() {
             return;
         }
-        let call = self.call_of(journal);
+        let call = Self::call_of(journal);
         let slack = if self.harness.fixture.is_postgres() {
             2_000_000
         } else {

@@ -1,6 +1,7 @@
 //! The steps of a life: askers, people, processes and time.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,12 +174,10 @@ impl World<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let row = &journal.row;
-            text += &format!(
-                "\n{task} asker {:?} version {}",
-                row.asker_until, row.version
-            );
+            let (asker, version) = (row.asker_until, row.version);
+            let _ = write!(text, "\n{task} asker {asker:?} version {version}");
             for item in &journal.items {
-                text += &format!("\n  {} {} {:?}", item.seq, item.at.0, item.fact);
+                let _ = write!(text, "\n  {} {} {:?}", item.seq, item.at.0, item.fact);
             }
         }
         text
@@ -190,7 +189,7 @@ impl World<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let until = journal.row.asker_until.unwrap_or_default();
-            if self.call_of(&journal) == call
+            if Self::call_of(&journal) == call
                 && until > now
                 && until != holdpoint::task::change::DELIVERED
             {
