@@ -293,7 +293,6 @@ impl Waiter<'_> {
             }
             if until.is_some_and(|until| until != DELIVERED) {
                 self.record_key(&mut session);
-                self.guard.arrives();
                 match self
                     .engine
                     .commit_asker(&mut session, Asker::For(GRACE))
@@ -330,8 +329,8 @@ impl Waiter<'_> {
         }
         self.record_key(&mut session);
         let Some((news, driven)) = self.engine.drive_asked(session).await? else {
+            self.guard.is_answered();
             if self.is_over() {
-                self.guard.is_answered();
                 return Ok(self.answer(call, None));
             }
             return self.pause().await;
@@ -361,7 +360,11 @@ impl Waiter<'_> {
             };
             match self.engine.commit_asker(&mut session, asker).await {
                 Ok(()) => {}
-                Err(error) => return after(error),
+                Err(error) => {
+                    // The row has another asker's presence, if any: it is not this one's to end.
+                    self.guard.is_answered();
+                    return after(error);
+                }
             }
         }
         if over {

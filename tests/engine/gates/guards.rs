@@ -29,7 +29,8 @@ const SMALL: &str = r#"{"order":1,"amount":5}"#;
 
 both! {
     async fn undelivered_result_goes_to_one_of_twelve_equal_asks_on_two_replicas(fixture) {
-        let harness = harness(fixture).await;
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 100,", 1));
         let engines = [harness.engine(8), harness.engine(8)];
         for order in 1..=3 {
             let task = ask(&engines[0], order, Duration::ZERO).await.call.task_id;

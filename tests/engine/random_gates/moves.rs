@@ -183,13 +183,14 @@ impl World<'_> {
         text
     }
 
-    /// Whether a row says that an asker of this call is there.
+    /// Whether a row says that an asker of this call is there, and the call may still start.
     async fn is_awaited(&self, call: usize) -> bool {
         let now = self.now().await;
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let until = journal.row.asker_until.unwrap_or_default();
             if Self::call_of(&journal) == call
+                && !journal.row.status.is_terminal()
                 && until > now
                 && until != holdpoint::task::change::DELIVERED
             {
