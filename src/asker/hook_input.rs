@@ -1,17 +1,15 @@
 //! The JSON that a coding agent writes to its hook. Invariant: a text that two parsers could read
 //! differently (a member twice, a second value) is refused, and `tool_input` is kept to the byte.
 
-use std::fmt;
 use std::fmt::Write as _;
 
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
+use crate::task::json_members::Members;
+
 /// The longest input, in bytes.
 pub const INPUT: usize = 4 * 1024 * 1024;
-/// The most members of the input.
-const MEMBERS: usize = 64;
 /// The longest content of a report, in bytes.
 const CONTENT: usize = 64 * 1024;
 /// The longest `session_id` of the API.
@@ -168,34 +166,4 @@ fn hash(parts: &[&str]) -> String {
 /// The longest beginning of at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     text.get(..text.floor_char_boundary(most)).unwrap_or(text)
-}
-
-/// The members of an object, each once.
-struct Members<'t>(Vec<(String, &'t RawValue)>);
-
-impl<'t> serde::Deserialize<'t> for Members<'t> {
-    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
-        struct Once;
-        impl<'t> Visitor<'t> for Once {
-            type Value = Members<'t>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
-                let mut members: Vec<(String, &'t RawValue)> = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, &'t RawValue>()? {
-                    if members.len() >= MEMBERS || members.iter().any(|(known, _)| *known == name) {
-                        return Err(A::Error::custom(
-                            "a member is repeated, or there are too many",
-                        ));
-                    }
-                    members.push((name, value));
-                }
-                Ok(Members(members))
-            }
-        }
-        from.deserialize_map(Once)
-    }
 }

@@ -17,6 +17,7 @@ pub mod failure;
 pub mod grant;
 pub mod id;
 pub mod item;
+pub(crate) mod json_members;
 pub(crate) mod limits;
 pub(crate) mod mcp_revision;
 pub(crate) mod quarantine;

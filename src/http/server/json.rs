@@ -12,12 +12,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use super::problem::{Code, Problem};
+use crate::task::json_members::{Members, REPEATED};
 
 /// The deepest nesting of a body.
 const DEPTH: usize = 64;
-
-/// The most members of an object of which one is set aside.
-const MEMBERS: usize = 64;
 
 /// The most values in a body, nested ones included.
 pub(crate) const VALUES: usize = 100_000;
@@ -111,34 +109,6 @@ pub(crate) fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-/// The members of an object, each once, with their texts.
-struct Members<'t>(Vec<(String, &'t RawValue)>);
-
-impl<'t> serde::Deserialize<'t> for Members<'t> {
-    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
-        struct Once;
-        impl<'t> Visitor<'t> for Once {
-            type Value = Members<'t>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
-                let mut members: Vec<(String, &'t RawValue)> = Vec::new();
-                while let Some((name, text)) = map.next_entry::<String, &'t RawValue>()? {
-                    if members.len() >= MEMBERS || members.iter().any(|(known, _)| *known == name) {
-                        return Err(A::Error::custom(REPEATED));
-                    }
-                    members.push((name, text));
-                }
-                Ok(Members(members))
-            }
-        }
-        from.deserialize_map(Once)
-    }
-}
-
 /// The text of a member of the object in `bytes`, without the white space between its tokens;
 /// `None` without such a member. Numbers keep every digit, which a conversion to doubles would
 /// lose. `bytes` must be a text that [`parse`] accepts.
@@ -176,7 +146,6 @@ fn compact(text: &str) -> String {
         .collect()
 }
 
-const REPEATED: &str = "A member is repeated";
 const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 

@@ -1,0 +1,44 @@
+//! The members of a JSON object with their texts to the byte. A member twice is refused, because two
+//! parsers could take different ones.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The most members of an object: each one is compared with those before.
+const MOST: usize = 64;
+
+/// The error of a member twice, and of too many.
+pub(crate) const REPEATED: &str = "A member is repeated";
+
+/// The members of an object, each once, in their order.
+#[derive(Debug)]
+pub(crate) struct Members<'t>(pub(crate) Vec<(String, &'t RawValue)>);
+
+impl<'t> Deserialize<'t> for Members<'t> {
+    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Once)
+    }
+}
+
+struct Once;
+
+impl<'t> Visitor<'t> for Once {
+    type Value = Members<'t>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
+        let mut members: Vec<(String, &'t RawValue)> = Vec::new();
+        while let Some((name, text)) = map.next_entry::<String, &'t RawValue>()? {
+            if members.len() >= MOST || members.iter().any(|(known, _)| *known == name) {
+                return Err(A::Error::custom(REPEATED));
+            }
+            members.push((name, text));
+        }
+        Ok(Members(members))
+    }
+}
