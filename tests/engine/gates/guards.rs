@@ -144,9 +144,9 @@ both! {
         let other = engine.report(&agent(), &report(ReportedOutcome::Failed), None).await;
         assert!(matches!(other, Err(GateRefusal::Settled(call)) if call.task_id == task));
         let journal = harness.journal(task).await;
-        let late: Vec<_> = journal.items.iter().filter_map(|item| match &item.fact {
-            Fact::LateResult(result) => Some(result.content.as_str()),
-            _ => None,
+        let late: Vec<_> = journal.items.iter().filter_map(|item| {
+            let Fact::LateResult(result) = &item.fact else { return None };
+            Some(result.content.as_str())
         }).collect();
         assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![Outcome::Responded]));
     }
