@@ -220,10 +220,9 @@ async fn storm(plan: &Plan) {
         calm
     };
     let (calm, tasks) = tokio::join!(faults, weather.load(&people));
-    let gate_calls = people.end_gate_calls(plan.tasks / 5).await;
-    let said = statuses(&people, &[tasks.clone(), gate_calls].concat()).await;
-    let listed = people.listed().await;
-    let open = people.get("/v1/requests").await;
+    let ended = [&tasks[..], &people.end_gate_calls(plan.tasks / 5).await].concat();
+    let said = statuses(&people, &ended).await;
+    let (listed, open) = (people.listed().await, people.get("/v1/requests").await);
     for process in calm {
         process.kill().await;
     }
