@@ -125,9 +125,13 @@ impl People {
         });
     }
 
-    /// Ends the calls at the gate that no agent asks about any more. Returns every call there.
-    pub async fn end_gate_calls(&self) -> Vec<String> {
+    /// Ends the calls at the gate that no agent asks about any more. Returns every call there; at
+    /// least so many are wanted.
+    pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
         let calls = self.listed_at("&agent=door").await;
+        if (calls.len() as u64) < least {
+            self.complain(format!("vacuous: {} calls at the gate", calls.len()));
+        }
         for task in &calls {
             // A call that may have run is asked about; one that waits for its agent is canceled.
             while self.look(task).await == "Paused" {

@@ -100,7 +100,7 @@ async fn killed_at(
                     break;
                 }
             }
-            let calls = people.end_gate_calls().await;
+            let calls = people.end_gate_calls(1).await;
             statuses(&people, &calls).await
         } => said,
         end = keeps_alive(&place, &armed, &model, &deaths, deadline) => {

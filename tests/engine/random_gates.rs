@@ -285,7 +285,9 @@ async fn lives(fixture: StoreFixture, count: usize) {
     }
     let mut running: Vec<_> = (0..replicas).map(|_| Replica::start(&rules[0])).collect();
     let mut seen = Seen::default();
-    for seed in 0..count as u64 {
+    let first = std::env::var_os("HOLDPOINT_TEST_SEED")
+        .map_or(0, |seed| seed.into_string().unwrap().parse().unwrap());
+    for seed in first..first + count as u64 {
         let mut dice = Dice(seed);
         let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
         let calls = vec![dice.pick(&likely), dice.pick(&likely)];
@@ -311,7 +313,20 @@ async fn lives(fixture: StoreFixture, count: usize) {
         world.live().await;
     }
     running.into_iter().for_each(Replica::crash);
-    assert!(seen.starts > 0 && seen.held_starts > 0, "{seen:?}");
+    let wanted = [
+        (seen.crashes, 2),
+        (seen.leaves, 10),
+        (seen.starts, 2),
+        (seen.held_starts, 15),
+        (seen.permits, 8),
+        (seen.delivered, 40),
+        (seen.lost, 100),
+        (seen.expired, 6),
+        (seen.doubtful, 10),
+        (seen.edits, 50),
+    ];
+    let enough = wanted.iter().all(|(seen, lives)| *seen >= count / lives);
+    assert!(enough, "the lives prove nothing: {seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -323,13 +323,16 @@ impl Waiter<'_> {
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         session.ask = Some(self.ask.clone());
+        let was_there = self.guard.is_present();
         if session.own.row.asker_until.is_some() {
             session.own.asker = Some(self.presence());
             self.guard.arrives();
         }
         self.record_key(&mut session);
         let Some((news, driven)) = self.engine.drive_asked(session).await? else {
-            self.guard.is_answered();
+            if !was_there || self.is_over() {
+                self.guard.is_answered();
+            }
             if self.is_over() {
                 return Ok(self.answer(call, None));
             }
@@ -361,8 +364,10 @@ impl Waiter<'_> {
             match self.engine.commit_asker(&mut session, asker).await {
                 Ok(()) => {}
                 Err(error) => {
-                    // The row has another asker's presence, if any: it is not this one's to end.
-                    self.guard.is_answered();
+                    if matches!(error, CommitError::Stale | CommitError::Refused) {
+                        // The presence is not stored: the row may have another asker's.
+                        self.guard.is_answered();
+                    }
                     return after(error);
                 }
             }

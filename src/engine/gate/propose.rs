@@ -49,6 +49,9 @@ pub(super) struct Drive {
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
+/// A drive whose first commit is durable: notified of every commit, and the session at its end.
+type Driven = (Listener, JoinHandle<Option<TaskSession>>);
+
 impl Engine {
     /// The gate of this name, or the only one that is open to the caller.
     ///
@@ -128,15 +131,8 @@ impl Engine {
             guard.arrives();
         }
         session.ask = Some(ask);
-        let engine = Arc::clone(self);
-        // An asker that leaves before the first commit leaves a task that is not there yet: its
-        // presence can end only after that commit.
-        let stored = self.drivers.spawn(async move {
-            let driven = engine.drive_asked(session).await;
-            (guard, driven)
-        });
-        let (mut guard, driven) = stored.await.map_err(|_| Refusal::Internal)?;
-        if let Some((news, end)) = driven? {
+        let (driven, mut guard) = self.drive_unsaved(session, guard).await?;
+        if let Some((news, end)) = driven {
             return Ok(Proposed::Stored(Drive {
                 task,
                 news,
@@ -265,12 +261,27 @@ impl Engine {
         }
     }
 
+    /// Like [`Engine::drive_asked`], for a task that is not stored yet. If its asker leaves before
+    /// the first commit, the asker's presence ends after that commit: earlier there is no row.
+    async fn drive_unsaved(
+        self: &Arc<Self>,
+        session: TaskSession,
+        guard: AskerGuard,
+    ) -> Result<(Option<Driven>, AskerGuard), Refusal> {
+        let engine = Arc::clone(self);
+        let stored = self
+            .drivers
+            .spawn(async move { (engine.drive_asked(session).await, guard) });
+        let (driven, guard) = stored.await.map_err(|_| Refusal::Internal)?;
+        Ok((driven?, guard))
+    }
+
     /// Drives a gate call in the background. Returns once the first commit is durable; `None` when
     /// another commit came first, or when there was nothing to commit.
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,
-    ) -> Result<Option<(Listener, JoinHandle<Option<TaskSession>>)>, Refusal> {
+    ) -> Result<Option<Driven>, Refusal> {
         let news = self.store.attend(session.own.row.root_task_id);
         let written = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive_to_end(session));

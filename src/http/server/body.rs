@@ -10,7 +10,7 @@ use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -273,12 +273,7 @@ impl Posted {
         if self.bytes.is_empty() {
             return read(Value::Object(Map::new()), b"{}");
         }
-        if !self.is_type("application/json") {
-            return Err(Problem::new(
-                Code::UnsupportedMediaType,
-                "A body needs Content-Type: application/json.",
-            ));
-        }
+        self.check_json()?;
         self.parse_bytes(parsing, move |bytes| {
             read(without_nul(json::parse(bytes)?)?, bytes)
         })
@@ -302,6 +297,20 @@ impl Posted {
         .await
     }
 
+    /// Refuses a body of another type, and one that its reader would have to decode first: a proxy
+    /// that reads bodies could read it differently.
+    fn check_json(&self) -> Result<(), Problem> {
+        let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
+        if !self.is_type("application/json") {
+            return unsupported("A body needs Content-Type: application/json.");
+        }
+        let mut encodings = self.headers.get_all(CONTENT_ENCODING).iter();
+        if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return unsupported("A body may not be compressed: it needs no Content-Encoding.");
+        }
+        Ok(())
+    }
+
     /// Passes the bytes of a JSON body to `read`, which parses them.
     ///
     /// # Errors
@@ -311,12 +320,7 @@ impl Posted {
         parsing: &BodyParser,
         read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        if !self.is_type("application/json") {
-            return Err(Problem::new(
-                Code::UnsupportedMediaType,
-                "A body needs Content-Type: application/json.",
-            ));
-        }
+        self.check_json()?;
         self.parse_bytes(parsing, read).await
     }
 

@@ -10,21 +10,25 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::engine::gate::Delivery;
 
-/// One piece of bytes, and the delivery to note once the connection has taken it.
-struct DeliveredBody {
+/// One piece of bytes, and the call that notes its delivery once the connection has taken it.
+struct DeliveredBody<D> {
     bytes: Option<Bytes>,
-    delivery: Option<Delivery>,
+    delivered: Option<D>,
 }
 
 /// A body of these bytes. Dropped before the connection takes them, it delivers nothing.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
+    body(bytes, delivery.map(|delivery| || delivery.delivered()))
+}
+
+fn body(bytes: Bytes, delivered: Option<impl FnOnce() + Send + Unpin + 'static>) -> Body {
     Body::new(DeliveredBody {
         bytes: Some(bytes),
-        delivery,
+        delivered,
     })
 }
 
-impl hyper::body::Body for DeliveredBody {
+impl<D: FnOnce() + Unpin> hyper::body::Body for DeliveredBody<D> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -35,8 +39,8 @@ impl hyper::body::Body for DeliveredBody {
         let Some(bytes) = self.bytes.take() else {
             return Poll::Ready(None);
         };
-        if let Some(delivery) = self.delivery.take() {
-            delivery.delivered();
+        if let Some(delivered) = self.delivered.take() {
+            delivered();
         }
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
@@ -47,5 +51,32 @@ impl hyper::body::Body for DeliveredBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn body_is_delivered_once_its_bytes_are_taken_and_not_when_it_is_dropped() {
+        for taken in [false, true] {
+            let noted = Arc::new(AtomicBool::new(false));
+            let note = Arc::clone(&noted);
+            let body = body(
+                Bytes::from_static(b"{}"),
+                Some(move || note.store(true, Ordering::Relaxed)),
+            );
+            assert!(!noted.load(Ordering::Relaxed));
+            if taken {
+                assert_eq!(axum::body::to_bytes(body, 10).await.unwrap(), "{}");
+            } else {
+                drop(body);
+            }
+            assert_eq!(noted.load(Ordering::Relaxed), taken);
+        }
     }
 }

@@ -20,11 +20,16 @@ async fn get_and_delete_are_not_allowed() {
 #[tokio::test]
 async fn compressed_body_is_refused() {
     let app = gate(On::Sqlite, "").await;
-    for encoding in ["gzip", "br"] {
+    for (encoding, status) in [
+        ("gzip", 415),
+        ("br", 415),
+        ("gzip, identity", 415),
+        ("identity", 200),
+    ] {
         let actor = app.actor(AGENT).header("content-encoding", encoding);
         let body = Some(("application/json", older("ping", &json!({})).to_string()));
         let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
-        assert_eq!(reply.status, 415, "{}", reply.text);
+        assert_eq!(reply.status, status, "{encoding}: {}", reply.text);
     }
     app.stop().await;
 }

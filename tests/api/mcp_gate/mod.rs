@@ -29,7 +29,13 @@ async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
         }
     }
     let body = Some(("application/json", message.to_string()));
-    actor.send(Method::POST, "/mcp/refunds", body).await
+    let mut reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    // The answer of a stream is its last message.
+    let mut lines = reply.text.lines().rev();
+    if let Some(last) = lines.find_map(|line| line.strip_prefix("data: ")) {
+        reply.body = serde_json::from_str(last).unwrap();
+    }
+    reply
 }
 
 async fn post_text(app: &TestApp, text: &str) -> Reply {
@@ -78,11 +84,18 @@ fn told(reply: &Reply) -> (String, bool) {
     )
 }
 
-/// Bob's answer to the open request of a held call.
+/// Bob's decision about a held call; `body` is the answer to the call.
 async fn answer(app: &TestApp, held: &Reply, body: &Value) {
-    let path = format!("/resume/{}", about(held)["request_id"].as_str().unwrap());
+    answer_task(app, about(held)["task_id"].as_str().unwrap(), body).await;
+}
+
+/// Bob's decision about the call of a task.
+async fn answer_task(app: &TestApp, task: &str, body: &Value) {
+    let task = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    let path = format!("/resume/{}", task.str("/pending/0/request_id"));
+    let call = task.str("/pending/0/tool_calls/0/tool_call_id");
     let actor = app.approver().header("prefer", "wait=0");
-    let reply = actor.post(&path, body).await;
+    let reply = actor.post(&path, &json!({"decisions": {call: body}})).await;
     assert!(reply.status < 300, "{}", reply.text);
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{about, answer, call, newest, older, post, post_as, refund, told};
+use super::{about, answer, answer_task, call, newest, older, post, post_as, refund, told};
 use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, gate};
 use crate::support::test_app::{On, Reply, TestApp};
@@ -14,40 +14,28 @@ async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Re
     post(app, wait, &newest("tools/call", params)).await
 }
 
-/// The state with which a held call goes on, and the account of its call.
-async fn held(app: &TestApp) -> (Value, Reply) {
+/// The state with which a held call goes on, and its task.
+async fn held(app: &TestApp) -> (Value, String) {
     let leg = post(app, "1", &newest("tools/call", refund(120))).await;
-    let result = stream_result(&leg);
+    let result = &leg.body["result"];
     assert_eq!(result["resultType"], "input_required", "{}", leg.text);
-    let looked = call(app, "0", &refund(120)).await;
-    (result["requestState"].clone(), looked)
-}
-
-/// The result of an answer that is JSON or an event stream.
-fn stream_result(reply: &Reply) -> Value {
-    if reply.body.is_object() {
-        return reply.body["result"].clone();
-    }
-    let last = reply
-        .text
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("data: "));
-    let message: Value = serde_json::from_str(last.expect("a message")).unwrap();
-    message["result"].clone()
+    let state = result["requestState"].clone();
+    let task = state.as_str().and_then(|state| state.split('.').nth(1));
+    let task = task.expect("a task").to_owned();
+    (state, task)
 }
 
 on_both! {
     async fn delivered_result_is_answered_again_to_its_request_state_and_runs_once(on: On) {
         let app = gate(on, "").await;
-        let (state, held) = held(&app).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
+        let (state, task) = held(&app).await;
+        answer_task(&app, &task, &json!({"action": "approve"})).await;
         for _ in 0..3 {
             let reply = with_state(&app, &state, 120, "10").await;
-            let result = stream_result(&reply);
+            let result = &reply.body["result"];
             assert_eq!(result["content"][0]["text"], "{\"ok\":true}", "{}", reply.text);
             assert_eq!(result["resultType"], "complete");
-            assert_eq!(result["_meta"]["holdpoint/gate"]["task_id"], about(&held)["task_id"]);
+            assert_eq!(result["_meta"]["holdpoint/gate"]["task_id"], task.as_str());
         }
         assert_eq!(app.tool.count(), 1);
         app.stop().await;
@@ -55,8 +43,7 @@ on_both! {
 
     async fn request_state_of_another_user_or_of_other_arguments_names_a_new_call(on: On) {
         let app = gate(on, "").await;
-        let (state, held) = held(&app).await;
-        answer(&app, &held, &json!({"action": "approve"})).await;
+        let (state, task) = held(&app).await;
         let mut params = refund(120);
         params["requestState"] = state.clone();
         let carol = app.actor(CAROLS_AGENT).header("prefer", "wait=0");
@@ -67,9 +54,12 @@ on_both! {
         let garbage = with_state(&app, &json!("hp1.x.1-TAMPERED"), 150, "0").await;
         for reply in [carols, others, forged, garbage] {
             assert_eq!(about(&reply)["state"], "pending", "{}", reply.text);
-            assert_ne!(about(&reply)["task_id"], about(&held)["task_id"]);
+            assert_ne!(about(&reply)["task_id"], task.as_str());
         }
         assert_eq!(app.tool.count(), 0);
+        answer_task(&app, &task, &json!({"action": "approve"})).await;
+        with_state(&app, &state, 120, "10").await;
+        assert_eq!(app.tool.count(), 1);
         app.stop().await;
     }
 

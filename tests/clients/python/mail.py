@@ -209,7 +209,9 @@ def check(client: httpx.Client, mail: EmailMessage, delivery: dict, subject: str
         text = part.get_content()
         links = set(re.findall(r"https?://[^\s\"<>]+", text))
         assert len(links) == 1, links
-        assert "refund_payment" in text and "120" not in text, text
+        # A sealed link may hold these digits by chance.
+        words = " ".join(word for word in text.split() if "://" not in word)
+        assert "refund_payment" in words and "120" not in words, text
     page = client.get(links.pop())
     assert page.is_success and "Refund 120 for order" in page.text, page.text
 

@@ -12,6 +12,7 @@ use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
     CallState, Decision, Delivery, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
 };
+use holdpoint::task::change::DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -121,39 +122,47 @@ both! {
     async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
-        engine.ask(&agent(), &bash(LONG)).await.unwrap();
-        harness.fixture.forward(Duration::from_mins(11));
-        for driver in claimed(&engine).await {
-            driver.await.unwrap();
+        for (said, outcome) in [
+            (whole(Action::Respond, Some(Value::from("it ran"))), Outcome::Responded),
+            (whole(Action::Reject, None), Outcome::Failed),
+        ] {
+            let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+            approve(&harness, &engine, task).await;
+            assert!(engine.ask(&agent(), &bash(LONG)).await.unwrap().call.permit.is_some());
+            harness.fixture.forward(Duration::from_mins(11));
+            for driver in claimed(&engine).await {
+                driver.await.unwrap();
+            }
+            let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
+                panic!("one reconcile request")
+            };
+            engine.decide(&alice(), request, said, None).await.unwrap();
+            while !harness.status(task).await.is_terminal() {
+                tokio::task::yield_now().await;
+            }
+            let report = |outcome| OutcomeReport {
+                call: Ok(task),
+                attempt: None,
+                outcome,
+                content: "made with tool-secret-0123456789".to_owned(),
+            };
+            for _ in 0..2 {
+                let reported = engine.report(&agent(), &report(ReportedOutcome::Succeeded), None).await;
+                assert_eq!(reported.unwrap().0.outcome, Some(outcome));
+            }
+            let other = engine.report(&agent(), &report(ReportedOutcome::Failed), None).await;
+            assert!(matches!(other, Err(GateRefusal::Settled(call)) if call.task_id == task));
+            let journal = harness.journal(task).await;
+            let late: Vec<_> = journal.items.iter().filter_map(|item| {
+                let Fact::LateResult(result) = &item.fact else { return None };
+                Some(result.content.as_str())
+            }).collect();
+            assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![outcome]));
+            // The asker of the next round is another: the settled call is not continued.
+            let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
+            engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
+            until_present(&harness, task, |until| until == DELIVERED).await;
         }
-        let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
-            panic!("one reconcile request")
-        };
-        let said = whole(Action::Respond, Some(Value::from("it ran")));
-        engine.decide(&alice(), request, said, None).await.unwrap();
-        while harness.status(task).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
-        }
-        let report = |outcome| OutcomeReport {
-            call: Ok(task),
-            attempt: None,
-            outcome,
-            content: "made with tool-secret-0123456789".to_owned(),
-        };
-        for _ in 0..2 {
-            let (call, _) = engine.report(&agent(), &report(ReportedOutcome::Succeeded), None).await.unwrap();
-            assert_eq!(call.outcome, Some(Outcome::Responded));
-        }
-        let other = engine.report(&agent(), &report(ReportedOutcome::Failed), None).await;
-        assert!(matches!(other, Err(GateRefusal::Settled(call)) if call.task_id == task));
-        let journal = harness.journal(task).await;
-        let late: Vec<_> = journal.items.iter().filter_map(|item| match &item.fact {
-            Fact::LateResult(result) => Some(result.content.as_str()),
-            _ => None,
-        }).collect();
-        assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![Outcome::Responded]));
     }
 
     async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_denies_it(fixture) {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::super::engine_harness::{alice, whole};
+use super::laws::call_of;
 use super::{Ask, CALLS, Presence, Replica, WAIT, World, agent};
 
 /// The polls after which a step goes on whatever the processes do.
@@ -174,8 +175,11 @@ impl World<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let row = &journal.row;
-            let (asker, version) = (row.asker_until, row.version);
-            let _ = write!(text, "\n{task} asker {asker:?} version {version}");
+            let _ = write!(
+                text,
+                "\n{task} asker {:?} version {}",
+                row.asker_until, row.version
+            );
             for item in &journal.items {
                 let _ = write!(text, "\n  {} {} {:?}", item.seq, item.at.0, item.fact);
             }
@@ -189,7 +193,7 @@ impl World<'_> {
         for task in self.tasks().await {
             let journal = self.harness.journal(task).await;
             let until = journal.row.asker_until.unwrap_or_default();
-            if Self::call_of(&journal) == call
+            if call_of(&journal) == call
                 && !journal.row.status.is_terminal()
                 && until > now
                 && until != holdpoint::task::change::DELIVERED

@@ -1,3 +1,5 @@
+//! Results of servers to the byte, and kept texts beside an `outputSchema`.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
