@@ -1,11 +1,6 @@
 //! The guards of gate calls that need a moment of their own: results on their way, permits that are
 //! over, reports after people, and rules that have changed before a start.
 
-#![expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "a test reads few of the items"
-)]
-
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
