@@ -50,14 +50,15 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub log_format: LogFormat,
-    /// A log line that names the configuration in use, if no flag or variable names it.
+    /// A line for the log that says which configuration is in use. `None` if a flag or variable
+    /// names the configuration.
     pub note: Option<&'static str>,
-    /// The warnings about the configuration.
+    /// The warnings about the configuration, logged at start.
     pub warnings: Vec<Line>,
     pub database: DatabaseOptions,
 }
 
-/// The time that calls in flight have to end after SIGTERM.
+/// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN: Duration = Duration::from_secs(25);
 /// The time that the rest of the shutdown has after `DRAIN`: HTTP answers, commits, connections.
 const REST: Duration = Duration::from_secs(2);
@@ -142,9 +143,9 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
 
 /// A running replica of the service.
 pub struct Replica {
-    /// The address it listens on.
+    /// The address on which the replica listens.
     pub address: SocketAddr,
-    /// The address of its metrics, if separate.
+    /// The separate address of the metrics; `None` if the metrics have no separate address.
     pub metrics_address: Option<SocketAddr>,
     pub engine: Arc<Engine>,
     pub store: Store,
@@ -381,7 +382,7 @@ impl Rooms {
     }
 }
 
-/// The gauges, whose counts come from the database.
+/// Builds the gauges, whose counts are read from the database.
 fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
     let (store, clock) = (store.clone(), Arc::clone(clock));
     let count = Arc::new(
@@ -393,7 +394,7 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Renders the metrics for each reader.
+/// Returns the function that renders the metrics together with the current gauges.
 fn rendering(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {
     Arc::new(move || {
         let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
@@ -426,29 +427,29 @@ async fn census(store: &Store) -> Census {
     })
 }
 
-/// Applies the migrations.
+/// Applies the migrations of the database.
 ///
 /// # Errors
-/// The reason why they could not be applied.
+/// A migration could not be applied.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Store::migrate(&config.store(true), Arc::new(SystemClock)).await?;
     Ok(())
 }
 
-/// Runs as the guard process of one shell command, which it reads from standard input. Returns the
-/// exit code.
+/// Runs this process as the guard of one shell command. Reads the command from standard input and
+/// returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
     u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
 }
 
-/// The OpenAPI document as JSON.
+/// Returns the OpenAPI document as JSON.
 #[must_use]
 pub fn openapi() -> String {
     http::openapi::openapi_json()
 }
 
-/// Prints commands to try, and says that the model is scripted.
+/// Prints commands that try the demonstration, and says that its model is scripted.
 fn demonstrate(address: SocketAddr) {
     let text = format!(
         "\

@@ -1,5 +1,5 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration; those of `gate` are its
-//! own. Results go to standard output, complaints to standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration; `gate` has exit codes of
+//! its own. Results go to standard output, error messages to standard error.
 
 mod gate;
 mod mcp;
@@ -21,7 +21,7 @@ use crate::failpoint;
 
 const OK: u8 = 0;
 const FAILED: u8 = 1;
-/// Wrong use or configuration.
+/// The exit code for wrong use or a wrong configuration.
 const WRONG: u8 = 2;
 
 /// Runs AI-agent tasks and stops them at the point where a human must agree.
@@ -40,7 +40,7 @@ enum Command {
     Serve(Serve),
     /// Print every mistake in the configuration.
     Check(Common),
-    /// Apply the database's migrations.
+    /// Apply the migrations of the database.
     Migrate(Common),
     /// Write the smallest configuration, with comments. Never overwrites a file.
     Init {
@@ -58,14 +58,14 @@ enum Command {
     Openapi,
     /// Ask whether the service is ready.
     Health(Common),
-    /// Send a ping to a receiver of messages, and print what came back.
+    /// Send a ping to an entry of `notify.to`, and print the result.
     Notify {
         /// The name of the entry in `notify.to`.
         name: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Tools of MCP servers.
+    /// Manage the tools of MCP servers.
     #[command(subcommand)]
     Mcp(mcp::Mcp),
     /// Ask a running service whether a call may run.
@@ -73,22 +73,22 @@ enum Command {
     Gate(gate::Gate),
     /// Print the version.
     Version,
-    /// The guard of one shell command; only the service starts it.
+    /// Guard one shell command. The service itself starts this command.
     #[command(name = "__guard", hide = true)]
     Guard,
 }
 
-/// The place of the configuration, and the settings that override it.
+/// The options that name the configuration or override settings.
 #[derive(Debug, Default, Args)]
 struct Common {
-    /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else
-    /// the built-in demonstration.
+    /// The configuration file. Default: `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` if that file
+    /// exists, else the built-in demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address and port; overrides `server.listen`.
+    /// The address and port to listen on; overrides `server.listen`.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The database; overrides `database.url`.
+    /// The URL of the database; overrides `database.url`.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -112,7 +112,8 @@ struct Serve {
     permit_unsafe: bool,
 }
 
-/// Runs the command that the process was started with. Returns the exit code.
+/// Runs the command that the process's command line names, with the process's environment. Returns
+/// the exit code.
 pub fn run() -> u8 {
     run_with(std::env::args_os(), &Environment::process())
 }
@@ -164,11 +165,12 @@ fn complain(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// The default file, in the working directory.
+/// The configuration file in the working directory that is used if no other is named.
 const BESIDE: &str = "holdpoint.yaml";
 
-/// The source of the configuration: the flag, else the variable, else the default file, else the
-/// demonstration; and a note if neither flag nor variable names it.
+/// Returns the source of the configuration: the file of the flag, else of the variable, else the
+/// default file, else the demonstration. Also returns a note for the user if neither the flag nor
+/// the variable is set.
 fn source(
     common: &Common,
     environment: &Environment,
@@ -202,12 +204,11 @@ fn flags(common: &Common) -> Flags {
     }
 }
 
-/// A configuration without mistakes.
+/// A configuration without mistakes, with its warnings and its source.
 struct Loaded {
     config: Config,
-    /// The warnings about the configuration.
     report: Report,
-    /// Names the source of the configuration when no flag or variable does.
+    /// Names the source of the configuration. `None` if a flag or variable names it.
     note: Option<&'static str>,
 }
 
@@ -262,7 +263,7 @@ fn check(common: &Common, environment: &Environment) -> u8 {
     }
 }
 
-/// Sends a ping to one receiver of messages. Prints what came back.
+/// Sends a ping to one entry of `notify.to`, and prints the result.
 fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
     let config = match load_aloud(common, environment) {
         Ok(config) => config,
@@ -312,8 +313,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs `work` to its end. Threads that are still blocked then (resolving a host name, say) do not
-/// keep the process alive.
+/// Runs `work` to its end. Threads that are still blocked then, for example in name resolution, do
+/// not keep the process alive.
 fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let done = runtime.block_on(work);
@@ -415,7 +416,7 @@ fn health(common: &Common, environment: &Environment) -> u8 {
     }
 }
 
-/// The address at which this machine reaches a service that listens on `address`.
+/// Returns the address at which this machine reaches a service that listens on `address`.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -425,7 +426,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The status of `GET /readyz`.
+/// Returns the status of the response to `GET /readyz`.
 fn ask_ready(address: SocketAddr) -> std::io::Result<u16> {
     let wait = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&address, wait)?;

@@ -1,7 +1,8 @@
-//! The YAML file, the environment and the flags, as typed settings. All mistakes are reported
-//! together, each with its place. Invariant: a flag overrides the environment, the environment the
-//! file, the file the defaults. Messages are redacted. Where a variable or a flag sets a secret,
-//! the unexpanded definitions hold the name of the variable or flag instead of the value.
+//! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
+//! overrides the environment, the environment overrides the file, and the file overrides the
+//! defaults. All mistakes are reported together, each with its place, and reports are redacted. If
+//! a variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
+//! flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,22 +49,23 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The configuration used when nothing is configured.
+/// The configuration of the built-in demonstration, which runs if no configuration is named or
+/// found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
-/// The smallest file, with comments, written by `init`.
+/// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
 
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The built-in demonstration.
     Demo,
-    /// The path and text of a file.
+    /// A file: its path and its text.
     File(PathBuf, String),
 }
 
 impl Source {
-    /// The name for the report, the base of relative paths, the text, and whether it is the
-    /// demonstration.
+    /// Returns the name for the report, the base of relative paths, the text, and whether the
+    /// source is the demonstration.
     fn parts(self) -> (String, PathBuf, String, bool) {
         match self {
             Self::Demo => (
@@ -82,51 +84,51 @@ impl Source {
     }
 }
 
-/// All of an operator's settings, checked and expanded.
+/// All settings of the operator, checked and expanded.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub demo: bool,
     pub server: ServerSettings,
     pub database: store::Settings,
-    /// The accounts; `None` admits everyone, as `local`.
+    /// The accounts; `None` admits every caller as `local`.
     pub auth: Option<people::settings::Settings>,
-    /// The keys that seal stored credentials.
+    /// The keys that seal stored credentials and links.
     pub secrets: secret::settings::Settings,
     /// The credentials that `request_credentials` may ask for.
     pub credentials: BTreeMap<String, credential::settings::Settings>,
     pub models: BTreeMap<String, model::Settings>,
-    /// The MCP servers.
     pub mcp: BTreeMap<String, mcp::Settings>,
     /// The reviewed tools of the MCP servers.
     pub lock: mcp::Lock,
-    /// The tools, those of the MCP servers included.
+    /// The tools, including those of the MCP servers.
     pub tools: BTreeMap<String, catalog::Settings>,
     pub agents: BTreeMap<String, agent::Settings>,
-    /// The gates, at which agents that run elsewhere propose calls.
+    /// The gates at which agents that run elsewhere propose calls.
     pub gates: BTreeMap<String, agent::Gate>,
-    /// The agent for tasks that name none.
+    /// The agent of new tasks that name no agent.
     pub default_agent: String,
-    /// The rules, in order.
+    /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
-    /// The messages to be sent.
+    /// The messages about tasks and requests, and their receivers.
     pub notify: notify::Settings,
-    /// The unexpanded file with overrides applied, as JSON: digests are computed from it.
+    /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
+    /// computed from it.
     pub unexpanded: Value,
-    /// Every value to redact in text from outside, with the name that is shown instead.
+    /// The values to redact in texts from outside. Each comes after the name that is shown instead.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The source of variables and files for `${…}`; stored definitions are expanded from it later.
+    /// The variables and files for `${…}`, also when stored definitions are expanded later.
     pub environment: Environment,
-    /// The base of relative paths in `${…}`.
+    /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
     /// Whether to log the lines that MCP servers on this host write to standard error.
     pub log_mcp_stderr: bool,
-    /// The filter for log lines, from `RUST_LOG`.
+    /// The filter of log lines, from `RUST_LOG`; `None` if it is not set.
     pub log: Option<String>,
 }
 
 impl Config {
-    /// The unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null` if there
-    /// is none.
+    /// Returns the unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null`
+    /// if there is none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -135,7 +137,7 @@ impl Config {
             .unwrap_or(Value::Null)
     }
 
-    /// A redactor for the configuration's secrets, for text from outside.
+    /// Returns a redactor of the configuration's secrets, for texts from outside.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -146,8 +148,8 @@ impl Config {
     }
 }
 
-/// Top-level keys. Each section is read separately, so that a mistake in it hides no mistakes of
-/// other sections.
+/// The top-level keys. Each section is read separately, so that a mistake in one does not hide
+/// those in others.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -165,8 +167,8 @@ const SECTIONS: [&str; 14] = [
     "notify",
 ];
 
-/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts. It is
-/// called with all readable settings, even if there are mistakes already.
+/// Loads a configuration. `rooms` adds the mistakes that other modules find in their settings. It
+/// is called with all readable settings, even if there are mistakes already.
 ///
 /// # Errors
 /// The report of every mistake.
@@ -229,7 +231,7 @@ pub fn load(
     }
 }
 
-/// Expands every `${…}` of the file. Returns the expanded values.
+/// Expands every `${…}` of the file. Returns the inserted values.
 fn expand(
     root: &mut Node,
     environment: &Environment,
@@ -258,8 +260,7 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately, and also each entry of a section that is a map or a list of
-/// settings.
+/// Reads each section separately, and within it each entry of a map or list of settings.
 fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -312,7 +313,7 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
 }
 
 /// Completes the settings after reading: the models' names, the tools' unexpanded definitions,
-/// relative paths, the database's URL, and the variables that a shell's environment passes on.
+/// relative paths, the database's URL, and the variables that a shell tool's environment passes on.
 fn fill(
     config: &mut Config,
     root: &Node,
@@ -355,7 +356,8 @@ fn fill(
     }
 }
 
-/// Completes the MCP servers that run as child processes.
+/// Completes the working directory and the environment of the MCP servers that run as child
+/// processes.
 fn fill_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
@@ -381,7 +383,7 @@ fn fill_servers(
     }
 }
 
-/// Whether the value at this place does not come from a variable or a flag.
+/// Whether the value at `path` comes from the file or a default, not from a variable or a flag.
 fn is_from_file(root: &Node, path: &[&str]) -> bool {
     !matches!(
         root.at(path).map(|node| &node.origin),
@@ -389,7 +391,8 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// A path of the configuration: a relative path in the file is relative to the file's directory.
+/// Resolves `path`, the value at `place`. If the value comes from the file, a relative path is
+/// taken from `directory`, the file's directory. A path from elsewhere is returned unchanged.
 fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()
@@ -398,14 +401,16 @@ fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     }
 }
 
-/// The path of the lock file of the MCP servers' tools.
+/// Returns the path of the lock file: `mcp_lock`, or the default name beside the configuration
+/// file.
 fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
     let written: Option<String> = section(root, "mcp_lock", mistakes);
     let name = written.as_deref().unwrap_or(mcp_tools::LOCK);
     PathBuf::from(beside(root, &["mcp_lock"], name, directory))
 }
 
-/// Fills in the variables that the environment of a command at `place` names without a value.
+/// Fills in each variable of `env` that has no value, from this process's environment. `env` is the
+/// environment of a command; `place` is its path in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,
@@ -427,7 +432,7 @@ fn pass_on_variables(
     }
 }
 
-/// Resolves a relative database file against the configuration's directory.
+/// Resolves the relative path of a database file from the configuration's directory.
 fn sqlite_beside(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else {
         return url.to_owned();
@@ -446,11 +451,11 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
     )
 }
 
-/// The values to redact, each with the name that is shown instead:
+/// Returns the values to redact, each with the name that is shown instead:
 /// - the value of each `${…}` in the file, unless it may be shown (`unexpanded::is_shown`);
 /// - API keys and sealing keys, however they are set;
-/// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold a
-///   secret (`unexpanded::is_secret`);
+/// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold
+///   a secret (`unexpanded::is_secret`);
 /// - the password in the database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
     let shown = filled

@@ -17,10 +17,11 @@ mod armed {
 
     /// A 1 ms sleep that took this long means the process was stopped and has been continued.
     const STANDSTILL: Duration = Duration::from_secs(1);
-    /// How long a stop waits for calls of other tasks that have their permits already. A process
-    /// that is stopped between a permit and its write can send afterwards, as docs/guarantees.md
-    /// says. The starts of several tasks are committed together, so a stop right after such a
-    /// commit would often come between the permit and the write of another task's call.
+    /// How long a freeze is delayed, so that calls of other tasks that already have a permit are
+    /// sent first. A process that is frozen between a permit and the write can send after it
+    /// continues, as docs/guarantees.md says. The starts of several tasks are committed together,
+    /// so without the delay a freeze right after such a commit would often come between the permit
+    /// and the write of another task's call.
     const BEFORE_STOP: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -90,7 +91,7 @@ mod armed {
             .ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// Kills or stops the process if `point` is armed and due. Returns after a stop once the
+    /// Kills or freezes the process if `point` is armed and due. After a freeze, returns once the
     /// process is continued.
     pub fn reach(point: &str) {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
@@ -118,12 +119,12 @@ mod armed {
         }
     }
 
-    /// The armed lease duration, if any.
+    /// Returns the armed duration of leases; `None` leaves leases as the service sets them.
     pub fn lease() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
-    /// The armed offset of the database's clock, if any.
+    /// Returns the armed offset of Postgres' clock; `None` if no offset is armed.
     pub fn clock() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }
@@ -136,7 +137,7 @@ pub use self::armed::{arm, clock, lease, reach};
 mod absent {
     use std::time::Duration;
 
-    /// Does nothing.
+    /// Ignores the text, because this build has no failpoints.
     ///
     /// # Errors
     /// Never.
@@ -145,17 +146,17 @@ mod absent {
         Ok(())
     }
 
-    /// Does nothing.
+    /// Does nothing, because this build has no failpoints.
     #[inline]
     pub fn reach(_point: &str) {}
 
-    /// No override of the lease duration.
+    /// Returns `None`: leases last as the service sets them.
     #[inline]
     pub fn lease() -> Option<Duration> {
         None
     }
 
-    /// No offset of the database's clock.
+    /// Returns `None`: the database's clock is read without an offset.
     #[inline]
     pub fn clock() -> Option<Duration> {
         None

@@ -1,10 +1,10 @@
 //! All outbound HTTP: a client whose connections are reused, and single exchanges. Invariant: no
 //! request is repeated automatically, no redirect is followed, no proxy is taken from the
 //! environment, every body is read up to a bound, and each failure says whether anything can have
-//! been sent. A tool call has its own connection: the peer may close a reused connection just as the
-//! next request is written, which would leave the outcome of that request unknown. The same task
-//! asks for the permit to send and writes, so that nothing runs in between. Failure texts are fixed
-//! words and hold no URL, host or header.
+//! been sent. A tool call has its own connection: the peer may close a reused connection just as
+//! the next request is written, which would leave the outcome of that request unknown. One Tokio
+//! task both asks for the permit to send and writes, so that nothing runs in between. Failure texts
+//! are fixed words and hold no URL, host or header.
 
 mod gate;
 mod single;
@@ -178,8 +178,8 @@ pub(crate) fn unreached(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// An error, and the errors that caused it. The source of an I/O error is not the error inside it,
-/// but the source of that error.
+/// Returns an error and the errors that caused it. The `source` of an I/O error skips the error
+/// inside it, so the inner error is taken first.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -207,7 +207,8 @@ pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response
     }
 }
 
-/// The wait from `now` that an answer asks for in `Retry-After` (seconds, or a date), at most `most`.
+/// Returns the wait from `now` that a response asks for in `Retry-After` (seconds, or a date), at
+/// most `most`. `None` if the header is missing or malformed.
 pub fn asked_for(headers: &HeaderMap, now: Time, most: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {

@@ -19,17 +19,16 @@ pub use self::redactor::Redactor;
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value itself, for code that wipes it after its last use.
+    /// Unwraps the value, for a caller that wipes it from memory after use.
     pub fn into_inner(self) -> T {
         self.0
     }
 
-    /// The value. It may be sent only to its destination.
+    /// Returns the value. The caller may send it only to the service that the secret is meant for.
     pub fn reveal(&self) -> &T {
         &self.0
     }

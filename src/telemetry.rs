@@ -53,19 +53,19 @@ use gates::Gates;
 use observation::Observation;
 use requests::Requests;
 
-/// The target of observations.
+/// The `tracing` target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// The filter of log lines where `RUST_LOG` is not set or not valid. Whatever the filter, libraries
-/// log at most `warn` and `error`: their lower levels would print URLs, headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. Under every filter, libraries log
+/// only `warn` and `error`, because their lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// One JSON object a line.
     #[default]
     Json,
-    /// For people.
+    /// Plain text, for people.
     Text,
 }
 
@@ -124,7 +124,7 @@ where
         .with(printing.with_filter(printed.and(filter)))
 }
 
-/// The metrics. Cheap to clone; as a layer of `tracing` it records observations.
+/// The metrics of this process, cheap to clone. As a layer of `tracing`, they record observations.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 
@@ -134,8 +134,8 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The number of tasks in each status, of open requests of each kind and of waiting deliveries of each
-/// entry: see `telemetry::gauges`.
+/// The counts of tasks by status, of open requests by kind and of waiting deliveries by entry, as
+/// `telemetry::gauges` reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Pairs of a status and the number of tasks in it.
@@ -163,7 +163,7 @@ struct Instruments {
     mcp_changed: IntGaugeVec,
 }
 
-/// Buckets up to the longest timeout of a tool.
+/// Buckets in seconds, up to the longest timeout of a tool.
 const SECONDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
@@ -171,15 +171,16 @@ const SECONDS: [f64; 17] = [
 const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
-    /// All metrics at zero.
+    /// Builds all metrics, without any observation.
     ///
     /// # Errors
-    /// When a name or label of a metric is invalid. They are constants, and a test builds them all.
+    /// A name or label of a metric is invalid. All names and labels are constants, and a test
+    /// builds all metrics.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Returns all metrics in Prometheus' text format, with the gauges set from `census`.
     #[must_use]
     pub fn render(&self, census: &Census) -> String {
         let all = &self.0;
@@ -234,12 +235,12 @@ impl Metrics {
     }
 }
 
-/// Sets the gauge of a server.
+/// Sets the gauge of an MCP server to the observed `change`.
 fn show(gauge: &IntGaugeVec, seen: &Observation) {
     gauge.with_label_values(&[&seen.server]).set(seen.change);
 }
 
-/// Registers instruments as it builds them.
+/// A builder that registers each instrument that it builds.
 struct Builder(Registry);
 
 impl Builder {
@@ -273,8 +274,8 @@ impl Builder {
         Ok(histogram)
     }
 
-    /// Registers the version, and the instruments without labels, which it returns: event streams
-    /// and batch sizes.
+    /// Registers the metric of the version, and the instruments without labels. Returns the
+    /// instruments: event streams and batch sizes.
     fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         self.0.register(Box::new(streams.clone()))?;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// The local clock. Decisions use the database's time instead (on SQLite they are the same).
+/// The local clock. Decisions use the database's clock instead, which on SQLite is the local clock.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// The wall-clock time.
@@ -21,7 +21,6 @@ pub trait Clock: Send + Sync {
     /// a call is sent.
     fn uptime(&self) -> Duration;
 
-    /// Waits for `time`.
     async fn sleep(&self, time: Duration);
 }
 
@@ -67,7 +66,7 @@ impl Ids for RandomIds {
     }
 }
 
-/// The system has no random bytes to give; the calling code must fail rather than go on without.
+/// The system provides no random bytes. The caller must fail rather than continue without them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;
@@ -103,7 +102,7 @@ pub struct Mistake {
 }
 
 impl Mistakes {
-    /// Adds an error.
+    /// Adds an error, which keeps the service from starting.
     pub fn add(&mut self, place: &[&str], detail: impl Into<String>) {
         self.found.push(Mistake {
             place: place.iter().map(ToString::to_string).collect(),

@@ -1,5 +1,5 @@
-//! A gate: the place where agents that run elsewhere propose calls. It has tools, callers and times,
-//! and neither a model nor instructions.
+//! The settings of a gate: the place where agents that run elsewhere propose calls. It has tools,
+//! callers and times, but neither a model nor instructions.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::OpenTo;
 use crate::task::units::duration_text;
 
-/// The longest of `use_within`, `run_within` and `no_lasts`.
+/// The upper bound of `use_within`, `run_within` and `no_lasts`.
 const LONGEST: Duration = Duration::from_hours(24);
-/// The longest `hold`: the longest wait that a client may ask for.
+/// The upper bound of `hold`, the same as that of a client's own wait.
 const LONGEST_HOLD: Duration = Duration::from_mins(5);
-/// The most calls of a user that may be pending.
+/// The upper bound of `max_open`.
 const MOST_OPEN: u32 = 1000;
 
 /// A gate. Agents that run elsewhere propose calls at it, as callers of the API.
@@ -22,37 +22,41 @@ const MOST_OPEN: u32 = 1000;
 pub struct Gate {
     /// The purpose of the gate, shown to callers.
     pub description: String,
-    /// The names of the tools that callers may propose calls of. Globs name tools of MCP servers.
+    /// The names of the tools of which callers may propose calls. A glob names tools of MCP
+    /// servers.
     pub tools: Vec<String>,
     /// The callers who may use the gate. Default: every caller.
     pub open_to: Option<OpenTo>,
     /// The judgement of a call whose tool the gate does not list: `deny` makes it invalid, `judge`
     /// puts it to the rules whose globs match its name.
     pub other_tools: OtherTools,
-    /// How long an MCP client or a gateway waits for a decision before it is told to ask again. 5
-    /// minutes at most.
+    /// The maximum time that an MCP client or a gateway waits for a decision. After it, the client
+    /// gets the answer to ask again. 5 minutes at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
-    /// How long an approved call waits for its asker. 24 hours at most.
+    /// The time after the approval of a call in which the call must start, because its asker waits
+    /// or asks again. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
-    /// How long a permit lasts. 24 hours at most.
+    /// The time after a permit in which the caller must run the call. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub run_within: Duration,
-    /// How long a person's rejection answers the same call. `0s` is never, 24 hours at most.
+    /// The time after a person's rejection in which the same call is denied without a new request.
+    /// `0s`: never. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that the journal keeps.
+    /// The calls that are stored: `all`, or with `held` all except those of `read_only` tools that
+    /// a rule allows and the caller runs. These are only counted.
     pub record: Record,
-    /// The number of pending calls of one user, 1000 at most.
+    /// The maximum number of pending calls of one user. 1000 at most.
     pub max_open: u32,
-    /// The gRPC operations for gateways. Without it they are closed for this gate.
+    /// The gRPC operations by which gateways ask this gate. Default: the gate has none.
     pub ext_authz: Option<ExtAuthz>,
 }
 
@@ -76,7 +80,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Each setting that is out of its bounds: its key, and the values that are allowed.
+    /// Returns each setting that is out of its bounds: its key, and the allowed values.
     #[must_use]
     pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
         let within = |time: Duration| !time.is_zero() && time <= LONGEST;
@@ -111,7 +115,7 @@ pub enum OtherTools {
     /// The call is invalid.
     #[default]
     Deny,
-    /// The rules whose globs match the name decide; without one the call is held.
+    /// The rules whose globs match the tool's name decide. If no rule matches, the call is held.
     Judge,
 }
 
@@ -122,19 +126,19 @@ pub enum Report {
     /// A call whose outcome is not reported in time has an unknown outcome.
     #[default]
     Required,
-    /// A call is settled as `released` when it is let through.
+    /// No outcome is reported: a call is settled as `released` when it gets its permit.
     Optional,
 }
 
-/// The calls that the journal keeps.
+/// The calls that are stored in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// Every call.
     #[default]
     All,
-    /// Every call but those of `read_only` tools that a rule allows and that the caller runs: these
-    /// are only counted.
+    /// Every call except a call of a `read_only` tool that a rule allows and the caller runs. Such
+    /// a call is only counted.
     Held,
 }
 
@@ -142,14 +146,15 @@ pub enum Record {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExtAuthz {
-    /// The header of the checked request with the user id. The gateway must set it. Default: the
-    /// key's own user.
+    /// The name of the header in which the gateway puts the user id on the checked request.
+    /// Default: the caller is the user of the gateway's key.
     pub user_header: Option<String>,
-    /// The header of the checked request with the user's groups, separated by commas.
+    /// The name of the header in which the gateway puts the user's groups, separated by commas,
+    /// beside `user_header`. Default: the user has no groups.
     pub groups_header: Option<String>,
-    /// The header of the checked request with the session id.
+    /// The name of the header with the session id on the checked request. Default: none is read.
     pub session_header: Option<String>,
-    /// Whether JSON-RPC methods other than `tools/call` pass.
+    /// Whether requests with JSON-RPC methods other than `tools/call` pass without a check.
     pub pass_others: bool,
 }
 
@@ -164,8 +169,8 @@ impl Default for ExtAuthz {
     }
 }
 
-/// The part of a gate that counts as of the stored definition: a call keeps the terms that it was
-/// made under until it starts.
+/// The settings of a gate that are pinned with the stored definition: until a call starts, the
+/// values under which it was proposed apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Pinned {
@@ -193,7 +198,7 @@ impl From<&Gate> for Pinned {
 }
 
 impl Pinned {
-    /// The current gate with these terms.
+    /// Returns the current gate with the pinned settings.
     pub(crate) fn of(self, current: &Gate) -> Gate {
         let Self {
             use_within,

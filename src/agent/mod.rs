@@ -1,6 +1,5 @@
-//! The parts of an agent, the callers who may use the agent, and the definition that a task is
-//! pinned to. Invariant: limits and `open_to` are not pinned; they always come from the current
-//! configuration.
+//! Agents: their parts, their permitted callers, and the definition that a task is pinned to.
+//! Invariant: limits and `open_to` are not pinned; they always come from the current configuration.
 
 pub mod gate;
 mod settings;
@@ -23,24 +22,24 @@ use crate::task::user::UserId;
 pub struct Agent {
     pub name: String,
     pub description: String,
-    /// The name of its model.
+    /// The name of the model in the configuration; empty for a gate.
     pub model: String,
     /// The system prompt; empty for none.
     pub instructions: String,
-    /// The tools that its model is offered.
+    /// The tools that the model is offered, or, for a gate, of which callers propose calls.
     pub tools: Vec<Offer>,
-    /// `sha256:…`, the digest of `definition`.
+    /// The digest of `definition`, as `sha256:…`.
     pub version: String,
-    /// The text whose digest is `version`. `version::read` reads the agent back from it.
+    /// The canonical text from which `version::read` can make this agent again.
     pub definition: String,
     pub limits: Limits,
-    /// The people who may use the agent; `None` admits everyone.
+    /// The people who may use the agent; `None` admits every caller.
     pub open_to: Option<OpenTo>,
-    /// The agents it may call.
+    /// The agents that the model may call.
     pub sub_agents: Vec<SubAgent>,
-    /// The kinds of question it may ask a human.
+    /// The kinds of request that the model may open.
     pub human: Vec<HumanKind>,
-    /// Set for a gate: agents that run elsewhere propose its calls, and it has no model.
+    /// Set for a gate, which has no model: agents that run elsewhere propose its calls.
     pub gate: Option<Box<Gate>>,
 }
 
@@ -49,7 +48,7 @@ pub struct Agent {
 pub struct Offer {
     pub name: String,
     pub description: String,
-    /// JSON Schema of its arguments.
+    /// The JSON Schema of the tool's arguments.
     pub parameters: Value,
 }
 
@@ -64,19 +63,19 @@ impl OpenTo {
 }
 
 impl Agent {
-    /// The offer of the tool with exactly this name.
+    /// Returns the tool with exactly this name, as the model is offered it.
     #[must_use]
     pub fn offer(&self, name: &str) -> Option<&Offer> {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
-    /// The sub-agent with exactly this name.
+    /// Returns the sub-agent with exactly this name.
     #[must_use]
     pub fn sub_agent(&self, name: &str) -> Option<&SubAgent> {
         self.sub_agents.iter().find(|sub| sub.agent == name)
     }
 
-    /// The kind of request that the tool of this name opens, if the agent may use it.
+    /// Returns the kind of request that the tool of this name opens, if the agent may use the tool.
     #[must_use]
     pub fn asks(&self, tool: &str) -> Option<RequestKind> {
         RequestKind::of_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
@@ -91,7 +90,7 @@ impl Agent {
     }
 }
 
-/// All agents, by name.
+/// All agents and gates of the configuration, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Agents {
     by_name: BTreeMap<String, Arc<Agent>>,
@@ -100,8 +99,8 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// `default` names the agent for tasks that name none. `fill` expands the `${…}` of stored
-    /// definitions.
+    /// Indexes the agents. `default` names the agent for tasks that name none. `fill` expands the
+    /// `${…}` of stored definitions.
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
         let agents = agents
@@ -115,7 +114,8 @@ impl Agents {
         }
     }
 
-    /// The agent as defined under the stored `version`, with the current limits and `open_to`.
+    /// Reads the agent of a stored `definition`, and gives it the limits and `open_to` of
+    /// `current`.
     ///
     /// # Errors
     /// Any `Unreadable`: `Damaged` also if `definition` does not match the digest `version`, or
@@ -149,20 +149,19 @@ impl Agents {
         })
     }
 
-    /// The agent of this name, without a check of who may use it.
+    /// Returns the agent of this name, without checking whether the caller may use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
         self.by_name.get(name)
     }
 
-    /// The name of the agent for tasks that name none.
     #[must_use]
     pub fn default_name(&self) -> &str {
         &self.default
     }
 
-    /// The named or the default agent; `None` if there is none, if it is a gate, or if the person
-    /// may not use it.
+    /// Returns the named agent, or the default agent without a name. `None` if there is no such
+    /// agent, if it is a gate, or if the person may not use it.
     #[must_use]
     pub fn find(
         &self,
@@ -175,17 +174,17 @@ impl Agents {
             .filter(|agent| agent.gate.is_none() && agent.is_open_to(tenant, user, groups))
     }
 
-    /// All agents, by name, without the gates.
+    /// Returns all agents except the gates, ordered by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Agent>> {
         self.by_name.values().filter(|agent| agent.gate.is_none())
     }
 
-    /// All agents and gates, by name: everything that a task can be pinned to.
+    /// Returns all agents and gates, ordered by name: everything that a task can be pinned to.
     pub fn definitions(&self) -> impl Iterator<Item = &Arc<Agent>> {
         self.by_name.values()
     }
 
-    /// All gates, by name.
+    /// Returns all gates, ordered by name.
     pub fn gates(&self) -> impl Iterator<Item = (&Arc<Agent>, &Gate)> {
         let gates = self.by_name.values();
         gates.filter_map(|agent| Some((agent, agent.gate.as_deref()?)))

@@ -1,4 +1,4 @@
-//! The settings of an agent.
+//! The settings of an agent in the configuration file.
 
 use std::fmt;
 
@@ -10,37 +10,37 @@ use serde::{Deserialize, Deserializer};
 use super::HumanKind;
 use crate::task::limits::Limits;
 
-/// An agent.
+/// An agent: a model with instructions, tools and limits.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Agent", extend("required" = ["model"]))]
 pub struct Settings {
     /// The purpose of the agent, shown to callers and to the models of agents that may call it.
     pub description: String,
-    /// The name of its model.
+    /// The name of a model in `models`.
     pub model: String,
-    /// The system prompt.
+    /// The system prompt. Empty: the model gets none.
     pub instructions: String,
-    /// The names of the tools that its model is offered.
+    /// The names of the tools that the model is offered.
     pub tools: Vec<String>,
-    /// The questions that its model may ask a person. Each offers the model a tool:
+    /// The kinds of question that the model may ask a person. Each kind offers the model a tool:
     /// `request_human_guidance`, `request_credentials`, `request_confirmation`.
     pub human: Vec<HumanKind>,
-    /// The agents that its model may call, each as a tool of the agent's name.
+    /// The agents that the model may call. Each is offered as a tool of the agent's name.
     pub sub_agents: Vec<SubAgent>,
     /// The callers who may use the agent. Default: every caller.
     pub open_to: Option<OpenTo>,
-    /// The limits of its tasks.
+    /// The limits of the agent's tasks.
     pub limits: Limits,
 }
 
-/// An agent that another agent may call. The configuration gives its name, or a map.
+/// An agent that another agent may call. In the configuration it is a name, or a map with options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgent {
     pub agent: String,
     /// The called agent's description, for the model of the calling agent.
     pub description: String,
-    /// Whether the conversation continues across the calls of one root task.
+    /// Whether the calls of one root task continue the same conversation.
     pub session: bool,
 }
 
@@ -49,9 +49,10 @@ pub struct SubAgent {
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "SubAgentOptions", extend("required" = ["agent"]))]
 struct Options {
-    /// The name of the agent.
+    /// The name of an agent in `agents`.
     agent: String,
-    /// Whether the agent keeps its conversation across the calls of one root task.
+    /// Whether the calls of one root task continue the same conversation. Default: each call starts
+    /// a new task.
     session: bool,
 }
 
@@ -97,14 +98,14 @@ impl JsonSchema for SubAgent {
     }
 }
 
-/// The callers who may use an agent: everyone in at least one of the lists.
+/// The callers who may use an agent or a gate: everyone who is in at least one of the lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenTo {
-    /// The names of tenants.
+    /// The names of tenants whose users are admitted.
     pub tenants: Vec<String>,
-    /// The ids of users.
+    /// The ids of users who are admitted, in any tenant.
     pub users: Vec<String>,
-    /// The names of groups.
+    /// The names of groups whose members are admitted.
     pub groups: Vec<String>,
 }

@@ -1,6 +1,6 @@
-//! Writes the definition of an agent, computes its digest (the agent's version) and reads it back.
-//! Invariant: a definition is written from unexpanded values. It holds only the part of a tool
-//! that a model sees, and a digest of the whole tool, so that no secret can enter it. A stored
+//! Writes the definition of an agent, computes its digest (the agent's version) and reads an agent
+//! back from it. Invariant: a definition is written from unexpanded values. Of a tool it has only
+//! the part that a model sees and a digest of the whole, so that no secret can enter it. A stored
 //! definition is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
@@ -16,23 +16,25 @@ use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
 use crate::task::text::canonical_json;
 
-/// Keys left out of a definition: limits and `open_to` always come from the current configuration.
+/// The keys that a definition leaves out: limits and `open_to` always come from the current
+/// configuration.
 const CURRENT: [&str; 2] = ["limits", "open_to"];
 
-/// A tool offered to an agent, unexpanded.
+/// A tool offered to an agent, with its `${…}` unexpanded.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     pub name: String,
-    /// The tool's unexpanded settings from the configuration. The agent's definition keeps their
-    /// `description` and a digest of them.
+    /// The tool's unexpanded settings. The agent's definition gets the `description` and a digest
+    /// of the whole.
     pub definition: Value,
-    /// JSON Schema of its arguments, unexpanded; the default schema if the configuration has none.
+    /// The JSON Schema of the tool's arguments, unexpanded; the default schema if the configuration
+    /// has none.
     pub parameters: Value,
 }
 
-/// The definition of an agent as canonical JSON: its unexpanded settings (`own`) without those in
-/// `CURRENT`, its tools as the model sees them, and the unexpanded descriptions of its sub-agents.
-/// `sub_agents` yields each sub-agent's name and unexpanded settings.
+/// Returns the definition of an agent as canonical JSON: its unexpanded settings (`own`) without
+/// those in `CURRENT`, its tools as the model sees them, and the unexpanded descriptions of its
+/// sub-agents. `sub_agents` yields each sub-agent's name and unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
@@ -71,7 +73,7 @@ pub(crate) fn definition<'a>(
     canonical_json(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
 }
 
-/// The digest of a definition: the version.
+/// Returns the digest of a definition, which is the agent's version.
 #[must_use]
 pub(crate) fn digest(definition: &str) -> String {
     sha256(&Sha256::digest(definition.as_bytes()))
@@ -79,12 +81,12 @@ pub(crate) fn digest(definition: &str) -> String {
 
 type Filling = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
-/// Expands the `${…}` in a text.
+/// A function that expands the `${…}` in a text.
 #[derive(Clone)]
 pub struct Fill(Arc<Filling>);
 
 impl Fill {
-    /// An error of `fill` names the missing variable or file, never a value.
+    /// Wraps `fill`. Its error must name the missing variable or file, never a value.
     pub fn new(fill: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(fill))
     }
@@ -102,7 +104,7 @@ impl Fill {
 }
 
 impl Default for Fill {
-    /// Leaves texts unchanged.
+    /// Returns a function that leaves texts unchanged.
     fn default() -> Self {
         Self::new(|text| Ok(text.to_owned()))
     }
@@ -114,19 +116,19 @@ impl fmt::Debug for Fill {
     }
 }
 
-/// Why a stored definition yields no agent.
+/// The reason why a stored definition yields no agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The text does not match its digest, or is not a definition.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name;
-    /// says which.
+    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name.
+    /// The text says which.
     #[error("{0}")]
     Missing(String),
 }
 
-/// The parsed part of a definition; all other members only count for the digest.
+/// The parsed part of a definition. All other members only count for the digest.
 #[derive(Deserialize)]
 struct Kept {
     name: String,
@@ -135,14 +137,13 @@ struct Kept {
     sub_agents: BTreeMap<String, String>,
 }
 
-/// An agent's settings as stored. This is another type than `Settings`, to which an unknown member
-/// is a mistake. Here an unknown member is ignored, because another version of the service may have
-/// written it.
+/// An agent's settings as stored. Not parsed as `Settings`, which refuses unknown members: here
+/// they are ignored, because another version of the service may have written them.
 #[derive(Deserialize)]
 struct Own {
     #[serde(default)]
     description: String,
-    /// Of every agent that is no gate.
+    /// `None` only for a gate.
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
@@ -153,7 +154,7 @@ struct Own {
     sub_agents: Vec<Sub>,
     #[serde(default)]
     human: Vec<HumanKind>,
-    /// Only of a gate.
+    /// Set only for a gate.
     #[serde(default)]
     gate: Option<Pinned>,
 }
@@ -175,7 +176,8 @@ struct Told {
     parameters: Value,
 }
 
-/// Reads an agent back, with `${…}` expanded. It has the default limits and is open to everyone.
+/// Reads an agent back, with `${…}` expanded. The agent has the default limits and admits every
+/// caller.
 ///
 /// # Errors
 /// [`Unreadable`].
@@ -193,7 +195,7 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         return Err(Unreadable::Damaged);
     }
     let offer = |name: String| {
-        // A name with a `${…}` may expand to another name now than when the definition was stored.
+        // A name with a `${…}` may have expanded to another name when the definition was stored.
         let told = tools
             .remove(&name)
             .ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;

@@ -1,6 +1,6 @@
-//! Agents and the tools of gates as clients see them, in the texts of the configuration and of the
-//! lock file. A gate's list has the tools that this service runs, each with the schema that judges
-//! its calls.
+//! Builds the lists of agents and of gates' tools that clients see, with the descriptions of the
+//! configuration and of the lock file. A gate's list has only the tools that this service runs.
+//! Each tool has the schema by which its calls are judged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::catalog::Catalog;
 use crate::tool::schema::{CompiledSchema, closed_schema};
 
-/// The keyword with which a server asks its client for a header.
+/// The keyword by which an MCP server's schema asks the client to repeat an argument in an HTTP
+/// header.
 const HEADER: &str = "x-mcp-header";
 
 /// The agents as `GET /v1/agents` shows them.
@@ -49,7 +50,7 @@ pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     cards.collect()
 }
 
-/// The tools of each gate, by its name.
+/// Returns the tools of each gate, keyed by the name of the gate.
 pub(super) fn gate_tools(
     config: &Config,
     agents: &Agents,
@@ -63,7 +64,7 @@ pub(super) fn gate_tools(
     gates.collect()
 }
 
-/// The definition of a tool; `None` for a tool that this service does not run.
+/// Returns the definition of a tool for clients; `None` for a tool that this service does not run.
 fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
     let reviewed = match spec.kind {
         ToolKind::Http | ToolKind::Shell => None,
@@ -90,7 +91,7 @@ fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
     })
 }
 
-/// The check of structured results. No result fits a schema that cannot be compiled.
+/// Returns the check of structured results. If the schema cannot be compiled, no result passes.
 fn output(schema: &Value) -> Output {
     let compiled = CompiledSchema::open(schema).ok();
     Output(Arc::new(move |value| {
@@ -106,7 +107,8 @@ fn reviewed<'c>(config: &'c Config, name: &str) -> Option<&'c Value> {
     server.tools.get(&mcp.tool).map(|tool| &tool.definition)
 }
 
-/// The annotations that our effect implies. A server's own are not trusted.
+/// Returns the MCP annotations that follow from the configured effect. The annotations of the MCP
+/// server are not trusted.
 fn annotations(effect: Effect) -> Value {
     match effect {
         Effect::ReadOnly => json!({"readOnlyHint": true}),
@@ -119,8 +121,9 @@ fn annotations(effect: Effect) -> Value {
     }
 }
 
-/// A schema without requests for headers, which only our own client of the server fulfils. `named`
-/// is set where the members have names of the schema's author.
+/// Returns the schema without [`HEADER`]: only our own client of the MCP server sends such headers.
+/// `named` is true if the members of `schema` are properties, whose names the author of the schema
+/// chose.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

@@ -20,8 +20,8 @@ pub struct DatabaseOptions {
 /// How long the start waits for a database that does not answer.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Opens the database; tries again for [`PATIENCE`] while it does not answer. The service listens
-/// only afterwards.
+/// Opens the database, and retries for at most [`PATIENCE`] while the database is unavailable. The
+/// service does not listen before the database is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -50,8 +50,8 @@ pub(super) async fn open(
     }
 }
 
-/// Stores the definitions of agents and gates, waiting if the database has become unavailable since it was
-/// opened.
+/// Stores the definitions of agents and gates. Retries for at most [`PATIENCE`] if the database has
+/// become unavailable since it was opened.
 pub(super) async fn keep_definitions(
     store: &Store,
     agents: &Agents,

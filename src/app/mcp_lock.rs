@@ -1,4 +1,5 @@
-//! The review of the tools of MCP servers, which the lock file keeps.
+//! The review of MCP servers' tools: compares the tools that the servers list with the definitions
+//! in the lock file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +11,21 @@ use crate::mcp::{self, Lock, Review};
 use crate::net::Net;
 use crate::world::{Clock, SystemClock};
 
-/// The result of a review.
 #[derive(Debug)]
 pub struct Reviewed {
-    /// The account for the person who reviews.
+    /// The differences, as text for the person who reviews the tools.
     pub text: String,
-    /// Whether anything differs from the lock file.
+    /// Whether the servers' tools differ from the lock file.
     pub differs: bool,
-    /// The new lock file.
+    /// The new content of the lock file. The caller writes the file.
     pub lock: Lock,
 }
 
-/// Lists the tools of the servers, or of `only` one of them, and compares them with the lock file.
-/// `headers` are additional headers for each request.
+/// Lists the tools of every MCP server, or of the server `only`, and compares them with the lock
+/// file. `headers` are added to each request.
 ///
 /// # Errors
-/// Names the server that could not be asked, and says why.
+/// A server could not be asked for its tools. The error names the server and the reason.
 pub async fn review(
     config: &McpConfig,
     only: Option<&str>,

@@ -1,4 +1,5 @@
-//! The sender of messages: how messages show requests and events, and the command `notify`.
+//! Builds the sender of messages, with the functions that render requests and events in messages.
+//! Sends the pings of the command `notify`.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::people::link::Links;
 use crate::store::Store;
 use crate::world::{Clock, Ids, RandomIds, SystemClock};
 
-/// The sender of this configuration's messages.
+/// Builds the sender of messages from the configuration.
 ///
 /// # Errors
-/// When TLS cannot be set up at all.
+/// TLS cannot be set up at all.
 pub(super) fn sender(
     config: &Config,
     store: &Store,
@@ -40,7 +41,8 @@ pub(super) fn sender(
     ))
 }
 
-/// The links in messages to people, if the configuration has any.
+/// Returns the maker of links in messages to people; `None` if `notify.links` is unset or no
+/// sealing key is readable.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
     let public_url = settings.clone().trimmed().public_url;
@@ -70,10 +72,11 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
     }
 }
 
-/// Sends a ping to the entry of this name. Returns what came back; `None` if there is no such entry.
+/// Sends a ping to the entry `name` of `notify.to`. Returns the result of the ping, or `None` if
+/// there is no such entry.
 ///
 /// # Errors
-/// The reason why nothing could be sent.
+/// The ping could not be sent.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<Pong>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);

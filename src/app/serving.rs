@@ -80,8 +80,8 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     Ok(share)
 }
 
-/// A server with at most `most` connections. HTTP/2 is served where gateways may ask a gate of
-/// `agents`: gRPC needs it, and nothing else does.
+/// Builds a server with at most `most` connections. The server accepts HTTP/2 only if `agents` has
+/// a gate that is open to gateways, because only gRPC needs HTTP/2.
 pub(super) fn server(
     router: Router,
     most: u32,
@@ -96,7 +96,7 @@ pub(super) fn server(
     }
 }
 
-/// The server of the metrics' own address.
+/// Builds the server for the separate address of the metrics.
 pub(super) fn scraped(router: Router, clock: &Arc<dyn Clock>) -> Server {
     server(router, SCRAPERS, None, clock)
 }
@@ -114,7 +114,7 @@ pub(super) fn serving(
         let served = servers
             .into_iter()
             .map(|(listener, server)| server.serve(listener, closed.clone()));
-        // A client that does not read its answer does not keep the process alive.
+        // Bounds the wait for clients that do not read their responses.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(REST / 2).await;

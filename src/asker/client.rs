@@ -1,5 +1,6 @@
-//! The requests to the three operations of a gate. Invariant: an answer whose status, decision and
-//! JSON do not agree is an error, and no request is repeated unless the service keeps its key.
+//! The requests of an asker to a gate: a proposal of a call, and a report of its outcome.
+//! Invariants: an answer whose status, decision and JSON disagree is an error; a proposal is
+//! repeated only with the same idempotency key.
 
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use super::AskerSettings;
 use crate::net::{self, Failure, Net};
 use crate::world::{Clock, SystemClock};
 
-/// The longest wait of a single request: gateways commonly end requests after 60 s.
+/// The longest wait that a single request asks for: proxies commonly end requests after 60 s.
 const LEG: Duration = Duration::from_secs(45);
-/// How much longer than its wait a request may take.
+/// The time that a request may take beyond its wait.
 const GRACE: Duration = Duration::from_secs(5);
-/// The pause before a request is repeated that was answered too early.
+/// The minimum time between two proposals of a call that is still pending.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer, in bytes.
 const ANSWER: usize = 16 * 1024 * 1024;
@@ -27,31 +28,30 @@ const REPORT: Duration = Duration::from_secs(8);
 /// A call to propose.
 #[derive(Debug, Serialize)]
 pub struct Call<'c> {
-    /// The gate; none where only one is open to the key.
+    /// The name of the gate. May be `None` if only one gate is open to the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<&'c str>,
-    /// The name of the tool.
     pub tool: &'c str,
-    /// The arguments, sent to the byte.
+    /// The arguments as JSON text, sent byte for byte.
     pub arguments: &'c RawValue,
-    /// The session; the service has a default.
+    /// The caller's name for the conversation; `gate` if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<&'c str>,
-    /// The asker's own words about the call.
+    /// The asker's own words about the call, shown to approvers as unverified.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub context: &'c str,
-    /// Whether an equal call of before is continued although its key is another.
+    /// Whether the service may continue an equal earlier call that has another idempotency key.
     pub attach: bool,
 }
 
-/// The outcome of a call that was run here.
+/// The outcome of a call that the asker ran.
 #[derive(Debug, Serialize)]
 pub struct Report<'r> {
-    /// The key that the call was proposed with.
+    /// The idempotency key of the call's proposal.
     pub key: &'r str,
     /// `succeeded`, `failed` or `unknown`.
     pub outcome: &'static str,
-    /// The text of the result.
+    /// The text of the call's result; `None` if only the outcome is reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'r str>,
 }
@@ -64,66 +64,62 @@ pub enum Decision {
     Allow,
     /// The call will not run.
     Deny,
-    /// The call waits for a person, or for an attempt under way.
+    /// The call waits for a person, or an attempt to run it has not ended.
     Pending,
 }
 
-/// The members of an answer that decide about the call.
+/// The part of the service's answer that the asker reads.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Answer {
-    /// The name of the tool.
     pub tool: String,
-    /// The arguments that run.
+    /// The JSON text of the arguments to run: the proposed arguments, or a person's edit of them.
     pub arguments_text: String,
     /// Whether a person changed the arguments.
     pub edited: bool,
-    /// The verdict.
     pub decision: Decision,
-    /// The outcome of a settled call.
+    /// The outcome of the call; `None` until the call is settled.
     pub outcome: Option<String>,
-    /// One line for a model or a person.
+    /// One line about the verdict, for a model or a person.
     pub message: String,
-    /// The people who approved the call.
+    /// The people who approved the call; empty if a rule allowed it.
     pub by: Vec<String>,
-    /// The permit to run the call.
+    /// The permit to run the call. The asker must not run the call if this is `None`.
     pub permit: Option<Permit>,
     /// The result of a call that the service ran, or that a person supplied.
     pub result: Option<GateResult>,
-    /// The question to people.
+    /// The open request about the call, else the last one; `None` if there was none.
     pub request: Option<Request>,
 }
 
-/// The one leave to run a call.
+/// The right to run a call once, given to one runner.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
-    /// The time in which the call must be begun, counted from the request.
+    /// The time in milliseconds within which the call must start. The client counts it from before
+    /// its request, so the permit never ends later here than at the service.
     pub expires_in_ms: u64,
-    /// The key to pass on to the tool.
+    /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
 }
 
-/// A result of a call.
 #[derive(Clone, Debug, Deserialize)]
 pub struct GateResult {
-    /// The text.
     pub content: String,
 }
 
 /// A question to people.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Request {
-    /// The address of its page.
+    /// The address of the page on which people answer the question.
     pub url: String,
 }
 
-/// A verdict with the moment of the request that it answers.
+/// A complete and consistent answer of the service to a proposal.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The answer.
     pub answer: Answer,
-    /// The answer as it was received.
+    /// The JSON text of the answer, as received.
     pub text: String,
-    /// When the permit ends, by this process's clock.
+    /// The end of the permit by this process's clock; `None` without a permit.
     pub permit_ends: Option<Instant>,
 }
 
@@ -138,19 +134,20 @@ pub enum AskError {
     Refused(String),
 }
 
-/// A client of a gate.
+/// An asker's client: proposes calls at a gate and reports their outcomes.
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,
-    /// Names this process, so that a repeated request gets the permit that was lost with its answer.
+    /// Names this process to the service. If an answer with a permit is lost, the repeated request
+    /// of the same runner gets the permit again.
     runner: String,
 }
 
 impl GateClient {
-    /// A client with these settings. `runner` names the process.
+    /// Creates a client. `runner` names this process to the service.
     ///
     /// # Errors
-    /// TLS that cannot be set up.
+    /// TLS cannot be set up.
     pub fn new(settings: AskerSettings, runner: String) -> Result<Self, AskError> {
         let net = Net::new().map_err(|error| AskError::Unreachable(error.to_string()))?;
         Ok(Self {
@@ -160,12 +157,12 @@ impl GateClient {
         })
     }
 
-    /// Proposes a call and asks again with the same key until it is decided or `wait` is over. An
-    /// outage of the service is waited out only for a call that it has answered before: the first
-    /// request of an asker fails at once.
+    /// Proposes a call, and repeats the proposal with the same key until the call is decided or
+    /// `wait` has passed. An outage of the service is an error at once, unless the service has
+    /// answered `pending` before: then the client retries.
     ///
     /// # Errors
-    /// Anything but a complete answer.
+    /// No complete and consistent answer arrived.
     pub async fn ask(
         &self,
         call: &Call<'_>,
@@ -235,7 +232,7 @@ impl GateClient {
     /// Reports the outcome of a call.
     ///
     /// # Errors
-    /// Anything but a report that was stored.
+    /// The service did not confirm that it stored the report.
     pub async fn report(&self, report: &Report<'_>) -> Result<(), AskError> {
         let request = self.post("/v1/gate/outcomes", report)?;
         exchange(request, REPORT).await.map(|_| ())
@@ -255,8 +252,8 @@ impl GateClient {
     }
 }
 
-/// Sends a request and reads its whole answer, at most `within`. Statuses other than 200 and 202 are
-/// errors.
+/// Sends a request and reads the whole answer within the time `within`. Statuses other than 200 and
+/// 202 are errors.
 async fn exchange(request: RequestBuilder, within: Duration) -> Result<(u16, String), AskError> {
     let read = async {
         let mut response = net::begun(request, within).await.map_err(unreachable)?;
@@ -295,7 +292,8 @@ fn unreachable(failure: Failure) -> AskError {
     AskError::Unreachable(failure.to_string())
 }
 
-/// The refusal of a problem document; other bodies are not quoted, because they may be anybody's.
+/// Returns the error text of a refusal, with the code and detail of a problem document. Quotes no
+/// other body, because a proxy may have written it.
 fn refusal(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {

@@ -1,5 +1,6 @@
-//! The answers of a hook. Both hosts run the tool when a hook fails, and block it only on exit code
-//! 2 or on a well-formed refusal: so everything that is no verdict is exit code 2.
+//! The answers of a coding agent's hook. Both hosts block a tool only on exit code 2 or on a
+//! well-formed refusal, and run the tool if the hook fails in another way. Every failure to get a
+//! verdict is therefore exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -13,36 +14,33 @@ pub const BLOCK: u8 = 2;
 /// The program that runs the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Claude Code: takes an approval and changed arguments.
+    /// Claude Code, whose hooks may approve a call and change the arguments.
     ClaudeCode,
-    /// Codex: takes refusals only.
+    /// Codex, whose hooks may only refuse a call.
     Codex,
 }
 
-/// How a hook is run.
+/// The options of the command `gate hook`.
 #[derive(Clone, Copy, Debug)]
 pub struct HookOptions {
-    /// The program that runs it.
     pub host: Host,
-    /// Whether an allow by a rule ends the host's own questions, too.
+    /// Whether an allow by a rule skips the host's own permission prompt, as a person's approval
+    /// does.
     pub is_final: bool,
     /// Whether reports contain the tool's output.
     pub content: bool,
 }
 
-/// The output and the exit code of the process.
+/// The exit code, standard output and standard error of the hook's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookAnswer {
-    /// The exit code.
     pub code: u8,
-    /// Standard output.
     pub out: String,
-    /// Standard error.
     pub err: String,
 }
 
 impl HookAnswer {
-    /// The host goes on as if there were no hook.
+    /// Returns the answer after which the host proceeds as if there were no hook.
     fn silent() -> Self {
         Self {
             code: 0,
@@ -51,7 +49,7 @@ impl HookAnswer {
         }
     }
 
-    /// The call is blocked.
+    /// Returns the answer that blocks the call. `why` is shown on standard error.
     #[must_use]
     pub fn blocked(why: &str) -> Self {
         Self {
@@ -98,7 +96,7 @@ fn permission(decision: &'static str, reason: &str, input: Option<&RawValue>) ->
     }
 }
 
-/// Answers the hook's input.
+/// Returns the answer to `text`, the JSON that the host writes to the hook.
 pub async fn answer(client: &GateClient, ask: &Ask<'_>, text: &str) -> HookAnswer {
     let input = match HookInput::read(text) {
         Ok(input) => input,
@@ -127,11 +125,10 @@ pub async fn answer(client: &GateClient, ask: &Ask<'_>, text: &str) -> HookAnswe
 /// The settings of one hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// How the hook is run.
     pub options: HookOptions,
-    /// The gate.
+    /// The name of the gate. May be `None` if only one gate is open to the key.
     pub gate: Option<&'a str>,
-    /// How long a held call is waited for.
+    /// How long the hook waits for the verdict on a held call.
     pub wait: std::time::Duration,
 }
 
@@ -155,10 +152,10 @@ async fn before(
     told(ask.options, &verdict.answer, arguments)
 }
 
-/// The answer to the host for a verdict about a call with these arguments.
+/// Returns the answer to the host for the verdict `answer` on a call with `arguments`.
 ///
 /// # Errors
-/// A verdict that lets nothing run and refuses nothing.
+/// The approved arguments are not JSON.
 pub fn told(
     options: HookOptions,
     answer: &Answer,
@@ -196,7 +193,7 @@ fn allowed(
     let same = approved.get() == arguments.get();
     let by_person = answer.edited || !answer.by.is_empty();
     match options.host {
-        // Codex takes no other arguments: the call that was approved is not the one it would run.
+        // A Codex hook cannot change the arguments: Codex would not run the approved call.
         Host::Codex if answer.edited => Ok(permission(
             "deny",
             &format!(

@@ -12,36 +12,34 @@ use crate::task::json_members::Members;
 pub const INPUT: usize = 4 * 1024 * 1024;
 /// The longest content of a report, in bytes.
 const CONTENT: usize = 64 * 1024;
-/// The longest `session_id` of the API.
+/// The longest `session_id` that the API accepts, in bytes.
 const SESSION: usize = 128;
 
-/// The event that a hook is told.
+/// The event for which the host runs the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A call is about to run: the hook may block it.
     Before,
-    /// A call ran, as the host says.
+    /// The host reports that a call ran.
     Succeeded,
-    /// A call failed, as the host says.
+    /// The host reports that a call failed.
     Failed,
-    /// An event that is about no call: nothing to decide.
+    /// Any other event: the hook decides and reports nothing.
     Other,
 }
 
-/// The input of a hook.
 #[derive(Debug)]
 pub struct HookInput<'t> {
     members: Vec<(String, &'t RawValue)>,
-    /// The event.
     pub event: Event,
 }
 
 impl<'t> HookInput<'t> {
-    /// Reads the input. An unknown event with a call that has no result yet is refused, as every
-    /// text that is no input is.
+    /// Parses the input. Refuses an unknown event about a call without a result, because the host
+    /// may be about to run that call.
     ///
     /// # Errors
-    /// One line for a person.
+    /// The input is malformed or refused. The text is one line for a person.
     pub fn read(text: &'t str) -> Result<Self, String> {
         let Members(members) = serde_json::from_str(text)
             .map_err(|error| format!("the hook's input cannot be read: {error}"))?;
@@ -66,7 +64,7 @@ impl<'t> HookInput<'t> {
         found.map(|(_, value)| *value)
     }
 
-    /// A member that must be a text of at least a character.
+    /// Returns a member that must be a non-empty string.
     fn text(&self, name: &str) -> Result<String, String> {
         self.member(name)
             .and_then(|value| serde_json::from_str::<String>(value.get()).ok())
@@ -74,42 +72,43 @@ impl<'t> HookInput<'t> {
             .ok_or_else(|| format!("the hook's input has no `{name}`"))
     }
 
-    /// The name of the tool.
+    /// Returns the name of the tool.
     ///
     /// # Errors
-    /// An input without it.
+    /// The input has no `tool_name`.
     pub fn tool(&self) -> Result<String, String> {
         self.text("tool_name")
     }
 
-    /// The arguments as they stand in the input.
+    /// Returns the arguments, byte for byte as in the input.
     ///
     /// # Errors
-    /// An input without an object there.
+    /// `tool_input` is missing or is not an object.
     pub fn arguments(&self) -> Result<&'t RawValue, String> {
         self.member("tool_input")
             .filter(|value| value.get().starts_with('{'))
             .ok_or_else(|| "the hook's input has no object `tool_input`".to_owned())
     }
 
-    /// The session in the alphabet of the API: the host's own id where it fits, else its hash.
+    /// Returns the `session_id` for the API: the host's own id if the API accepts that id, else a
+    /// hash of it.
     ///
     /// # Errors
-    /// An input without a session.
+    /// The input has no `session_id`.
     pub fn session(&self) -> Result<String, String> {
         let session = self.text("session_id")?;
         let fits = session.len() <= SESSION && session.bytes().all(|byte| is_plain(byte, b":"));
         Ok(if fits { session } else { hash(&[&session]) })
     }
 
-    /// The key of the call: the same for its proposal and its report.
+    /// Returns the idempotency key of the call. The proposal and the report have the same key.
     ///
     /// # Errors
-    /// An input without a session or without the id of the use.
+    /// `session_id` or `tool_use_id` is missing.
     pub fn key(&self) -> Result<String, String> {
         let (session, usage) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{usage}");
-        // A colon inside could give two calls one key.
+        // Ids with a colon are hashed, because two calls could have the same joined key.
         let fits = key.len() <= 200
             && session
                 .bytes()
@@ -118,7 +117,7 @@ impl<'t> HookInput<'t> {
         Ok(if fits { key } else { hash(&[&session, &usage]) })
     }
 
-    /// The host's words about the surroundings of the call, for people.
+    /// Returns the working folder and the permission mode, as the host states them, for approvers.
     #[must_use]
     pub fn context(&self) -> String {
         [("cwd", "Folder"), ("permission_mode", "Permission mode")]
@@ -134,7 +133,8 @@ impl<'t> HookInput<'t> {
             .or_else(|| self.member("error"))
     }
 
-    /// The text of the result, cut: a text itself, anything else as JSON.
+    /// Returns the call's result, cut to 64 KiB: a string as it is, another value as JSON. Empty if
+    /// there is no result.
     #[must_use]
     pub fn content(&self) -> String {
         let Some(result) = self.result() else {
@@ -149,7 +149,7 @@ fn is_plain(byte: u8, also: &[u8]) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte) || also.contains(&byte)
 }
 
-/// A text of the API's alphabet that stands for these parts.
+/// Returns a hash of the parts, in characters that the API accepts in session ids and keys.
 fn hash(parts: &[&str]) -> String {
     let mut hasher = Sha256::new();
     for part in parts {
@@ -163,7 +163,7 @@ fn hash(parts: &[&str]) -> String {
     text
 }
 
-/// The longest beginning of at most `most` bytes.
+/// Returns the longest prefix of `text` with at most `most` bytes and no cut character.
 fn cut(text: &str, most: usize) -> &str {
     text.get(..text.floor_char_boundary(most)).unwrap_or(text)
 }

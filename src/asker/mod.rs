@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use crate::task::units;
 
-/// The base URL of the service without `HOLDPOINT_URL`.
+/// The base URL of the service if `HOLDPOINT_URL` is unset.
 const URL: &str = "http://127.0.0.1:8080";
-/// The wait without `HOLDPOINT_WAIT`: below the 60 s after which older hosts kill their hooks.
+/// The wait if `HOLDPOINT_WAIT` is unset. Older hosts kill their hooks after 60 s.
 pub const WAIT: Duration = Duration::from_secs(50);
 
 /// The service, the key and the gate that an asker uses.
@@ -22,19 +22,20 @@ pub const WAIT: Duration = Duration::from_secs(50);
 pub struct AskerSettings {
     /// The base URL, without a slash at its end.
     pub url: String,
-    /// The API key; none for a service without accounts.
+    /// The API key; `None` for a service without accounts.
     pub key: Option<String>,
-    /// The gate; none where only one is open to the key.
+    /// The name of the gate. May be `None` if only one gate is open to the key.
     pub gate: Option<String>,
-    /// How long a call that is held is waited for.
+    /// How long the asker waits for the verdict on a held call.
     pub wait: Duration,
 }
 
 impl AskerSettings {
-    /// Reads the settings from variables; `variable` gives the value of a name.
+    /// Reads the settings from environment variables. `variable` returns the value of the variable
+    /// with the given name.
     ///
     /// # Errors
-    /// A value that cannot be used; the text holds no value.
+    /// A value is malformed. The text does not contain the value.
     pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         let url = set("HOLDPOINT_URL").unwrap_or(URL);
@@ -54,10 +55,10 @@ impl AskerSettings {
     }
 }
 
-/// A wait as it is written: `0s`, `50s`, `10m`.
+/// Parses a wait such as `0s`, `50s` or `10m`.
 ///
 /// # Errors
-/// A text that is no duration.
+/// `text` is not a duration.
 pub fn wait(text: &str) -> Result<Duration, String> {
     units::duration(text).ok_or_else(|| "expected a duration such as `50s` or `10m`".to_owned())
 }

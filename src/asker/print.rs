@@ -1,5 +1,5 @@
-//! The settings of coding agents that run every tool through the hook. They are only printed: no
-//! command edits another program's files.
+//! The settings that make a coding agent run the hook before and after every tool call. They are
+//! only printed: no command edits another program's files.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::hook::Host;
 
-/// How much longer than its wait the host lets a hook live: a hook that its host ends is a call that
-/// runs.
+/// The seconds by which the host's timeout for the hook exceeds the hook's own wait: when the host
+/// ends a hook, the call runs.
 const MARGIN: u64 = 40;
 
-/// The settings for a host, with both timeouts.
+/// Returns the settings for `host` as JSON text. The hook waits for `wait`, and the host's timeouts
+/// are longer.
 #[must_use]
 pub fn settings(host: Host, wait: Duration) -> String {
     let name = match host {

@@ -1,6 +1,6 @@
 //! `holdpoint gate`: asks a running service whether a call may run. Invariant: no failure of this
-//! process reads as a yes. The work runs in a thread of its own, so that a panic and a hang end with
-//! exit code 2, too.
+//! process counts as an allow. The work runs in its own thread, so that a panic or a hang also ends
+//! with exit code 2.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,33 +19,34 @@ use crate::asker::{self, AskerSettings};
 use crate::config::environment::Environment;
 use crate::world::random_bytes;
 
-/// The call will not run.
+/// The exit code for a call that will not run.
 const DENIED: u8 = 10;
-/// The call is not decided yet.
+/// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// How much longer than its wait a hook may live.
+/// The time that a hook may live beyond its wait.
 const GRACE: Duration = Duration::from_secs(8);
-/// The longest wait of a hook: its host ends it after 600 s.
+/// The longest wait of a hook. Its host ends a hook after 600 s.
 const LONGEST: Duration = Duration::from_mins(9);
-/// How often a report is tried, with a second between.
+/// The most attempts to send a report, one second apart.
 const REPORTS: usize = 5;
 
-/// The commands of an agent at a gate. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE`
-/// and `HOLDPOINT_WAIT`, and no configuration.
+/// The commands of an asker. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and
+/// `HOLDPOINT_WAIT`, and no configuration file.
 #[derive(Debug, Subcommand)]
 pub(super) enum Gate {
-    /// Answer a hook of a coding agent: its JSON on standard input, its answer on standard output.
+    /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
+    /// answer.
     Hook(Hook),
     /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error.
     Call(CallOptions),
-    /// Print the settings that put the hook in front of every tool.
+    /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
-        /// The coding agent.
+        /// The coding agent that reads the settings.
         host: Host,
     },
 }
 
-/// A coding agent.
+/// A coding agent whose hooks `holdpoint gate` can answer.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Host {
     /// Claude Code.
@@ -65,9 +66,9 @@ impl From<Host> for hook::Host {
 
 #[derive(Debug, Args)]
 pub(super) struct Hook {
-    /// The coding agent.
+    /// The coding agent that runs the hook.
     host: Host,
-    /// Let an allow by a rule skip the agent's own permission questions, too.
+    /// Let an allow by a rule also skip the coding agent's own permission prompt.
     #[arg(long = "final")]
     is_final: bool,
     /// Report outcomes without the tools' output.
@@ -82,11 +83,11 @@ pub(super) struct CallOptions {
     /// The arguments as a JSON object, or `-` for standard input.
     #[arg(default_value = "{}")]
     arguments: String,
-    /// The name of the call: the same key is the same call. Without one an equal call that waits is
-    /// continued.
+    /// The idempotency key: proposals with the same key are the same call. Without a key, an equal
+    /// call that is still waiting is continued.
     #[arg(long)]
     key: Option<String>,
-    /// The session of the call.
+    /// Your own name for the conversation that the call belongs to. Default: `gate`.
     #[arg(long)]
     session: Option<String>,
     /// How long to wait for a person; default: `HOLDPOINT_WAIT`, else 50s.
@@ -95,7 +96,7 @@ pub(super) struct CallOptions {
     /// The reason for the call, shown to people as unverified.
     #[arg(long, default_value = "")]
     context: String,
-    /// The command to run if the call is allowed; its end is reported as the outcome.
+    /// The command to run if the call is allowed. How it ends is reported as the outcome.
     #[arg(last = true)]
     command: Vec<String>,
 }
@@ -122,7 +123,7 @@ pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
     }
 }
 
-/// The result of `work`; `None` if it panics or is not done in time.
+/// Returns the result of `work`, or `None` if `work` panics or exceeds the time `within`.
 fn guarded<T: Send + 'static>(
     within: Option<Duration>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -154,7 +155,7 @@ fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
     let answer = answer
         .unwrap_or_else(|| HookAnswer::blocked("there was no answer in time, or the hook failed"));
     let _ = std::io::stderr().write_all(answer.err.as_bytes());
-    // An answer that its host cannot read is none.
+    // If the host cannot read the answer, the call must not run.
     if print(&answer.out) == OK {
         answer.code
     } else {
@@ -197,7 +198,7 @@ fn client(settings: AskerSettings) -> Result<GateClient, String> {
     GateClient::new(settings, runner).map_err(|error| error.to_string())
 }
 
-/// A name that nothing else has.
+/// Returns a random, unique name.
 fn fresh() -> Result<String, String> {
     let bytes = random_bytes::<16>().map_err(|error| error.to_string())?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
@@ -229,7 +230,7 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         arguments,
         session_id: options.session.as_deref(),
         context: &options.context,
-        // Without a key of its own a repeated command continues the call that waits.
+        // A repeated command without `--key` continues the call that still waits.
         attach: options.key.is_none(),
     };
     let (client, runtime) = (client(settings)?, runtime()?);
@@ -250,7 +251,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     }
 }
 
-/// Shows a verdict. Standard output is the command's where there is a command.
+/// Prints a verdict, and returns `code`. With a command, nothing is printed to standard output,
+/// which belongs to the command.
 fn shown(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),
@@ -263,7 +265,7 @@ fn shown(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     code
 }
 
-/// Runs the command of an allowed call.
+/// Runs the command of an allowed call, and reports the outcome.
 struct Runner<'r> {
     client: &'r GateClient,
     runtime: &'r tokio::runtime::Runtime,
@@ -306,7 +308,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Reports the end of the command. Returns its exit code, as a shell would.
+    /// Reports the outcome of the ended command. Returns the exit code as a shell would.
     fn ended(&self, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {
@@ -317,7 +319,7 @@ impl Runner<'_> {
                 self.report("failed", &format!("exit code {code}"));
                 u8::try_from(code).unwrap_or(1)
             }
-            // A command that was killed may have done anything.
+            // The effect of a killed command is unknown.
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
                 self.report("unknown", &format!("ended by signal {signal}"));

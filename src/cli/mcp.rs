@@ -1,4 +1,4 @@
-//! `holdpoint mcp lock`: the review of the tools of MCP servers.
+//! `holdpoint mcp lock`: the review of MCP servers' tools.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::config::{self, McpConfig};
 /// The commands about MCP servers.
 #[derive(Debug, Subcommand)]
 pub(super) enum Mcp {
-    /// List the servers' tools, show the differences from the lock file, and write it.
+    /// List the servers' tools, show the differences from the lock file, and write the lock file.
     Lock(Lock),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Lock {
-    /// Only this server.
+    /// Review only the server with this name.
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Write nothing; exit with 1 if anything differs.
+    /// Write nothing; exit with 1 if the servers' tools differ from the lock file.
     #[arg(long)]
     check: bool,
-    /// Write without asking.
+    /// Write the lock file without asking.
     #[arg(long)]
     yes: bool,
-    /// A further header for the requests, whose value is in an environment variable.
+    /// Add a header to the requests. The environment variable VARIABLE holds the value.
     #[arg(long, value_name = "NAME=VARIABLE")]
     header: Vec<String>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ fn lock(options: &Lock, environment: &Environment) -> Result<u8, (u8, String)> {
     finish(options, &config, &reviewed)
 }
 
-/// Writes the lock file, if the person agrees.
+/// Writes the lock file if the servers' tools differ from it and the person agrees.
 fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8, (u8, String)> {
     let file = config.path.display();
     if !reviewed.differs {
@@ -95,7 +95,7 @@ fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8,
     )))
 }
 
-/// Asks the person at the terminal.
+/// Asks the person at the terminal whether to write the lock file.
 fn agreed(path: &Path) -> Result<bool, (u8, String)> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
@@ -111,7 +111,7 @@ fn agreed(path: &Path) -> Result<bool, (u8, String)> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Replaces the file as a whole: a reader sees the old or the new text.
+/// Replaces the file by a rename, so that a reader sees the old text or the new text.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -120,7 +120,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&beside, path)
 }
 
-/// The headers that the command line names.
+/// Returns the headers of the `--header` options, with the values of their variables.
 fn headers(written: &[String], environment: &Environment) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for pair in written {

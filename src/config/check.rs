@@ -1,6 +1,5 @@
 //! Finds mistakes in `server`, `database`, `secrets`, `credentials`, `models` and `default_agent`,
-//! and calls the other checks. `check_parts.rs` checks tools and agents, `check_gates.rs` gates,
-//! `check_rules.rs` rules, `check_people.rs` people.
+//! and calls the checks of the other sections (`check_….rs`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
-/// Checks all settings. Sets `public_url` and `default_agent` if they are left out and follow from
-/// other settings.
+/// Checks all settings. Sets `public_url` and `default_agent` if the file leaves them out and other
+/// settings imply them.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
@@ -37,7 +36,8 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     default_agent(config, root, mistakes);
 }
 
-/// Checks the separate listener of `/metrics`.
+/// Checks that the listener of `/metrics` has its own address, on loopback if there are no
+/// accounts.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else {
         return;
@@ -153,13 +153,14 @@ fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     }
 }
 
-/// A URL with scheme `http` or `https` and a host.
+/// Parses a URL with the scheme `http` or `https` and a host; `None` for any other text.
 pub(crate) fn web(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// A URL that links can be appended to, without a slash at its end.
+/// Parses the public URL, to which links are appended, and removes the slash at its end. `None` if
+/// the text is not such a URL.
 fn public_url(text: &str) -> Option<String> {
     let url = web(text)?;
     let bare = url.query().is_none()
@@ -169,14 +170,14 @@ fn public_url(text: &str) -> Option<String> {
     bare.then(|| url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// Reports a count of zero.
+/// Reports a number that is zero.
 pub(crate) fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
     if count == 0 {
         mistakes.add(place, "expected 1 or more");
     }
 }
 
-/// Reports a duration of zero.
+/// Reports a duration that is zero.
 pub(crate) fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
     if duration.is_zero() {
         mistakes.add(place, "expected more than 0");
@@ -271,7 +272,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        // The other keys depend on the provider.
+        // Without a valid provider, the other keys cannot be checked.
         let known = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);
@@ -282,7 +283,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the keys that depend on the provider.
+/// Checks the keys of a model whose meaning depends on its provider.
 fn by_provider(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
     let has = |key: &str| {
         node.get(key)

@@ -1,5 +1,4 @@
-//! Finds mistakes in the gates: their names, their tools, their times, and the keys with which
-//! callers use them.
+//! Finds mistakes in the gates: in their names, tools and times, and in the keys of their callers.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +37,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a name that something else has.
+/// Reports a gate whose name an agent or a tool has, too.
 fn free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
     let noun = if config.agents.contains_key(gate) {
         "an agent"
@@ -57,7 +56,8 @@ fn is_human(tool: &str) -> bool {
     HumanKind::ALL.iter().any(|kind| kind.tool() == tool)
 }
 
-/// Checks that each listed tool exists, is listed once and is no question or agent.
+/// Checks that each listed tool exists, is listed once, and is neither an agent nor a tool that
+/// asks a person.
 fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let mut seen = BTreeSet::new();
     for (index, tool) in gate.tools.iter().enumerate() {
@@ -84,7 +84,7 @@ fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &
     }
 }
 
-/// Warns about a gate that no caller can use, and about its rules that nobody can satisfy.
+/// Warns about a gate that no caller can use, and about rules of the gate that cannot be satisfied.
 fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -106,14 +106,16 @@ fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &m
         let detail = "no key can use this gate: it takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` speaks for users whom the file does not know.
+    // A key with `act_as` speaks for users that the file does not name, so this check would be
+    // wrong.
     else if keys.iter().all(|key| !key.act_as) {
         satisfied(config, gate_name, gate, &keys, mistakes);
     }
 }
 
-/// Warns about rules that hold calls of the gate and that no people can satisfy, whichever of these
-/// keys proposes the call: its user is the owner, who is asked only where the rule says so.
+/// Warns about rules that hold calls of the gate, but have too few approvers whichever of these
+/// keys proposes the call. The user of the key is the owner of the call, and may approve it only
+/// under a rule that admits the owner.
 fn satisfied(
     config: &Config,
     gate_name: &str,
@@ -149,7 +151,7 @@ fn keys_are_read(root: &Node) -> bool {
         && keys.is_none_or(|keys| keys.elements().iter().all(|key| !key.broken))
 }
 
-/// Whether callers may ask at gates with this key.
+/// Whether callers may propose calls with this key.
 fn may_ask(key: &ApiKey) -> bool {
     let may = key.permissions();
     may.gate && !may.decide
@@ -162,7 +164,7 @@ fn is_admitted(to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks the settings for gateways.
+/// Checks `ext_authz`.
 fn gateway(
     config: &Config,
     gate_name: &str,
@@ -194,7 +196,7 @@ fn gateway(
     }
 }
 
-/// Whether the rule applies to a tool of the gate.
+/// Whether the rule applies to calls that the gate lets callers propose.
 fn meets(rule: &Rule, gate: &Gate) -> bool {
     let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
     let others = gate.other_tools == OtherTools::Judge;
@@ -204,7 +206,7 @@ fn meets(rule: &Rule, gate: &Gate) -> bool {
     })
 }
 
-/// Warns about tools of gates that take a credential.
+/// Warns about tools of gates that take a credential, because people are asked for it at each call.
 pub(crate) fn credentials(config: &Config, mistakes: &mut Mistakes) {
     for (gate_name, gate) in &config.gates {
         for (index, tool) in gate.tools.iter().enumerate() {

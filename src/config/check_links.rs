@@ -1,5 +1,5 @@
-//! Finds mistakes in the links of messages that concern other sections: the key that seals them and
-//! the address that they begin with.
+//! Finds mistakes in `notify.links` that concern other sections: the sealing key and the public
+//! URL.
 
 use url::{Host, Url};
 
@@ -9,7 +9,7 @@ use super::tree::Node;
 use crate::people::link::LinkMay;
 use crate::world::Mistakes;
 
-/// Checks `notify.links`.
+/// Checks that links can be sealed. Links with `may: decide` must not be sent over plain HTTP.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(links) = &config.notify.links else {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     );
 }
 
-/// Whether messages to this URL go over a network without encryption.
+/// Whether requests to this URL cross a network without encryption.
 fn is_open_to_others(url: &Url) -> bool {
     let loopback = match url.host() {
         Some(Host::Domain(name)) => name == "localhost",

@@ -1,5 +1,5 @@
-//! Finds mistakes in the names that the receivers of messages refer to: tenants, agents, groups and
-//! users.
+//! Finds names in the entries of `notify.to` that no other section knows: tenants, agents, groups
+//! and users.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,17 @@ use super::tree::{Kind, Node};
 use crate::notify::settings::{CHANNELS, EntrySettings};
 use crate::world::Mistakes;
 
-/// The tenant of a service without accounts.
+/// The only tenant in a service without accounts.
 const ONLY_TENANT: &str = "default";
 
-/// Whether a name is known.
+/// A function that tells whether a name is known.
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
-/// The names that an entry may refer to: those of keys and of people.
+/// The names to which an entry may refer: those of agents, gates, keys and people.
 struct Known<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
-    /// The groups and the users of the accounts; `None` where a service key may name any group and
-    /// user.
+    /// The known groups and users; `None` if a key with `act_as` may name any.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }
@@ -48,7 +47,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that exactly one key says how the messages are sent.
+/// Checks that exactly one key sets the channel of an entry.
 fn channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
     let said = CHANNELS
         .into_iter()

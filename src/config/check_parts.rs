@@ -12,7 +12,7 @@ use crate::tool::credential::OPEN;
 use crate::tool::schema::twins;
 use crate::world::Mistakes;
 
-/// Reports an invalid name.
+/// Reports a name that is not valid. `noun` says in the report what has the name.
 pub(crate) fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let letters = name
         .chars()
@@ -59,7 +59,7 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that exactly one key says how a tool is performed.
+/// Checks that exactly one key sets the kind of a tool.
 fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
     let said: Vec<&str> = catalog::KINDS
         .into_iter()
@@ -99,9 +99,9 @@ fn json_noun(value: &Value) -> &'static str {
     }
 }
 
-/// Checks each `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, including the
-/// variables that `env` passes on, and in the headers of MCP servers: the credential and the field exist, and `secrets.keys` has a key
-/// that seals it.
+/// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools (including the
+/// variables that `env` passes on), and in the headers of MCP servers. The credential and the field
+/// must exist, and `secrets.keys` must have a key to seal the credential.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -157,13 +157,13 @@ fn tool_references(
     }
 }
 
-/// Checks the text after a `{{credential:`.
+/// Checks one reference to a credential. `reference` is the text after its `{{credential:`.
 fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
     let Some((reference, _)) = reference.split_once("}}") else {
         mistakes.add(place, "a `{{credential:` has no `}}`");
         return;
     };
-    // An invalid name is not quoted: it may be a value that only looks like a reference.
+    // Only a valid name is quoted. Any other text may be a secret that looks like a reference.
     let name = |word: &str| {
         word.chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
@@ -229,7 +229,7 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that each name that an agent's model is offered exists, and is offered only once.
+/// Checks that each name in the lists of an agent exists, and is offered to the model only once.
 fn offered_names(
     config: &Config,
     agent_name: &str,
@@ -278,7 +278,8 @@ fn offered_names(
     }
 }
 
-/// Whether an agent's entry stands for several tools of MCP servers (`mcp_tools.rs` resolves it).
+/// Whether an entry of a list of tools is a glob. A glob stands for tools of MCP servers
+/// (`mcp_tools.rs` expands it).
 pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }
@@ -300,8 +301,7 @@ fn asks_for_credentials(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.takers(agent).is_empty() {
-        // A tool that could not be read may take a credential, so this mistake is then not
-        // reported.
+        // A tool that could not be read may take a credential, so nothing is reported then.
         let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(read) {
             let detail = format!(

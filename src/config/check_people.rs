@@ -1,5 +1,5 @@
-//! Finds mistakes in the accounts and the people, and rules that need more approvers than any tenant
-//! has.
+//! Finds mistakes in the accounts and the people, and rules that require more approvers than any
+//! tenant has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::policy::Decide;
 use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
-/// Checks the accounts and the approvers of every rule.
+/// Checks the accounts, the people, and the number of approvers of every rule.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(auth) = &config.auth else { return };
     let written = root.get("auth").filter(|node| !node.broken);
@@ -66,7 +66,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     rules(config, auth, root, mistakes);
 }
 
-/// Checks the people whom messages reach.
+/// Checks the entries of `auth.people`.
 fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let tenants: BTreeSet<&str> = auth
         .api_keys
@@ -117,7 +117,7 @@ fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that a person who has a key names no other groups than the key.
+/// Checks that a person who has a key names no groups, or the same as the key.
 fn groups_of_key(
     auth: &Settings,
     person: &PersonSettings,
@@ -139,7 +139,7 @@ fn groups_of_key(
     }
 }
 
-/// Checks the names of a key or of a person.
+/// Checks the user, the tenant and the groups of a key or of a person.
 fn names(
     user: &str,
     tenant: Option<&str>,
@@ -169,7 +169,7 @@ fn names(
     }
 }
 
-/// Checks an API key. Returns the key's hash if the key is valid.
+/// Checks `key` and `key_sha256` of an API key. Returns the key's hash if it is valid.
 fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
@@ -215,7 +215,8 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
     }
 }
 
-/// Checks that, for every rule with `hold`, some tenant has as many approvers as the rule requires.
+/// Checks, for every rule that holds calls, that some tenant has as many approvers as the rule
+/// requires.
 fn rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let broken = |path: &[&str]| {
         root.at(path)

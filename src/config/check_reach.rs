@@ -1,5 +1,5 @@
-//! Finds entries of `notify.to` whose people may decide no question, reminder times that no
-//! question reaches, and rules whose questions reach no person.
+//! Finds entries of `notify.to` whose people may decide no question, reminder times at which no
+//! question is open, and rules whose questions reach no person.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// An owner's id that no person has, so that no person counts as the owner.
+/// The id of an owner that no person has, so that no person has the rights of an owner.
 const NOBODY: &str = "";
 
-/// The terms of a rule's questions, or of the questions about calls that no rule matches.
+/// The terms of the questions of a rule. Without a rule, those of calls that no rule matches.
 struct Asked<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,
     expires_in: Option<Duration>,
 }
 
-/// Checks the people of every entry that sends mail and the times of every entry, and warns about
+/// Checks the people of every entry that sends mail, and the times of every entry. Warns about
 /// rules whose questions reach no person.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let sound = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
@@ -58,8 +58,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// One line for each rule that holds: whom a question reaches, and by which entry. Empty without
-/// entries.
+/// Returns one line for each rule that holds calls: the recipients of the rule's questions, each
+/// with the entry that sends to them. Empty if there are no entries.
 pub(crate) fn lines(config: &Config) -> Vec<String> {
     let Some(directory) = config.directory().filter(|_| !config.notify.to.is_empty()) else {
         return Vec::new();
@@ -102,13 +102,13 @@ fn asked(config: &Config) -> Vec<Asked<'_>> {
     all
 }
 
-/// Whether a message of an entry comes while such a question is open.
+/// Whether an entry sends its message while such a question is still open.
 fn tells(entry: &EntrySettings, asked: &Asked<'_>) -> bool {
     let when = entry.when;
     when.is_none_or(|when| when.wait(asked.expires_in).is_some())
 }
 
-/// Whether an entry tells of such a question, as far as the file says.
+/// Whether an entry sends messages about such a question, as far as the file tells.
 fn picks(entry: &EntrySettings, asked: &Asked<'_>, directory: &Directory) -> bool {
     let approvers = &asked.approvers;
     let user = |user: &String| {
@@ -128,14 +128,14 @@ fn picks(entry: &EntrySettings, asked: &Asked<'_>, directory: &Directory) -> boo
     by_approvers && tells(entry, asked)
 }
 
-/// Whether a person may decide under these approvers, whoever the owner is.
+/// Whether a person may decide under these approvers, as the owner or as another person.
 fn may(person: &Person, approvers: &Approvers, directory: &Directory) -> bool {
     let caller = directory.who_is(person);
     let as_owner = approvers.owner && caller.may.decide;
     as_owner || may_decide(&caller, &person.tenant, NOBODY, approvers)
 }
 
-/// The people whom the mails of an entry about such questions reach.
+/// Returns the people who get mails of an entry about such questions.
 fn people<'d>(
     entry: &EntrySettings,
     mail: &Mail,

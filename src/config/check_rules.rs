@@ -1,5 +1,5 @@
-//! Finds mistakes in the rules. (The policy room checks expressions, `check_people.rs` the number
-//! of approvers.)
+//! Finds mistakes in the rules. Expressions are checked by `policy`, the number of approvers by
+//! `check_people.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::decision::Action;
 use crate::world::Mistakes;
 
-/// A rule and its index in `policy`, as a number (`index`) and as text (`at`).
+/// A rule, and its index in `policy` as a number (`index`) and as text (`at`).
 struct Place<'r> {
     rule: &'r Rule,
     index: usize,
@@ -68,7 +68,7 @@ fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the names and globs, and whether the rule's decision suits the tools that they match.
+/// Checks the entries of `tools`, and whether the rule may decide so about the matched tools.
 fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
@@ -113,7 +113,7 @@ fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes
     }
 }
 
-/// Checks the condition and the terms of the requests.
+/// Checks the length of the condition, and the terms of the requests.
 fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
@@ -141,8 +141,8 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks a rule with `remember`: its conditions must not hold the value of a variable, because
-/// approvers read them and the digest of a standing decision is stored.
+/// Checks a rule with `remember`. Its conditions must not have the value of a variable, because
+/// approvers read them and a digest of them is stored.
 fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
     if place.rule.remember.is_none() {
         return;
@@ -162,8 +162,8 @@ fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// The names in `callable` that a pattern matches; `None` if the pattern is invalid. `callable` is
-/// without the `request_…` tools: only an exact name matches a `request_…` tool, never a glob.
+/// Returns the names in `callable` that a pattern matches; `None` if the pattern is not valid.
+/// `callable` must leave out the `request_…` tools, which a glob never matches.
 pub(super) fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(

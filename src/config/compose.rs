@@ -1,5 +1,5 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools from the settings
-//! of several rooms.
+//! Builds the directory of people, the agents, the rules and the specs of tools. Each takes
+//! settings of several modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::tool::agent::spec;
 use crate::tool::catalog::Catalog;
 
 impl Config {
-    /// The authenticator of HTTP requests.
+    /// Returns the authenticator of HTTP requests.
     #[must_use]
     pub fn authenticator(&self) -> Box<dyn Authenticator> {
         match self.directory() {
@@ -33,13 +33,14 @@ impl Config {
         }
     }
 
-    /// One line for each rule that holds: whom a question reaches by which entry of `notify.to`.
+    /// Returns one line for each rule that holds calls: the recipients of its questions, each with
+    /// its entry of `notify.to`.
     #[must_use]
     pub fn reach(&self) -> Vec<String> {
         check_reach::lines(self)
     }
 
-    /// Gives the catalogue's tools of MCP servers their implementations.
+    /// Adds the implementations of the tools of MCP servers to the catalog.
     #[must_use]
     pub fn with_mcp_tools(
         &self,
@@ -53,7 +54,7 @@ impl Config {
         })
     }
 
-    /// The accounts; `None` if the configuration has no `auth`.
+    /// Returns the accounts and the people; `None` if the configuration has no `auth`.
     #[must_use]
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
@@ -71,27 +72,28 @@ impl Config {
         )
     }
 
-    /// Whether rules judge calls of tools that the file does not know.
+    /// Whether a gate lets the rules judge tools that the file does not name.
     #[must_use]
     pub fn judges_other_tools(&self) -> bool {
         let mut gates = self.gates.values();
         gates.any(|gate| gate.other_tools == OtherTools::Judge)
     }
 
-    /// The sealer for credentials and links, with all readable keys; `None` if no key is readable.
+    /// Returns the sealer of credentials and links with all readable keys; `None` if no key is
+    /// readable.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         self.secrets.sealer()
     }
 
-    /// The links in messages, under this public URL; `None` if messages have none.
+    /// Returns the maker of links under this public URL; `None` if messages have no links.
     #[must_use]
     pub fn links(&self, public_url: &str) -> Option<Links> {
         let settings = self.notify.links.clone()?;
         Some(Links::new(settings, self.sealer()?, public_url))
     }
 
-    /// The agents and the gates.
+    /// Returns the agents and the gates.
     #[must_use]
     pub fn agents(&self) -> Agents {
         let agents = self.agents.iter();
@@ -105,9 +107,9 @@ impl Config {
         )
     }
 
-    /// The function that expands a stored definition with the current variables and files. It
-    /// refuses a value that is a secret of the current configuration, because expanded text is
-    /// shown.
+    /// Returns the function that expands stored definitions with the current variables and files.
+    /// It refuses a value that is a secret of the current configuration, because people and models
+    /// are shown the expanded text.
     fn fill(&self) -> Fill {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -125,8 +127,8 @@ impl Config {
         })
     }
 
-    /// A tool as an agent's model sees it, and its unexpanded definition from the configuration
-    /// file.
+    /// Returns a tool as an agent's model sees it, and its unexpanded definition. `None` if the
+    /// tool has no implementation or does not exist.
     fn offered(&self, name: &str) -> Option<(Offer, Written)> {
         let tool = self.tools.get(name).filter(|tool| tool.is_performed())?;
         let parameters = tool.parameters();
@@ -206,8 +208,9 @@ impl Config {
         }
     }
 
-    /// The unexpanded settings of a gate that belong to its definition. The terms of a call are
-    /// written out where the file leaves them to the defaults, so that a call keeps them.
+    /// Returns the unexpanded settings of a gate that belong to its definition. The pinned settings
+    /// are included even if the file leaves them to the defaults, so that a call keeps the values
+    /// under which it was proposed.
     fn terms_of(&self, gate: &str) -> Value {
         let written = self.unexpanded(&["gates", gate]);
         let member = |key: &&str| Some(((*key).to_owned(), written.get(*key)?.clone()));
@@ -222,7 +225,8 @@ impl Config {
         Value::Object(own)
     }
 
-    /// The rules, in order. Without accounts all callers are one person, whose approval suffices.
+    /// Returns the rules in the order of the file. Without accounts, all callers are one person, so
+    /// that one approval suffices.
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
         let accounts = self.auth.is_some();
@@ -244,8 +248,8 @@ impl Config {
         }
     }
 
-    /// Specs of the tools that have mistakes (not `usable`), as far as they can be read, so that
-    /// rules may name them.
+    /// Returns specs of the tools that are not `usable` because of mistakes. Without such a spec,
+    /// each rule about the tool would be reported as a mistake, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -263,11 +267,11 @@ impl Config {
             })
     }
 
-    /// The tools that policy may name in addition to the configured tools: sub-agents and
+    /// Returns specs of the tools that rules may name beside the configured tools: sub-agents and
     /// `request_…` tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown agent is reported where it is listed, not in each rule that names it.
+        // An unknown agent is reported where an agent lists it, so the rules that name it are not.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -275,8 +279,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A tool that cannot be offered is reported where it is listed, not in each rule that names
-        // it.
+        // A tool that cannot be offered is reported where an agent lists it, so the rules that name
+        // it are not.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(bare(kind.tool(), ToolKind::Human));
@@ -286,7 +290,8 @@ impl Config {
     }
 }
 
-/// A spec for the check of rules only: apart from `name` and `kind`, its fields are placeholders.
+/// Returns a spec for the check of rules only: except `name` and `kind`, its fields are
+/// placeholders.
 fn bare(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),

@@ -1,6 +1,6 @@
-//! Reads typed settings from the tree. serde stops at the first mistake. This module reports the
-//! mistake, sets its node aside and reads the rest again, so that one run finds all mistakes.
-//! Invariant: no message quotes a value, only names of keys and what was expected.
+//! Reads typed settings from the tree. serde stops at the first mistake, so this module reports the
+//! mistake, marks the node with the mistake as broken and reads the rest again. One run thus finds
+//! all mistakes. Invariant: no message quotes a value, only names of keys and the expected form.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use serde::forward_to_deserialize_any;
 use super::tree::{Entry, Kind, Node};
 use crate::world::Mistakes;
 
-/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken, and their
-/// settings get their defaults. `place` is the node's path from the root.
+/// Reads a node as `T`, and reports every mistake below it. Nodes with mistakes are marked as
+/// broken, and their settings get the defaults. `place` is the node's path from the root.
 pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
     node: &mut Node,
     place: &[&str],
@@ -52,7 +52,7 @@ pub(crate) fn set_aside(node: &mut Node, path: &[String]) -> bool {
     !std::mem::replace(&mut at.broken, true)
 }
 
-/// A mistake and the path to it, innermost step first.
+/// A mistake, and its path from the node that is read, the innermost step first.
 #[derive(Debug)]
 struct Fault {
     path: Vec<String>,
@@ -115,7 +115,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Translates serde's description of the expected value into words for operators.
+/// Translates serde's description of the expected value into the words of the reports.
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     let plain = match words.as_str() {
@@ -160,7 +160,7 @@ fn listed(words: &[&str]) -> String {
         .join(", ")
 }
 
-/// Deserializes a node.
+/// A serde deserializer of a node.
 struct Reader<'n>(&'n Node);
 
 impl<'de> de::Deserializer<'de> for Reader<'de> {
@@ -227,7 +227,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Fault> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
-            // serde would read a list as the struct's fields in order.
+            // serde would accept a list for a struct, with the fields in order.
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => Err(
                 de::Error::custom(format_args!("expected a map, found {}", self.0.noun())),
             ),
@@ -240,7 +240,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// The elements of a list, without those set aside.
+/// The elements of a list, without broken ones.
 struct Elements<'n> {
     elements: &'n [Node],
     next: usize,
@@ -267,7 +267,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The entries of a map, without those set aside.
+/// The entries of a map, without broken ones.
 struct Entries<'n> {
     entries: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The variables, and the files that can be read: those in `files`, or the file system if `files`
-/// is `None`.
+/// The variables, and the readable files: those in `files`, or the file system if `files` is
+/// `None`.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -20,7 +20,7 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// The process's environment. Variables that are not Unicode are left out.
+    /// Returns the environment of this process. Leaves out variables that are not Unicode.
     #[must_use]
     pub fn process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -32,7 +32,7 @@ impl Environment {
         }
     }
 
-    /// Exactly these variables and these files.
+    /// Returns an environment with exactly these variables and files.
     #[must_use]
     pub fn of(variables: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -52,17 +52,17 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// All variables: name and value, in the order of the names.
+    /// Returns the name and the value of each variable, ordered by name.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The text of a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, or is not UTF-8.
+    /// When the file cannot be read, or is not UTF-8.
     pub fn file(&self, path: &Path) -> std::io::Result<String> {
         match &self.files {
             None => std::fs::read_to_string(path),

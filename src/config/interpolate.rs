@@ -1,6 +1,6 @@
 //! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` (a literal `${`) in the strings
-//! of the parsed tree. Invariant: each filled-in value is recorded with its place, so that it can
-//! be redacted; no message quotes a value.
+//! of the parsed tree. Invariant: each inserted value is recorded with its place, so that it can be
+//! redacted; no message quotes a value.
 
 use std::path::Path;
 
@@ -9,28 +9,28 @@ use super::tree::{Kind, Node};
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// A filled-in value.
+/// A value that was inserted for a `${…}`.
 #[derive(Clone, Debug)]
 pub(crate) struct Filled {
     /// The name of the variable or file.
     pub name: String,
-    /// The path of the string that contains it.
+    /// The path of the string into which the value was inserted.
     pub place: Vec<String>,
     pub value: Secret<String>,
 }
 
-/// Expands every `${…}` below a node.
+/// A run that expands every `${…}` below a node.
 pub(crate) struct Interpolation<'a> {
     /// The source of variables and files.
     pub environment: &'a Environment,
-    /// The base of relative paths.
+    /// The base of relative paths in `${file:…}`.
     pub directory: &'a Path,
-    /// The values filled in so far.
+    /// The values inserted so far.
     pub filled: Vec<Filled>,
     pub mistakes: &'a mut Mistakes,
 }
 
-/// Expands one text; returns it with its filled-in values.
+/// Expands one text. Returns it with the inserted values.
 ///
 /// # Errors
 /// The mistake or the missing name; never a value.
@@ -58,7 +58,7 @@ pub(crate) fn text(
 }
 
 impl Interpolation<'_> {
-    /// Expands a node in place. A string with a mistake is set aside.
+    /// Expands a node in place. Marks a string with a mistake as broken.
     pub(crate) fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
         match &mut node.kind {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}

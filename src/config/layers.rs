@@ -1,5 +1,5 @@
-//! Overrides keys of the file: by environment variables such as `HOLDPOINT_SERVER__LISTEN`, and
-//! then by flags. Invariant: an override is an ordinary node of the tree, whose origin names its
+//! Overrides keys of the file, first by environment variables such as `HOLDPOINT_SERVER__LISTEN`,
+//! then by flags. Invariant: an override is an ordinary node of the tree, and its origin names the
 //! variable or flag.
 
 use std::collections::BTreeMap;
@@ -8,10 +8,11 @@ use super::environment::Environment;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use crate::world::Mistakes;
 
-/// The prefix of the service's own variables.
+/// The prefix of the variables that the service reads itself.
 const PREFIX: &str = "HOLDPOINT_";
 
-/// Variables that are read but override no key; the commands of `holdpoint gate` read the last four.
+/// Variables that are read but override no key. The commands of `holdpoint gate` read the last
+/// four.
 const READ: &[&str] = &[
     "HOLDPOINT_CONFIG",
     "HOLDPOINT_URL",
@@ -19,26 +20,26 @@ const READ: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// A variable that only builds with failpoints read.
+/// A variable that is read only by builds with failpoints.
 const FAILPOINTS: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
     None
 };
 
-/// The flags that set a key.
+/// The values of the flags that override a key; `None` if a flag is not given.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    /// `--listen`.
+    /// `--listen`, which overrides `server.listen`.
     pub listen: Option<String>,
-    /// `--database-url`.
+    /// `--database-url`, which overrides `database.url`.
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Paths with fewer steps come first, so that `…__A`
-/// and `…__A__B` may both be set. `known` lists the keys of the file's schema. Where the file lacks
-/// a key, the override adds the known key that equals the variable's step ignoring case, `-` and
-/// `_`, or else the step in lower case.
+/// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
+/// and `…__A__B` may both be set. `known` has the keys of the file's schema. If the file lacks a
+/// key, the override adds the known key that equals the variable's step without regard to case, `-`
+/// and `_`; if no known key does, it adds the step in lower case.
 pub fn put_variables(
     root: &mut Node,
     environment: &Environment,
@@ -76,7 +77,7 @@ pub fn put_variables(
     }
 }
 
-/// Applies the flags, which override the file and the variables.
+/// Applies the flags. They override the file and the variables.
 pub fn put_flags(root: &mut Node, flags: &Flags) {
     let both = [
         ("--listen", "server", "listen", &flags.listen),
@@ -85,13 +86,15 @@ pub fn put_flags(root: &mut Node, flags: &Flags) {
     for (flag, section, key, value) in both {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // This fails only if the section is not a map, and then that mistake is reported.
+            // This fails only if the section is not a map, which is reported when the section is
+            // read.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
 }
 
-/// The number of an override's steps, and the steps in lower case; `None` if `name` is no override.
+/// Returns the number of steps of an override, and the steps in lower case; `None` if the variable
+/// is not an override.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
@@ -99,7 +102,7 @@ fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
 }
 
-/// Puts a node at a path, creating maps and lists on the way.
+/// Puts a node at a path, and creates the maps and lists on the way.
 fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
     let mut at = root;
     let mut rest = path;
@@ -135,7 +138,7 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// The element of a list by its index, or by its `name`, `id` or `user`.
+/// Returns the element of a list with this index, or with this `name`, `id` or `user`.
 fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
     let named = |node: &Node| {
         ["name", "id", "user"].iter().any(|key| {
@@ -161,7 +164,7 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
         .ok_or_else(|| format!("the list has no element `{step}`"))
 }
 
-/// The value of a key, existing or new.
+/// Returns the value of a key of a map. Adds the key if it is missing.
 fn entry<'n>(
     entries: &'n mut Vec<Entry>,
     step: &str,
@@ -199,7 +202,7 @@ fn entry<'n>(
         .ok_or_else(|| format!("there is no key `{step}`"))
 }
 
-/// Whether two names are equal ignoring case, `-` and `_`.
+/// Whether two names are equal without regard to case, `-` and `_`.
 fn same(one: &str, other: &str) -> bool {
     let letters = |name: &str| {
         name.chars()

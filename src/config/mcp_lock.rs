@@ -1,5 +1,5 @@
-//! The part of the configuration that the review of MCP servers needs. The rest may have mistakes:
-//! it usually names tools that are not reviewed yet.
+//! Loads the part of the configuration that the review of MCP servers needs. The rest may have
+//! mistakes, because it usually names tools that are not reviewed yet.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,20 +17,19 @@ use crate::mcp::{self, Lock};
 use crate::secret::{Redactor, Secret};
 use crate::world::Mistakes;
 
-/// The MCP servers of a configuration.
+/// The MCP servers of a configuration, and their lock file.
 #[derive(Clone, Debug)]
 pub struct McpConfig {
-    /// The servers, by name.
     pub servers: BTreeMap<String, mcp::Settings>,
-    /// The place of the lock file.
+    /// The path of the lock file.
     pub path: PathBuf,
-    /// The lock file; empty if there is none yet.
+    /// The content of the lock file; empty if the file does not exist yet.
     pub lock: Lock,
     secrets: Vec<(String, Secret<String>)>,
 }
 
 impl McpConfig {
-    /// A redactor for the values of variables and files.
+    /// Returns a redactor for the inserted values of variables and files.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -44,7 +43,7 @@ impl McpConfig {
 /// Loads the MCP servers and their lock file.
 ///
 /// # Errors
-/// The report of every mistake in them.
+/// The report of every mistake in these parts.
 pub fn load_mcp(
     source: Source,
     environment: &Environment,
@@ -97,7 +96,7 @@ pub fn load_mcp(
     }
 }
 
-/// The lock file as it is; empty if there is none.
+/// Reads the lock file; empty if it does not exist.
 fn known(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
     let found = match environment.file(path).map(|text| Lock::read(&text)) {
         Ok(Ok(lock)) => return lock,

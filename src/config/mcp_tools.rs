@@ -1,5 +1,6 @@
-//! Adds the reviewed tools of MCP servers to the configured tools, as if they stood in the file.
-//! Invariant: the texts of a server never pass for the operator's: a `${…}` in them is not expanded.
+//! Adds the reviewed tools of MCP servers to the configured tools, as if they were in the file.
+//! Invariant: texts of a server are not treated like texts of the operator: a `${…}` in them is not
+//! expanded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,11 +19,11 @@ use crate::tool::catalog;
 use crate::tool::mcp::{Reviewed, Settings as McpTool};
 use crate::world::Mistakes;
 
-/// The name of the lock file if the configuration gives none.
+/// The default of `mcp_lock`.
 pub(crate) const LOCK: &str = "holdpoint.mcp.json";
 
-/// Reads the lock file, adds its tools to the configuration, and completes the tools that the file
-/// takes from a server.
+/// Reads the lock file, adds its tools to the configuration, and completes the tools in `tools`
+/// that name a tool of a server.
 pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
     let path = lock_path(root, &config.directory, mistakes);
     for (name, server) in &config.mcp {
@@ -58,7 +59,7 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
     expand_globs(config, &exposed, mistakes);
 }
 
-/// The advice for a server or tool that the lock file does not have.
+/// The advice in a report about a server or tool that the lock file lacks.
 const RUN: &str = "review its tools with `holdpoint mcp lock`";
 
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Option<Lock> {
@@ -85,7 +86,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
     }
 }
 
-/// Checks the settings of a server by themselves.
+/// Checks the settings of a server that need no lock file.
 pub(super) fn check_server(
     name: &str,
     server: &mcp::Settings,
@@ -124,7 +125,7 @@ pub(super) fn check_server(
     }
 }
 
-/// Reports each entry of `tools` and `effects` that matches no tool of the lock file.
+/// Reports each entry of a server's `tools` and `effects` that matches no tool in the lock file.
 fn check_patterns(
     name: &str,
     server: &mcp::Settings,
@@ -147,7 +148,8 @@ fn check_patterns(
     }
 }
 
-/// Whether a tool may have this name here. If not, reports the mistake with the other place.
+/// Checks that a server's tool may have the name `shown` here: the name is valid, and nothing else
+/// has it. Reports a mistake otherwise.
 fn is_free(
     config: &Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -192,7 +194,8 @@ fn is_free(
     true
 }
 
-/// The settings of a tool of a server. `own` are those that the file has under `tools`.
+/// Returns the settings of a server's tool. `own` is the entry in `tools` that names this tool, if
+/// any.
 fn settings(
     config: &Config,
     name: &str,
@@ -242,7 +245,8 @@ fn settings(
     }
 }
 
-/// The credentials that calls of a server's tool need, and the target of the calls for a person.
+/// Returns the credentials that calls of a server's tool need, and the target of the calls as
+/// people are shown it.
 fn reach(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String) {
     let transport = server.checked().0;
     let needs = transport.as_ref().map(mcp::settings::Transport::needs);
@@ -263,13 +267,13 @@ fn reach(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String
     )
 }
 
-/// Adds a tool, and its definition as if it stood in the file.
+/// Adds a tool and its definition, as if both were in the file.
 fn insert(config: &mut Config, shown: &str, settings: catalog::Settings) {
     let Some(mcp) = &settings.mcp else { return };
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut reach = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = reach.as_object_mut() {
-        // Everything else in the server's settings changes nothing that a call could do, or is in
+        // The other settings of the server do not change the effect of a call, or are already in
         // the tool's own definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
@@ -303,7 +307,7 @@ fn insert(config: &mut Config, shown: &str, settings: catalog::Settings) {
     config.tools.insert(shown.to_owned(), settings);
 }
 
-/// Escapes each `${` in the texts and names of a value, so that its expansion is the value.
+/// Escapes each `${` in the strings of a value, so that expanding it returns the value unchanged.
 fn literal(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace("${", "$${")),
@@ -318,7 +322,8 @@ fn literal(value: &Value) -> Value {
     }
 }
 
-/// Completes the tools that the file takes from a server one by one.
+/// Completes the entries in `tools` that name a tool of a server. `known`: whether the lock file
+/// could be read; if not, a missing tool is not reported.
 fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
     let taken: Vec<_> = config
         .tools
@@ -348,7 +353,7 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
             continue;
         };
         if own.parameters.is_some() {
-            // The check of the tool's own settings reports this.
+            // Another check reports that such an entry has `parameters`.
             continue;
         }
         let own = Some((name.as_str(), own));
@@ -357,8 +362,8 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
     }
 }
 
-/// Replaces the globs in the `tools` of agents and gates by the names of the tools of MCP servers
-/// that they match.
+/// Replaces each glob in the `tools` of agents and gates by the names of the matching tools of MCP
+/// servers. `exposed` has these tools by name.
 fn expand_globs(
     config: &mut Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -379,9 +384,9 @@ fn expand_globs(
     }
 }
 
-/// Replaces the globs in a list of tools; returns whether the list has changed. The first name takes
-/// the place of its glob and the others follow at the end, so that the other entries keep their
-/// places.
+/// Replaces the globs in a list of tools. Returns whether the list has changed. The first matching
+/// name takes the place of the glob; the others are appended, so that other entries keep their
+/// indexes.
 fn expand(
     place: [&str; 3],
     tools: &mut Vec<String>,

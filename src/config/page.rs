@@ -1,5 +1,5 @@
-//! The reference page of the configuration, `docs/configuration.md`, written from the file's JSON
-//! Schema.
+//! Writes the reference page of the configuration, `docs/configuration.md`, from the JSON Schema of
+//! the file.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 The examples of this page form one valid file.
 ";
 
-/// An example for each section. Together they are one valid file.
+/// An example for each section of the page. Together they are one valid file.
 const EXAMPLES: [(&str, &str); 14] = [
     (
         "server",
@@ -80,7 +80,7 @@ const EXAMPLES: [(&str, &str); 14] = [
     ),
 ];
 
-/// The page, as Markdown.
+/// Returns the page as Markdown.
 #[must_use]
 pub(crate) fn markdown() -> String {
     let schema = schema();
@@ -132,14 +132,14 @@ fn keys(schema: &Value, map: &Below<'_>, place: &str, page: &mut String) {
     }
 }
 
-/// The schema of a map that a property holds. `step` leads from the property to the map: `.<name>`
-/// if the property has such maps by name, `[]` if it is a list of them, else empty.
+/// The schema of the maps that a property holds. `step` is the path from the property to such a
+/// map: `.<name>` if the property has maps by name, `[]` if it is a list of maps, otherwise empty.
 struct Below<'s> {
     schema: &'s Value,
     step: &'static str,
 }
 
-/// The map that a property holds: directly, as a value by name, or as an element of a list.
+/// Returns the schema of the maps that a property holds: itself, by name, or as elements of a list.
 fn body<'s>(property: &'s Value, schema: &'s Value) -> Below<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
@@ -159,7 +159,7 @@ fn body<'s>(property: &'s Value, schema: &'s Value) -> Below<'s> {
     }
 }
 
-/// Follows a `$ref`, or the first `$ref` among the alternatives of an `anyOf`.
+/// Follows a `$ref`. Of an `anyOf`, follows the first alternative with a `$ref`.
 fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
     if let Some(name) = property.get("$ref").and_then(Value::as_str) {
         let name = name.trim_start_matches('#');
@@ -190,7 +190,7 @@ fn default(property: &Value) -> String {
     }
 }
 
-/// The type of a value, in an operator's words.
+/// Returns the type of a value in an operator's words.
 fn kind(property: &Value, schema: &Value) -> String {
     if let Some(alternatives) = property.get("anyOf").and_then(Value::as_array) {
         let kinds: Vec<String> = alternatives

@@ -1,5 +1,5 @@
-//! Prints the mistakes in a configuration: one line each, with its place. Invariant: a final
-//! redaction removes every known secret, whichever room wrote the message.
+//! The report about a configuration: its mistakes, one line each, with their places. Invariant: a
+//! final redaction removes every known secret, whichever module wrote the message.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use super::tree::{Node, Origin};
 use crate::secret::Redactor;
 use crate::world::{Mistake, Mistakes};
 
-/// Mistakes and warnings with their places.
+/// The mistakes and warnings about a configuration, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Mistakes, which keep the service from starting.
+    /// The lines about mistakes. The service does not start if there are any.
     pub mistakes: Vec<Line>,
     pub warnings: Vec<Line>,
 }
 
-/// A mistake or a warning.
+/// A line of a report: a mistake or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// `holdpoint.yaml:12:5`, or the variable or flag.
+    /// The position in the file (`holdpoint.yaml:12:5`), or the name of the variable or flag.
     pub position: String,
-    /// The path of keys: `agents.billing.model`, `policy[3].when`.
+    /// The path of keys, such as `agents.billing.model` or `policy[3].when`.
     pub path: String,
     pub detail: String,
 }
@@ -48,8 +48,8 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Locates the mistakes in the tree and sorts them in the file's order; variables and flags
-    /// come last.
+    /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
+    /// Mistakes in variables and flags come last.
     #[must_use]
     pub fn new(file: &str, root: &Node, mistakes: &Mistakes, secrets: &Redactor) -> Self {
         let mut report = Self::default();
@@ -69,10 +69,10 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that the rooms found, except those that only follow from a known
-/// mistake: a mistake is known at their place or below it; or their place, or a place above it, could
-/// not be read; or their place has no value, and a mistake is known above it. In the last two cases
-/// the room judged a default.
+/// Adds the mistakes and warnings that other modules found. Leaves out a mistake that only follows
+/// from a known mistake: a mistake is known at its place or below; its place or a place above could
+/// not be read; or its place has no value, and a mistake is known above. In the last two cases, the
+/// module checked a default.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
@@ -122,7 +122,7 @@ fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((us
     (order, line)
 }
 
-/// Formats a path as `policy[3].when`, with brackets for an index of a list.
+/// Writes a path as `policy[3].when`, with brackets around the index of a list.
 fn dotted(root: &Node, path: &[String]) -> String {
     let mut text = String::new();
     let mut at = Some(root);

@@ -1,12 +1,12 @@
-//! Checks the keys without a default. The check reads the tree, so that a missing key is reported
-//! along with everything else; the settings then hold an empty value, which no later check reports
-//! again.
+//! Checks the required keys. The check reads the tree before the settings are read, so that a
+//! missing key is reported along with all other mistakes. The setting then has an empty value,
+//! which no later check reports again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// The path of each map that has required keys (`*` is any name or index), and these keys. The
-/// text, list or map at a required key must not be empty.
+/// The path of each map with required keys (`*` stands for any name or index), and the required
+/// keys. The text, list or map at a required key must not be empty.
 const NEEDED: [(&[&str], &[&str]); 14] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
@@ -30,7 +30,7 @@ pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
         .get("gates")
         .is_some_and(|gates| !gates.entries().is_empty());
     for (pattern, keys) in NEEDED {
-        // The agents that use a gate run elsewhere.
+        // With gates, `models` and `agents` may be missing: the agents run elsewhere.
         if pattern.is_empty() && has_gates {
             continue;
         }

@@ -1,4 +1,5 @@
-//! The file's JSON Schema for editors, generated from the types that read the file.
+//! Generates the JSON Schema of the file, for editors and the reference page, from the types that
+//! read the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,33 +20,33 @@ use crate::{agent, mcp, model, notify, people, secret, store};
 struct File {
     /// The addresses and the capacity of the service.
     server: ServerSettings,
-    /// The database.
+    /// The database in which tasks, requests and messages are stored.
     database: store::Settings,
     /// The accounts. Default: no accounts; the service listens on loopback only, and every caller is
     /// the user `local`.
     auth: Option<people::settings::Settings>,
-    /// The sealing of credentials that the database keeps.
+    /// The keys with which stored credentials and links in messages are sealed.
     secrets: secret::settings::Settings,
     /// The credentials that `request_credentials` may ask for, by name.
     credentials: BTreeMap<String, credential::settings::Settings>,
-    /// The models, by name.
+    /// The models that agents may use, by the names that agents give.
     models: BTreeMap<String, model::Settings>,
     /// The MCP servers whose tools agents may call, by name.
     mcp: BTreeMap<String, mcp::Settings>,
     /// The file with the reviewed definitions of the servers' tools, written by `holdpoint mcp lock`.
     /// Default: `holdpoint.mcp.json`. A relative path is relative to the configuration file.
     mcp_lock: Option<String>,
-    /// The tools, by name.
+    /// The tools that agents and gates may offer, by name.
     tools: BTreeMap<String, catalog::Settings>,
-    /// The agents, by name.
+    /// The agents to which callers give tasks, by name.
     agents: BTreeMap<String, agent::Settings>,
-    /// The gates, by name: agents that run elsewhere propose calls here.
+    /// The gates at which agents that run elsewhere propose calls, by name.
     gates: BTreeMap<String, agent::Gate>,
-    /// The agent of a task that names none. Required if there are several agents.
+    /// The agent of a task whose creator names no agent. Required if there are several agents.
     default_agent: Option<String>,
     /// The rules, in the order in which they are tried.
     policy: Vec<Rule>,
-    /// The messages that are sent about tasks and requests.
+    /// The messages about tasks and requests, and their receivers.
     notify: notify::Settings,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn schema() -> Value {
     schemars::schema_for!(File).to_value()
 }
 
-/// Every key that the file may have, at any level.
+/// Returns every key that the file may have, at any level.
 #[must_use]
 pub(crate) fn keys() -> Vec<String> {
     let mut keys = BTreeSet::new();

@@ -8,7 +8,7 @@ use super::decode;
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// A section; the defaults where it is absent or cannot be read.
+/// Reads a section. Returns the defaults if it is missing or cannot be read.
 pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
@@ -20,8 +20,8 @@ pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
     }
 }
 
-/// A map of settings by name. An unreadable entry is kept, with defaults, because other settings
-/// may refer to its name.
+/// Reads a map of settings by name. An unreadable entry is kept with the defaults, because other
+/// settings may refer to its name.
 pub(super) fn each<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
@@ -46,8 +46,8 @@ pub(super) fn each<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// A list of settings. An unreadable element is kept, with defaults, so that the indexes stay those
-/// of the file.
+/// Reads a list of settings. An unreadable element is kept with the defaults, so that the indexes
+/// stay those of the file.
 pub(super) fn list<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     path: &[&str],

@@ -13,8 +13,8 @@ use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
-    /// Adds to the catalog the agents that another agent may call, the credential fields that are
-    /// not secret, and each agent's tools for asking a human.
+    /// Adds to the catalog the agents that other agents may call, the credential fields that are
+    /// not secret, and the tools with which each agent asks people.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog
@@ -28,7 +28,7 @@ impl Config {
         })
     }
 
-    /// The credential fields that are not secret.
+    /// Returns the credential fields that are not secret.
     fn plain_fields(&self) -> PlainFields {
         let all = self
             .credentials
@@ -40,7 +40,7 @@ impl Config {
             .collect()
     }
 
-    /// The agents that another agent may call, each once.
+    /// Returns the agents that another agent may call, each once.
     pub(super) fn called(&self) -> BTreeSet<&str> {
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         agents
@@ -49,8 +49,8 @@ impl Config {
             .collect()
     }
 
-    /// The `request_…` tools of all agents, as rules see them; each pair of name and parameters
-    /// once.
+    /// Returns the `request_…` tools of all agents for the rules. Agents with different credentials
+    /// have tools of the same name with different parameters; each pair comes once.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
@@ -70,7 +70,7 @@ impl Config {
         specs
     }
 
-    /// The tools of an agent, of its sub-agents, and of the agents below those, each once.
+    /// Returns the tools of an agent and of all agents below it, each once.
     pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
         let mut tools = BTreeSet::new();
@@ -84,8 +84,8 @@ impl Config {
         tools
     }
 
-    /// The credentials that the agent's tools (`tools_below`) take, each with the tools that take
-    /// it.
+    /// Returns the credentials that tools of the agent, or of agents below it, take. Each comes
+    /// with these tools.
     pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
@@ -109,7 +109,7 @@ impl Config {
         takers
     }
 
-    /// The texts of a tool that may refer to a credential.
+    /// Returns the texts of a tool's settings that may refer to a credential.
     pub(super) fn texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
         let server = tool.mcp.as_ref().and_then(|mcp| self.mcp.get(&mcp.server));
         let headers = tool.http.iter().map(|http| &http.headers);
@@ -122,9 +122,9 @@ impl Config {
         urls.chain(values).collect()
     }
 
-    /// The credentials that an agent may ask for, as values of the argument `service` of
-    /// `request_credentials`. `receiver` returns a tool's target as people see it; `None` leaves
-    /// the tool out.
+    /// Returns the credentials that an agent may ask for, as values of the argument `service` of
+    /// `request_credentials`. `receiver` returns the target of a tool as people are shown it, or
+    /// `None` to leave the tool out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.takers(agent);
         let services = self.credentials.iter().filter_map(|(name, settings)| {
@@ -149,7 +149,7 @@ impl Config {
     }
 }
 
-/// The target of a tool's calls, as shown to a person who fills in a credential.
+/// Returns the target of a tool's calls, for a person who fills in a credential.
 fn receiver(spec: &ToolSpec) -> String {
     let fixed = spec.kind.facts().receiver;
     fixed.map_or_else(|| spec.target.clone(), str::to_owned)

@@ -1,5 +1,5 @@
-//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place.
-//! Invariant: a message may quote a key, but no value.
+//! A YAML document as a tree. Each node knows its origin, so that a mistake is reported at its
+//! place. Invariant: a message may quote a key, but no value.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use serde_json::{Map, Number, Value};
 
 use crate::world::Mistakes;
 
-/// The most nodes of a document, with its aliases expanded.
+/// The maximum number of nodes of a document, with its aliases expanded.
 const MAX_NODES: usize = 200_000;
-/// The deepest nesting of a document.
+/// The maximum nesting of a document.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the file, counted from 1.
+    /// A position in the file. Line and column count from 1.
     File {
         line: usize,
-        /// In characters.
+        /// Counted in characters.
         column: usize,
     },
-    /// In the environment variable of this name.
+    /// The environment variable of this name.
     Variable(String),
-    /// In a flag of the command line.
+    /// This flag of the command line.
     Flag(&'static str),
 }
 
@@ -31,26 +31,26 @@ pub enum Origin {
 pub struct Node {
     pub origin: Origin,
     pub kind: Kind,
-    /// Set once a mistake was reported here: reading the settings skips the node.
+    /// Whether a mistake was reported here. Reading the settings skips such a node.
     pub broken: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Nothing, or `null`.
+    /// An empty value, or `null`.
     Null,
     Bool(bool),
     Number(Number),
     Text(String),
     List(Vec<Node>),
-    /// In the order of the document.
+    /// The entries in the order of the document.
     Map(Vec<Entry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: String,
-    /// The place of the key.
+    /// The origin of the key. That of the value is in `node`.
     pub origin: Origin,
     pub node: Node,
 }
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map; empty for other kinds.
+    /// Returns the entries of a map; empty for other kinds.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         if let Kind::Map(entries) = &self.kind {
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// The elements of a list; empty for other kinds.
+    /// Returns the elements of a list; empty for other kinds.
     #[must_use]
     pub fn elements(&self) -> &[Node] {
         if let Kind::List(elements) = &self.kind {
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// The text of a text node.
+    /// Returns the text of a text node; `None` for other kinds.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         if let Kind::Text(text) = &self.kind {
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// The child at a step: a key of a map or an index of a list.
+    /// Returns the child at a step, which is a key of a map or an index of a list.
     #[must_use]
     pub fn get(&self, step: &str) -> Option<&Node> {
         match &self.kind {
@@ -108,7 +108,7 @@ impl Node {
         }
     }
 
-    /// Like [`Node::get`], mutable.
+    /// Like [`Node::get`], but mutable.
     pub fn get_mut(&mut self, step: &str) -> Option<&mut Node> {
         match &mut self.kind {
             Kind::Map(entries) => entries
@@ -120,14 +120,14 @@ impl Node {
         }
     }
 
-    /// The node at a path.
+    /// Returns the node at a path.
     #[must_use]
     pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Node> {
         path.iter()
             .try_fold(self, |node, step| node.get(step.as_ref()))
     }
 
-    /// Whether the node at a path, or any node above it, could not be read.
+    /// Whether the node at a path, or a node above it, is broken.
     #[must_use]
     pub fn is_broken_towards<S: AsRef<str>>(&self, path: &[S]) -> bool {
         self.broken
@@ -137,8 +137,8 @@ impl Node {
             })
     }
 
-    /// The origin of the deepest existing node on a path. For an entry of a map in the file, this
-    /// is the origin of its key.
+    /// Returns the origin of the deepest existing node on a path. For an entry of a map in the
+    /// file, returns the origin of its key.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -158,7 +158,7 @@ impl Node {
         origin
     }
 
-    /// The name of the kind, for messages.
+    /// Returns the name of the kind for messages.
     #[must_use]
     pub fn noun(&self) -> &'static str {
         match &self.kind {
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// The node as JSON.
+    /// Converts the node to JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         match &self.kind {
@@ -190,15 +190,15 @@ impl Node {
     }
 }
 
-/// A list or map under construction.
+/// A list or map of which the parser has not reached the end.
 enum Open {
-    /// A list and its elements so far.
+    /// The elements of a list so far.
     List {
         origin: Origin,
         anchor: usize,
         elements: Vec<Node>,
     },
-    /// A map, its entries so far, and the key of the next value.
+    /// The entries of a map so far, and the key whose value comes next.
     Map {
         origin: Origin,
         anchor: usize,
@@ -208,7 +208,7 @@ enum Open {
 }
 
 impl Open {
-    /// The finished node, and the number of its anchor (0: no anchor).
+    /// Returns the finished node, and the number of its anchor (0: no anchor).
     fn closed(self) -> (Node, usize) {
         match self {
             Self::List {
@@ -226,8 +226,8 @@ impl Open {
     }
 }
 
-/// Builds the tree from the parser's events. `anchors` has, for each anchor's number, its node and
-/// the number of nodes in it. `nodes` counts all nodes so far.
+/// The state while the tree is built from the parser's events. `anchors` has the node and the
+/// number of its nodes for each anchor. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<Open>,
@@ -238,10 +238,9 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document; an empty document is [`Kind::Null`]. `origin`, if given, is
-/// the origin of every node instead of line and column. A repeated key is reported, and its first
-/// value counts. `None` if the text is not YAML, has several documents, is too large or nests too
-/// deeply.
+/// Reads a text as one YAML document; an empty document is [`Kind::Null`]. If `origin` is given,
+/// every node gets it in place of line and column. A repeated key is reported, and its first value
+/// counts. `None` if the text is not YAML, has several documents, is too large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let whole = origin
         .clone()
@@ -281,7 +280,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The path of the next value.
+    /// Returns the path of the next value.
     fn path(&self) -> Vec<String> {
         self.open
             .iter()
@@ -427,7 +426,7 @@ impl Builder<'_> {
     }
 }
 
-/// A key as text; numbers, booleans and null are accepted.
+/// Returns a key as text. Numbers, booleans and null are accepted as keys.
 fn key_text(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Text(text) => Some(text.clone()),
@@ -447,7 +446,7 @@ fn count(node: &Node) -> usize {
             .sum::<usize>()
 }
 
-/// A plain scalar, by the core schema of YAML 1.2.
+/// Reads a plain scalar by the core schema of YAML 1.2.
 fn plain(text: &str) -> Kind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Kind::Null,

@@ -1,12 +1,12 @@
 //! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
-//! shown. Invariant: where a variable or a flag sets a value that may be secret, the JSON holds the
-//! name of the variable or flag instead.
+//! shown. Invariant: if a variable or a flag sets a value that may be secret, the JSON has the name
+//! of the variable or flag instead.
 
 use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// The tree as JSON, from which digests are computed.
+/// Converts the tree to the JSON from which digests are computed.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -48,7 +48,7 @@ fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {
     value
 }
 
-/// Visits every node with its place.
+/// Calls `visit` with every node and its place.
 pub(crate) fn walk<'n>(
     node: &'n Node,
     place: &mut Vec<String>,
@@ -67,8 +67,8 @@ pub(crate) fn walk<'n>(
     }
 }
 
-/// Whether an expanded value at this place may be shown: names, texts, a tool's `url`, and the
-/// service's own addresses.
+/// Whether people and models may be shown an expanded value at this place: names, texts, a tool's
+/// `url`, and the service's own addresses.
 #[must_use]
 pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -108,7 +108,7 @@ pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     )
 }
 
-/// Whether this place holds an API key, a sealing key or a secret that signs messages.
+/// Whether the value at this place is a key, a token, a password or a secret that signs messages.
 #[must_use]
 pub(crate) fn is_key(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -124,7 +124,7 @@ pub(crate) fn is_key(place: &[String]) -> bool {
     )
 }
 
-/// Whether this place may hold a secret. A value that a variable or a flag sets here is not shown.
+/// Whether the value at this place may be secret. If a variable or a flag sets it, it is not shown.
 #[must_use]
 pub(crate) fn is_secret(place: &[String]) -> bool {
     if is_key(place) {

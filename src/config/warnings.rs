@@ -7,7 +7,7 @@ use super::unexpanded::walk;
 use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
-/// Checks the texts before expansion.
+/// Checks the texts of the file before `${…}` is expanded.
 pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
@@ -36,8 +36,8 @@ pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
     });
 }
 
-/// Whether the value at this place lets anybody send a message: a secret, a password, a token, or the
-/// URL of a room's webhook.
+/// Whether the value at this place gives access by itself: a secret, a password, a token, or a URL
+/// that accepts messages from anyone.
 fn gives_access(place: &[&str]) -> bool {
     matches!(
         place,
@@ -61,7 +61,7 @@ fn forgets_braces(text: &str) -> bool {
             .is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
-/// The name of the header, if this is the place of a header's value.
+/// Returns the name of the header if this is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
         ["models" | "mcp", _, "headers", name]
@@ -71,7 +71,7 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     }
 }
 
-/// Whether a header by this name usually holds a secret.
+/// Whether a header of this name usually has a secret.
 fn is_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
     name.ends_with("authorization")
@@ -80,12 +80,12 @@ fn is_secret(header: &str) -> bool {
         || name.ends_with("-token")
 }
 
-/// Whether a text is not empty, and contains neither a `${…}` nor a reference to a credential.
+/// Whether a text is not empty, and has neither a `${…}` nor a reference to a credential.
 fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(OPEN)
 }
 
-/// Checks the settings after reading.
+/// Checks the settings after they were read.
 pub(crate) fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
     let from_flag = root

@@ -1,5 +1,6 @@
-//! Drives tasks. A command (`commands/`) only appends facts; the loop of `driver/` does the rest.
-//! After a crash anywhere, asking `next_step` again continues the task.
+//! The engine drives tasks. A command (`commands/`) only appends facts; the loop in `driver/` does
+//! the rest. After a crash at any point, the next driver asks `next_step` again and continues the
+//! task.
 
 mod commands;
 mod driver;
@@ -37,18 +38,19 @@ use crate::store::Store;
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids};
 
-/// How long the release of leases may take at shutdown, whatever the database does.
+/// The maximum time for releasing leases at shutdown, whatever the database does.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limits of the engine in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How many tasks run at once in this process; further tasks wait in the database.
+    /// The maximum number of tasks that run at once in this process; further tasks wait in the
+    /// database.
     pub max_running: usize,
-    /// How long a lease lasts.
+    /// The duration of a lease. The worker renews leases each third of it.
     pub lease: Duration,
-    /// How many times a task that is driven alone may lose its lease without a new item, before the
-    /// task fails.
+    /// The number of times that a task may lose its lease without a new item while it is driven
+    /// alone. Then the task fails.
     pub takeovers: i32,
 }
 
@@ -62,20 +64,20 @@ impl Default for Settings {
     }
 }
 
-/// The parts of an engine.
+/// The dependencies from which [`Engine::new`] builds an engine.
 #[derive(Clone)]
 pub struct Parts {
     /// Stores tasks, requests and leases.
     pub store: Store,
-    /// Current definitions of the agents.
+    /// The agents and gates of the current configuration.
     pub agents: Arc<Agents>,
     /// Judges tool calls.
     pub policy: Arc<Policy>,
     /// Tools, and the credentials that agents may ask for.
     pub catalog: Arc<Catalog>,
-    /// Clients of the models, by the model's name.
+    /// The clients of the models, by the name of the model in the configuration.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
-    /// Current accounts. Approvals are checked against them again before a call starts.
+    /// The current accounts. Approvals are checked against them again before a call starts.
     pub roster: Roster,
     /// Seals credentials; `None` without sealing keys.
     pub sealer: Option<Sealer>,
@@ -83,15 +85,15 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Source of fresh ids.
     pub ids: Arc<dyn Ids>,
-    /// Limits of this process.
     pub settings: Settings,
 }
 
-/// The engine; one per process.
+/// The engine of a process. Its commands, workers and drivers share the store with the engines of
+/// other processes.
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
-    /// Agents in versions that the configuration no longer has, by version.
+    /// Agents in versions that the configuration no longer has, by version. At most `MAX_CACHED`.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
@@ -101,9 +103,9 @@ pub struct Engine {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     settings: Settings,
-    /// Name of this process in leases: random at each start.
+    /// The id of this process in leases, random at each start.
     replica: String,
-    /// Rights to drive a task.
+    /// Rights to drive a task: `max_running` of them.
     slots: Arc<Semaphore>,
     /// Leases of the tasks that this process drives.
     leases: Arc<Leases>,
@@ -113,9 +115,9 @@ pub struct Engine {
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
-    /// Wakes the worker: a slot may be free, or a task may be there to claim.
+    /// Wakes the worker: a slot may be free, or a task may wait to be claimed.
     room: Arc<Notify>,
-    /// Whether a lone drive takes all slots.
+    /// The state of lone drives, which take all slots.
     alone: Arc<Alone>,
     /// Canceled when the service goes down: no new effect begins.
     stop: CancellationToken,
@@ -130,8 +132,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine without drivers. It carries out commands, and claims tasks once [`Engine::work`]
-    /// runs.
+    /// Returns an engine without drivers. It carries out commands, and claims tasks once
+    /// [`Engine::work`] runs.
     #[must_use]
     pub fn new(parts: Parts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();
@@ -163,15 +165,14 @@ impl Engine {
         })
     }
 
-    /// The agents and gates of the current configuration.
     #[must_use]
     pub fn agents(&self) -> &Agents {
         &self.agents
     }
 
-    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. Tasks that do
-    /// not wait are queued for other replicas. If a task's call has not ended, the next replica
-    /// finds the call's start in the journal and waits for the tool's timeout.
+    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. Tasks that can
+    /// go on are queued for other replicas. If a task's call has not ended, the next replica finds
+    /// the call's start in the journal and waits for the tool's timeout.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

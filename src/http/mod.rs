@@ -1,9 +1,9 @@
 //! The only room that speaks HTTP, with one file per operation. An HTTP request can only append
 //! facts and let the engine proceed; this room never calls a model, a tool or the policy.
 //!
-//! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced
-//! size, API key), `api/submit.rs` (replay of an `Idempotency-Key`, 404, 403, the body), then the
-//! engine (412, 410, 409).
+//! The order of checks: the router (404 for an unknown path, 405), `server/guard.rs` (host, origin,
+//! announced size, API key), `api/submit.rs` (replay of an `Idempotency-Key`, 404, 403, the body),
+//! then the engine (412, 410, 409).
 
 pub(crate) mod api;
 pub(crate) mod events;

@@ -8,19 +8,20 @@ use crate::secret::seal::Sealer;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The base of all links.
+    /// The public base URL of the service, for all links.
     pub public_url: String,
-    /// The operator's own page for a request; contains `{request_id}`.
+    /// The URL of the operator's own page for a request, with `{request_id}` in it. `None`: links
+    /// lead to the page of this service.
     pub request_url: Option<String>,
     /// Other origins whose pages may use the API.
     pub cors_origins: Vec<String>,
-    /// How long a POST waits without a preference.
+    /// How long a POST waits if the client sends no preference.
     pub wait: Duration,
     /// The most event streams of this process.
     pub max_streams: u32,
     /// The most event streams of one caller.
     pub max_streams_per_caller: u32,
-    /// The most asks at gates that wait at once in this process.
+    /// The most proposals at gates that wait at the same time in this process.
     pub max_waiting: u32,
     /// How long an event stream lives before it ends and the client reconnects.
     pub stream_life: Duration,
@@ -28,16 +29,16 @@ pub(crate) struct Settings {
     pub open: bool,
     /// Whether `/metrics` has a listener of its own.
     pub metrics_apart: bool,
-    /// The known users; the actions that a caller is offered depend on them.
+    /// The known users. The actions that a caller is offered depend on who is known.
     pub roster: Roster,
-    /// Hashes request bodies with a key, because a body may hold credentials.
+    /// Hashes request bodies with a secret key, because a body may hold credentials.
     pub sealer: Option<Sealer>,
     /// The links in messages to people; `None` if messages have none.
     pub links: Option<Links>,
 }
 
 impl Settings {
-    /// Trims `public_url` so that a path can follow it.
+    /// Removes the slashes at the end of `public_url`, so that a path can follow.
     #[must_use]
     pub(crate) fn trimmed(mut self) -> Self {
         self.public_url = self.public_url.trim_end_matches('/').to_owned();

@@ -30,14 +30,15 @@ pub(crate) struct Http {
     pub agents: Vec<AgentCard>,
     /// The tools of each gate that its MCP clients see.
     pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
-    /// The asks at gates that wait.
+    /// The proposals at gates that wait for a verdict.
     pub waiting: Waiting,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
     /// Only for display and timeouts: the database's clock decides deadlines.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The origins that may change something; [`super::routers`] derives them from the settings.
+    /// The origins whose requests may change something. [`super::routers`] derives them from the
+    /// settings.
     pub origins: Origins,
     /// Cancelled at shutdown.
     pub shutdown: CancellationToken,

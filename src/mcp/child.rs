@@ -1,5 +1,5 @@
-//! A child process that speaks the protocol: one line is one message. Invariant: a request gets its
-//! answer, or learns that the child has ended.
+//! A child process that speaks MCP over its standard input and output, one message per line.
+//! Invariant: each pending request ends with its answer or with the end of the child.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,13 +20,13 @@ use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, Line, Order, written};
 use crate::tool::shell::{Guard, end_orphans};
 
-/// How long a child is kept without a request.
+/// How long a child may be idle before it is ended.
 const IDLE: Duration = Duration::from_mins(10);
-/// How often a child is looked at for being idle.
+/// The interval of the check whether a child is idle.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long a guard may take to report its child.
+/// How long a guard may take to report that its child has started.
 const STARTING: Duration = Duration::from_secs(10);
-/// How long a child may take to end: its guard ends it after five seconds.
+/// How long [`Child::end`] waits for a child to end: its guard kills it after five seconds.
 const ENDING: Duration = Duration::from_secs(8);
 /// How long a child may take to read the reply to a request of its own.
 const REPLYING: Duration = Duration::from_secs(10);
@@ -35,44 +35,47 @@ const LOGGED: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
 
-/// A running child.
+/// A child process under a guard. The guard ends the child once the child's input is closed.
 #[derive(Debug)]
 pub(super) struct Child {
     input: tokio::sync::Mutex<Option<ChildStdin>>,
     shared: Arc<Shared>,
 }
 
-/// The requests that wait for their answers, by their ids.
+/// For each request id, the channel for the answer and for the result as the server wrote it.
 type Waiting = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
 
-/// The parts that the reader of the child's output uses, too.
+/// The state that the child's handle, its pending requests and the reader of its output share.
 #[derive(Debug)]
 struct Shared {
-    /// The requests that wait, by their ids, each of which is used once.
+    /// The pending requests. No two requests to one child have the same id.
     waiting: Mutex<Waiting>,
     used: Mutex<Instant>,
-    /// Canceled once nothing more comes from the child.
+    /// Canceled once the child's output has ended.
     ended: CancellationToken,
-    /// Canceled once nothing more is written to the child.
+    /// Canceled once the child's input is to be closed: nothing more is written.
     closing: CancellationToken,
     /// Canceled once the guard has ended.
     gone: CancellationToken,
     changes: watch::Sender<u64>,
-    /// Replies to the child's requests.
+    /// The queue of replies to the child's own requests.
     replies: mpsc::Sender<String>,
 }
 
-/// A request that waits for its answer. It is forgotten when dropped.
+/// A request that waits for its answer. When dropped, it is removed from `waiting`, so that a late
+/// answer is ignored.
 pub(super) struct Pending {
     id: String,
     answer: oneshot::Receiver<(Answer, Option<String>)>,
-    /// The text of the result, to the byte, once the answer came.
+    /// The result exactly as the server wrote it; `None` before the answer and for an error.
     pub(super) raw: Option<String>,
     shared: Arc<Shared>,
 }
 
 impl Child {
-    /// Starts a child under a guard. The text of a failure holds no value of the environment.
+    /// Starts a child under a guard. `changes` counts the child's notifications that its tools have
+    /// changed. `log` redacts the lines of the child's standard error; if `None`, they are dropped.
+    /// The text of a failure holds no value of the environment.
     pub(super) async fn start(
         guard: &Guard,
         name: &str,
@@ -124,12 +127,13 @@ impl Child {
         Ok(child)
     }
 
-    /// Whether the child has ended, as far as is known, or is about to.
+    /// Whether the child's output has ended or its input is closed. A child that ended just now may
+    /// still count as running.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
 
-    /// Registers the request with this id, before it is written.
+    /// Registers a pending request. Must come before the write, or a fast answer would be missed.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
         self.shared.lock().insert(id.to_owned(), sender);
@@ -141,12 +145,13 @@ impl Child {
         }
     }
 
-    /// Writes one message, at the latest until `until`. If only a part of it could be written, or
-    /// the future is dropped meanwhile, the child's input is closed: nothing may follow half a line.
+    /// Writes one message, at the latest until `until`. Calls `may` right before the first byte. If
+    /// only a part of the message is written, or the future is dropped meanwhile, the child's input
+    /// is closed, because no message may follow half a line.
     ///
     /// # Errors
-    /// `false` if nothing was written because `may` returned false, the child had ended, or other
-    /// messages took all the time; `true` if the message may have been written.
+    /// `false` if nothing was written: `may` returned false, the child had ended, or other messages
+    /// occupied the input until `until`. `true` if the message may have been written.
     pub(super) async fn write(
         &self,
         message: &str,
@@ -182,18 +187,18 @@ impl Child {
         Ok(())
     }
 
-    /// Closes the child's input, and waits until it has ended.
+    /// Closes the child's input and waits until the child has ended, at most for [`ENDING`].
     pub(super) async fn end(&self) {
         self.dismiss().await;
         let _ = tokio::time::timeout(ENDING, self.shared.gone.cancelled()).await;
     }
 
-    /// Ends the child when the returned guard is dropped and not disarmed.
+    /// Returns a drop guard. Unless it is disarmed, its drop closes the child's input.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
 
-    /// Closes the child's input: its guard ends it.
+    /// Closes the child's input, whereupon the guard ends the child.
     pub(super) async fn dismiss(&self) {
         self.shared.closing.cancel();
         self.input.lock().await.take();
@@ -219,7 +224,7 @@ impl Child {
 }
 
 impl Pending {
-    /// The answer; `None` if the child ended without it.
+    /// Waits for the answer. Returns `None` if the child ended without an answer.
     pub(super) async fn answer(&mut self) -> Option<Answer> {
         let (answer, raw) = tokio::select! {
             biased;
@@ -262,7 +267,8 @@ impl Shared {
                 }
             }
             Some(Message::Request(id, method)) => {
-                // A child with that many unanswered requests gets no reply to more.
+                // The queue is bounded: after too many unanswered requests, the child gets no more
+                // replies.
                 let _ = self.replies.try_send(reply(&id, &method));
             }
             Some(Message::Notification(method)) if is_list_change(&method) => {
@@ -273,8 +279,8 @@ impl Shared {
     }
 }
 
-/// The message as one line. A line break between the tokens of approved arguments becomes a space;
-/// inside a JSON text it cannot stand. A message of several lines would be several messages.
+/// Returns the message as one line, because each line is a message of its own. A line break in the
+/// approved arguments can only stand between two tokens of JSON, so a space may replace it.
 fn one_line(message: &str) -> String {
     message.replace(['\n', '\r'], " ") + "\n"
 }
@@ -287,7 +293,7 @@ fn follow(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 
-/// Reads the guard's report about the child.
+/// Reads the guard's report on the child: the line after [`GREETING`].
 async fn report(output: &mut BufReader<ChildStdout>) -> io::Result<Line> {
     let mut line = Vec::new();
     while line != GREETING.as_bytes() {
@@ -299,8 +305,7 @@ async fn report(output: &mut BufReader<ChildStdout>) -> io::Result<Line> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Reads messages until the child's output ends, or until a line is too long: then the child is
-/// killed.
+/// Reads messages until the child's output ends or a line is too long, and then ends the child.
 async fn read_all(
     mut output: BufReader<ChildStdout>,
     (mut process, leader): (process::Child, i32),
@@ -314,17 +319,17 @@ async fn read_all(
     // The next child may have other tools.
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
-    // A guard that ended by itself has ended its group.
+    // A guard that exits with success has ended the process group itself.
     if !process.wait().await.is_ok_and(|status| status.success()) {
         end_orphans(leader);
     }
     shared.gone.cancel();
 }
 
-/// Reads one line without its end. Returns false at the end of the input.
+/// Reads one line into `line`, without its line break. Returns false at the end of the input.
 ///
 /// # Errors
-/// Also if the line is longer than `most` bytes.
+/// An I/O error, also if the line is longer than `most` bytes.
 async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
@@ -352,7 +357,7 @@ async fn read_line(
     }
 }
 
-/// Logs what a child writes to standard error, up to a number of bytes in each second.
+/// Logs the lines that a child writes to standard error, at most [`LOGGED`] bytes in a second.
 async fn log_lines(server: String, stderr: ChildStderr, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let (mut second, mut logged) = (Instant::now(), 0);

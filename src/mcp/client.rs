@@ -1,5 +1,6 @@
-//! The client of one server, shared by all tasks of the process. Invariant: a call is one attempt;
-//! the outcome says whether the server can have executed it.
+//! The client of one server, shared by all tasks of the process. An attempt at a call consists of
+//! legs, each of which is one request. Invariant: a call is attempted once, and the outcome says
+//! whether the server may have executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,23 +24,25 @@ use crate::world::Clock;
 
 /// How long a server may take to list its tools.
 pub(super) const LISTING: Duration = Duration::from_secs(20);
-/// Why the tools of a server that takes longer are not known.
+/// The failure text for a server that exceeds [`LISTING`].
 pub(super) const SLOW: &str = "it did not list its tools in time";
-/// How often a call is repeated for a server that only keeps state.
+/// The most legs of one attempt: a server may answer a leg with nothing but its state, and then
+/// gets the call again together with that state.
 const LEGS: u32 = 100;
-/// The pauses before such repetitions: the first, and the longest.
+/// The first and the longest pause between two legs. Each pause is twice the previous one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Why a server could not be asked. The text holds no URL and no header's value.
+/// The reason why a server could not be reached, or why its answer was not usable. The text holds
+/// no URL and no header's value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Failure(pub(crate) String);
 
-/// The tools that a server lists.
+/// A server's answer to `tools/list`, over all pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
     pub(crate) revision: Revision,
-    /// The server's account of itself.
+    /// The server's name and version as reported by the server (`serverInfo`); may be `Null`.
     pub(crate) server: Value,
     /// The whole definitions, with unknown members.
     pub(crate) tools: Vec<Value>,
@@ -49,26 +52,27 @@ pub(crate) struct Listing {
 pub(crate) struct Call<'c> {
     /// The name of the tool at its server.
     pub(crate) tool: &'c str,
-    /// The approved text, which is sent as it is.
+    /// The approved JSON of the arguments, which is sent as it is. A blank text is sent as `{}`.
     pub(crate) arguments: &'c str,
     /// The reviewed schema of the arguments.
     pub(crate) schema: &'c Value,
     pub(crate) id: CallId,
     pub(crate) traceparent: &'c str,
-    /// The operator's headers, with the user's credentials.
+    /// The configured headers, with the user's credentials filled in.
     pub(crate) headers: HeaderMap,
     pub(crate) permit: &'c SendPermit,
-    /// For everything that comes back.
+    /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The answers to the questions of an earlier attempt.
+    /// The state and the answers to send, if an earlier attempt ended with questions.
     pub(crate) resume: Option<Resume>,
-    /// For the answer, if it may still come after the timeout.
+    /// The slot for a future that waits for the answer after the timeout. Only child processes use
+    /// it.
     pub(crate) late: &'c LateSlot,
-    /// For the result as the server wrote it.
+    /// The slot for the result exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 
-/// The outcome of an attempt, in redacted text.
+/// The outcome of an attempt. The texts hold no known secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The text for the model.
@@ -81,14 +85,19 @@ pub(crate) enum Outcome {
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
-    /// The server has questions for a person. The attempt is over; the next continues it.
+    /// The server has questions for a person. The attempt is over; a further attempt sends the
+    /// answers.
     Asks(Box<Elicitation>),
-    /// The server wants input. Only one leg of the attempt is over.
+    /// The server asks for input or returns nothing but its state. The leg is over; the attempt may
+    /// continue.
     Leg(Box<elicitation::Read>),
 }
 
 impl Outcome {
-    /// The answer that settles the call; the outcome itself if it settles nothing.
+    /// Returns the answer that settles the call.
+    ///
+    /// # Errors
+    /// The outcome itself, if it does not settle the call.
     pub(super) fn settled(self) -> Result<ToolAnswer, Self> {
         let http_status = None;
         match self {
@@ -107,8 +116,8 @@ impl Outcome {
 }
 
 impl Call<'_> {
-    /// The id of the request of one leg: the protocol wants another one for each, also after an
-    /// attempt that ended with questions.
+    /// Returns the request id of a leg. The protocol demands a new id for each request, so the id
+    /// also differs between the attempts before and after questions.
     pub(super) fn request_id(&self, leg: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, leg) {
@@ -118,7 +127,8 @@ impl Call<'_> {
         }
     }
 
-    /// Keeps a complete result as the server wrote it, unless it holds a secret.
+    /// Puts a complete result, as the server wrote it, into the call's slot `raw`, unless the
+    /// result holds a secret.
     pub(super) fn keep(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds(raw));
         if let Some(raw) = raw {
@@ -126,7 +136,7 @@ impl Call<'_> {
         }
     }
 
-    /// The request of one leg.
+    /// Builds the request of one leg. `resume` holds the server's state and the answers to send.
     pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
         let arguments = self.arguments.trim_ascii();
         let arguments = if arguments.is_empty() {
@@ -156,7 +166,6 @@ impl Call<'_> {
     }
 }
 
-/// The client of one server.
 pub(crate) struct Client {
     clock: Arc<dyn Clock>,
     link: Link,
@@ -171,9 +180,9 @@ enum Link {
 }
 
 impl Client {
-    /// `hint` is the revision that the server spoke when its tools were reviewed. `log` redacts the
-    /// lines of a child's standard error; without it they are dropped. Nothing is connected to before
-    /// the first use.
+    /// Creates a client, which connects at its first use. `hint` is the revision that the server
+    /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error; if
+    /// `None`, they are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -209,10 +218,10 @@ impl Client {
         }
     }
 
-    /// The tools that the server lists now.
+    /// Asks the server for its tools.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// If the server cannot be reached, refuses, answers wrongly, or takes too long.
     pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
         match &self.link {
             Link::Http(http) => {
@@ -223,8 +232,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. A server that only keeps state gets the call again
-    /// until it answers; that is one attempt.
+    /// Performs one attempt within the timeout. While the server returns nothing but its state, the
+    /// call is sent again; that is a further leg of the same attempt.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let mut pause = PAUSES.0;
@@ -252,7 +261,8 @@ impl Client {
             if !asked.questions.is_empty() {
                 return Outcome::Asks(Box::new(asked));
             }
-            // The time before the permit was decided is no time of the server's.
+            // The timeout begins when the permit is decided: the server did not cause the wait
+            // before.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);
@@ -275,7 +285,8 @@ impl Client {
         Outcome::Unknown("the server kept its state and gave no result in time".to_owned())
     }
 
-    /// The slots of the calls of a child process; `None` for a server over HTTP.
+    /// Returns the semaphore that limits the concurrent calls of a child process; `None` for a
+    /// server over HTTP.
     pub(crate) fn slots(&self) -> Option<Arc<Semaphore>> {
         match &self.link {
             Link::Http(_) => None,
@@ -283,24 +294,26 @@ impl Client {
         }
     }
 
-    /// Counts a failure to list the tools of a server over HTTP. A child process counts its starts.
+    /// Sets the metric `mcp_server_up` to 0 for a server over HTTP that did not list its tools. For
+    /// a child process, failed starts set the metric.
     pub(crate) fn observe_failure(&self, server: &str) {
         if matches!(self.link, Link::Http(_)) {
             tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 0);
         }
     }
 
-    /// Counts a success in listing the server's tools.
+    /// Sets the metric `mcp_server_up` to 1: the server has listed its tools.
     pub(crate) fn observe_success(server: &str) {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 1);
     }
 
-    /// Counts the notifications that the server's tools have changed.
+    /// Returns a watch on the number of `list_changed` notifications. The end of a child process
+    /// counts as one more, because the next child may have other tools.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Ends the child process or the sessions; `headers` are the operator's.
+    /// Ends the child process, or the HTTP sessions with the operator's `headers`.
     pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.link {
             Link::Http(http) => http.close(headers).await,

@@ -16,17 +16,18 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::key;
 
-/// How long a comparison counts where it need not be made anew.
+/// How long a comparison suffices, except for [`Need::StartNow`].
 const COUNTS: Duration = Duration::from_mins(1);
-/// How long after a failure no comparison is made that may be left out.
+/// How long after a failed comparison [`Need::Judge`] does not require a new comparison.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The most tasks whose comparisons are kept.
 const TASKS: usize = 1024;
 
-/// The reason for a comparison.
+/// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. Without a comparison, a change is noticed later.
+    /// A call is judged for the first time. If the comparison fails, a change is noticed only when
+    /// the call starts.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
@@ -35,30 +36,31 @@ pub(crate) enum Need {
     StartNow,
 }
 
-/// The comparisons of one server. A server may show each user other tools, so each set of headers
-/// has a comparison of its own, kept as long as a task that used it.
+/// The comparisons of one server. A server may list different tools for different users, so each
+/// set of headers has its own comparison. A comparison is kept as long as a task that used it.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The comparison of each task, and the time of its last use. `None` stands for all tasks of a
-    /// server whose headers hold no user's credentials.
+    /// For each task, the time of the last use and the comparison. The key `None` stands for all
+    /// tasks of a server whose headers hold no user's credentials.
     by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
-    /// By the digest of the headers, which may hold credentials and are not kept.
+    /// The comparisons by the digest of their headers. The headers are not kept, because they may
+    /// hold credentials.
     by_headers: BTreeMap<[u8; 32], Weak<Comparison>>,
 }
 
 impl Comparisons {
-    /// The last comparison for a task; `None` if there is none.
+    /// Returns the comparison that the task used last; `None` if there is none.
     pub(super) fn of(&self, task: Option<TaskId>) -> Option<Arc<Comparison>> {
         let kept = self.lock();
         let (_, comparison) = kept.by_task.get(&task)?;
         Some(Arc::clone(comparison))
     }
 
-    /// The comparison for these headers, which becomes that of the task. The task whose comparison
-    /// was used longest ago makes room.
+    /// Returns the comparison for these headers and makes it the task's. With more than [`TASKS`]
+    /// tasks, the least recently used task is dropped.
     pub(super) fn with(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = key(headers);
@@ -77,7 +79,7 @@ impl Comparisons {
         comparison
     }
 
-    /// The numbers of tasks and of sets of headers.
+    /// Returns the number of kept tasks and the number of kept sets of headers.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let kept = self.lock();
@@ -99,32 +101,36 @@ pub(super) struct Comparison {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time at which the last comparison began.
+    /// The time at which the last successful comparison began; `None` before the first.
     compared: Option<Instant>,
-    /// The number of `list_changed` notifications before the last comparison.
+    /// The number of `list_changed` notifications when the last successful comparison began.
     notified: u64,
-    /// The last comparison, if it failed: when it began and ended, and the reason.
+    /// The times at which the last comparison began and ended, and the reason of its failure;
+    /// `None` if it succeeded.
     failed: Option<(Instant, Instant, String)>,
-    /// The tools that differ from their reviewed definitions.
+    /// By name, the tools that differed from their reviewed definitions at the last successful
+    /// comparison.
     changed: BTreeMap<String, Difference>,
 }
 
 /// The difference between a reviewed definition and the server's present one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// The digest of the present definition, or a word if there is none.
+    /// The digest of the present definition; `gone` if the server does not list the tool, `twice`
+    /// if the server lists the name twice.
     pub(super) digest: String,
-    /// A sentence that names the members that differ.
+    /// A sentence about the difference, such as the names of the members that differ.
     pub(super) detail: String,
 }
 
 impl Comparison {
-    /// The difference found by the last comparison; `None` if there is none.
+    /// Returns the difference of a tool at the last successful comparison; `None` if it did not
+    /// differ.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
         self.lock().changed.get(tool).cloned()
     }
 
-    /// Whether the last comparison does not suffice.
+    /// Whether `need` requires a new comparison.
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
         let state = self.lock();
         let fresh = need != Need::StartNow
@@ -194,7 +200,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// The result of a comparison that began and ended while a call waited since `asked`.
+    /// Returns the result of a comparison that another call began after `asked` and has finished;
+    /// `None` if there is none.
     fn shared(&self, asked: Instant) -> Option<Result<(), String>> {
         let state = self.lock();
         let failed = state.failed.as_ref();
@@ -210,7 +217,7 @@ impl Comparison {
     }
 }
 
-/// The reviewed tools that the server does not list exactly as they were reviewed.
+/// Returns the reviewed tools that the server does not list exactly as they were reviewed.
 fn differences(locked: &LockedServer, listed: &[Value]) -> BTreeMap<String, Difference> {
     let mut changed = BTreeMap::new();
     for (name, tool) in &locked.tools {
@@ -243,8 +250,8 @@ fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
     })
 }
 
-/// The names of the members in which two definitions differ. A name that the server invented is not
-/// quoted.
+/// Returns the names of the members in which two definitions differ. Members that the protocol does
+/// not define appear as `other members`, because their names are the server's own text.
 pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str> {
     const KNOWN: [&str; 8] = [
         "title",

@@ -1,5 +1,5 @@
-//! The result of a tool as text for a model: texts in order, and a word for everything that a model
-//! is not shown. Nothing that a result points at is fetched.
+//! Converts the result of a tool into text for a model. Texts keep their order; content that a
+//! model cannot be shown becomes a short note. Links in a result are not fetched.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::tool::output;
 /// How much of an error's message is kept, in bytes.
 const ERROR: usize = 2 * 1024;
 
-/// The outcome of a call that was answered.
+/// Converts the server's answer into the outcome of the leg.
 pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     match answer {
         Answer::Error { code, message } => {
@@ -42,7 +42,7 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// The problem of an answer that cannot be read.
+/// The problem text for an answer that is not a valid result.
 pub(super) const NO_RESULT: &str = "the answer was not a result that can be read";
 
 fn complete(result: &Value, redactor: &Redactor) -> Outcome {
@@ -66,7 +66,7 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// Whether a text is this value as JSON.
+/// Whether `text` is a JSON text of `value`.
 fn says(text: &str, value: &Value) -> bool {
     text.trim_start().starts_with(['{', '['])
         && serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
@@ -106,8 +106,8 @@ fn block(block: &Value) -> String {
     }
 }
 
-/// The questions of a result that needs input; a failure if it asks for anything but a person's
-/// answer, because only that was declared.
+/// Returns the questions of a result that needs input. Fails if the server requests anything but an
+/// elicitation, the only capability that the client declares.
 fn asks(result: &Value) -> Result<Asks, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);

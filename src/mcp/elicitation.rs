@@ -1,6 +1,7 @@
 //! The questions of a server in the middle of a call (`elicitation/create`, MCP revision
-//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; a page's
-//! address is never fetched; the text of a server is searched for secrets before it is stored.
+//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; a
+//! page's address is never fetched; the text of a server is searched for secrets before it is
+//! stored.
 
 use serde_json::{Map, Value, json};
 use url::{Host, Url};
@@ -14,43 +15,41 @@ use crate::tool::human::server_form::{Unusable, of_server, opened};
 const QUESTIONS: usize = 8;
 /// Most bytes of a server's text that a person sees.
 const MESSAGE: usize = 4 * 1024;
-/// Most bytes of a server's key, and of a page's address.
+/// Most bytes of a question's key.
 const KEY: usize = 256;
 const ADDRESS: usize = 2 * 1024;
-/// Most bytes of a server's state.
+/// Most bytes of the state that a server wants back.
 const STATE: usize = 64 * 1024;
 
-/// The questions of a server, as it wrote them.
+/// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Asks {
-    /// The questions, by the keys of their answers. Empty if the server only keeps state.
+    /// The questions, each with the key of its answer. Empty if the server only keeps state.
     pub(super) requests: Vec<(String, Question)>,
-    /// The state that the server wants back.
+    /// The state that the server wants back with the answers.
     pub(super) request_state: Option<String>,
 }
 
 /// A question to the user.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Question {
-    /// A form, by its JSON Schema.
+    /// The user fills in a form. `schema` describes its fields as JSON Schema.
     Form { message: String, schema: Value },
-    /// A page to visit.
+    /// The user opens the page at `url`.
     Url { message: String, url: String },
 }
 
-/// The questions of an attempt, read.
+/// The checked questions of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Read {
-    /// The questions for a person. Without any, the answers so far continue the call.
+    /// The questions for a person, and the answers that decline the other questions. If there is no
+    /// question, the next leg sends these answers.
     pub(super) elicitation: Elicitation,
-    /// The fields for which questions were declined.
+    /// The names of the form fields that ask for a secret. Their questions were declined.
     pub(super) secrets: Vec<String>,
 }
 
-/// Reads the questions of an attempt.
-///
-/// # Errors
-/// The text for the model, if a question cannot be put to a person.
+/// Checks the questions of a server: declines forms that ask for a secret, and redacts the texts.
 pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
     if asks.requests.len() > QUESTIONS {
@@ -107,8 +106,8 @@ pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
     })
 }
 
-/// The whole address of a page, with its host in ASCII. Unencrypted only on this machine; without
-/// a login.
+/// Returns the complete address of a page, with its host in ASCII. Returns `None` if the address
+/// holds a user or password, or is not `https`; on this machine, `http` is accepted as well.
 fn page(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
     let here = match url.host()? {
@@ -121,7 +120,7 @@ fn page(written: &str) -> Option<String> {
     (plain && scheme && url.as_str().len() <= ADDRESS).then(|| url.to_string())
 }
 
-/// A note for the model about declined questions; empty without any.
+/// Returns a note for the model about the declined questions; empty if there are none.
 pub(super) fn note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::client::Listing;
 use super::wire::{Answer, Revision};
 
-/// The most pages.
+/// The most pages of one list.
 const PAGES: usize = 100;
-/// The most tools.
+/// The most tools of one list.
 const TOOLS: usize = 1000;
 /// The largest list, in bytes of JSON.
 const SIZE: usize = 4 * 1024 * 1024;
 
-/// The pages so far.
+/// The pages of a list that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     tools: Vec<Value>,
@@ -22,12 +22,12 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The id of the request for the next page.
+    /// Returns the id of the request for the next page.
     pub(super) fn id(&self) -> String {
         format!("list-{}", self.read + 1)
     }
 
-    /// The parameter of the request for the next page.
+    /// Returns the parameter `cursor` of the request for the next page; `None` for the first page.
     pub(super) fn cursor(&self) -> Option<(&'static str, String)> {
         let cursor = self.cursor.as_ref()?;
         Some(("cursor", cursor.to_string()))

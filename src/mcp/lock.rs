@@ -1,6 +1,6 @@
 //! The lock file: the definitions of tools that a person has reviewed. Only its texts reach a model
-//! or an approver. Invariant: the digest of a tool is over its whole definition, unknown members
-//! included, because any of them may move a model or a person.
+//! or an approver. Invariant: the digest of a tool covers its whole definition, including unknown
+//! members, because any member may influence a model or a person.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use crate::task::request::sha256;
 use crate::task::text::canonical_json;
 use crate::tool::schema::{parameters_flaws, twins};
 
-/// The version of the file's form.
+/// The version of the lock file's format.
 const VERSION: u32 = 1;
-/// Dialects of JSON Schema whose keywords mean the same as in 2020-12, or are refused there.
+/// Dialects of JSON Schema whose keywords either have the same meaning in 2020-12 or are refused.
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",
     "https://json-schema.org/draft/2019-09/schema",
 ];
 
-/// The lock file.
+/// The content of the lock file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lock {
     version: u32,
-    /// The reviewed tools, by server.
+    /// The reviewed tools, by the server's name in the configuration.
     pub servers: BTreeMap<String, LockedServer>,
 }
 
@@ -35,17 +35,17 @@ pub struct Lock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedServer {
-    /// The server's own account of its name and version.
+    /// The server's `serverInfo` (name and version). `null` if it repeated a secret.
     pub server: Value,
-    /// The protocol revision that it spoke.
+    /// The protocol revision that the server spoke at the review.
     pub protocol: String,
-    /// The time of the review.
+    /// The time of the last review that changed this entry.
     pub locked_at: String,
-    /// The tools, by the server's names.
+    /// The tools, by their names at the server.
     pub tools: BTreeMap<String, LockedTool>,
 }
 
-/// A reviewed tool.
+/// The reviewed definition of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedTool {
@@ -65,10 +65,11 @@ impl Default for Lock {
 }
 
 impl Lock {
-    /// Reads a lock file.
+    /// Parses a lock file and checks its digests.
     ///
     /// # Errors
-    /// Each mistake in it: it is no lock file, or a definition is not the one that was reviewed.
+    /// A text for each mistake: the file has another format, or a definition does not match its
+    /// digest or its name.
     pub fn read(text: &str) -> Result<Self, Vec<String>> {
         let lock: Self = serde_json::from_str(text)
             .map_err(|error| vec![format!("is no lock file of MCP tools: {error}")])?;
@@ -97,7 +98,7 @@ impl Lock {
         }
     }
 
-    /// The text of the file: JSON with sorted keys, for a review line by line.
+    /// Returns the text of the file: JSON with sorted keys, so that a diff shows only real changes.
     #[must_use]
     pub fn text(&self) -> String {
         let value = serde_json::to_value(self).unwrap_or_default();
@@ -107,7 +108,7 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// A definition as the server listed it.
+    /// Computes the digest of a definition, which must be as the server listed it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {
@@ -126,20 +127,21 @@ impl LockedTool {
         }
     }
 
-    /// The text that a model reads.
+    /// Returns the description for the model; empty if the definition has none.
     #[must_use]
     pub fn description(&self) -> &str {
         let description = self.definition.get("description");
         description.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The JSON Schema of the arguments.
+    /// Returns the JSON Schema of the arguments, without a `$schema` that names an equivalent
+    /// dialect.
     #[must_use]
     pub fn parameters(&self) -> Value {
         parameters(&self.definition)
     }
 
-    /// Whether the server claims this about the tool, as its annotation `hint`.
+    /// Whether the server sets the annotation `hint` of the tool to true.
     #[must_use]
     pub fn claims(&self, hint: &str) -> bool {
         let claim = self
@@ -150,19 +152,20 @@ impl LockedTool {
     }
 }
 
-/// `sha256:…` over a definition, independent of the order of its members.
+/// Returns `sha256:…` over a definition, independent of the order of its members.
 #[must_use]
 pub fn digest(definition: &Value) -> String {
     sha256(&Sha256::digest(canonical_json(definition)))
 }
 
-/// The name in a tool's definition.
+/// Returns the name in a tool's definition; `None` if there is none.
 #[must_use]
 pub fn tool_name(definition: &Value) -> Option<&str> {
     definition.get("name").and_then(Value::as_str)
 }
 
-/// The JSON Schema of the arguments, without the name of an older dialect that means the same here.
+/// Returns the JSON Schema of the arguments, without a `$schema` that names one of
+/// [`OLDER_DIALECTS`].
 fn parameters(definition: &Value) -> Value {
     let schema = definition.get("inputSchema");
     let mut schema = schema.cloned().unwrap_or_default();
@@ -174,7 +177,8 @@ fn parameters(definition: &Value) -> Value {
     schema
 }
 
-/// Why a listed tool cannot be used, in words that follow its name; `None` if it can.
+/// Returns the reason why a listed tool cannot be used, as a phrase that continues the tool's name;
+/// `None` if the tool can be used.
 #[must_use]
 pub fn unusable(definition: &Value) -> Option<String> {
     let Some(name) = tool_name(definition) else {

@@ -1,4 +1,4 @@
-//! Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4). A token stays in memory.
+//! Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4). Tokens are kept only in memory.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::settings::OAuth;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, begun, next_bytes};
 use crate::secret::{Redactor, Secret};
 
-/// How long before its end a token is replaced.
+/// How long before its expiry a token is replaced.
 const EARLY: Duration = Duration::from_mins(1);
-/// How long a token is used that does not say when it ends.
+/// The assumed lifetime of a token if the endpoint's answer has no `expires_in`.
 const USUAL: Duration = Duration::from_mins(5);
 /// How long the token endpoint may take for its answer.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -57,10 +57,10 @@ impl Tokens {
         }
     }
 
-    /// A token that is valid for a minute or more.
+    /// Returns the kept token, or fetches a new one if the kept one expires within a minute.
     ///
     /// # Errors
-    /// The reason why there is none; never quotes the endpoint's answer.
+    /// The reason why there is no token; never quotes the endpoint's answer.
     pub(super) async fn token(&self, net: &Net) -> Result<Secret<String>, String> {
         let mut kept = self.kept.lock().await;
         if let Some(token) = kept.as_ref().filter(|token| Instant::now() < token.until) {
@@ -74,7 +74,7 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Forgets a token that the server refused.
+    /// Forgets the token that the server refused, unless another token has replaced it already.
     pub(super) async fn forget(&self, refused: &Secret<String>) {
         let mut kept = self.kept.lock().await;
         if kept.as_ref().is_some_and(|token| token.text == *refused) {
@@ -131,14 +131,15 @@ impl Tokens {
     }
 }
 
-/// The value of `Authorization` with a token; `None` if no header can hold it.
+/// Returns the value of the header `Authorization` with a token; `None` if no header can hold the
+/// token.
 pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// `redactor`, and the token with it.
+/// Returns a redactor that knows the server's token in addition to the secrets of `redactor`.
 pub(super) fn hiding(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
     let token = token.map(|token| ("the server's token", token));
     redactor.and(&Redactor::new(token))

@@ -1,5 +1,5 @@
-//! `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"): arguments that the
-//! server wants in headers, too.
+//! `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"): headers that repeat
+//! arguments of a call, as the tool's schema demands.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 /// The schema's keyword that names the header.
 const KEYWORD: &str = "x-mcp-header";
 
-/// Why a tool with this schema must not be used, in words that follow its name; `None` if its
-/// headers are valid.
+/// Returns the reason why a tool with this schema must not be used, as a phrase that continues the
+/// tool's name; `None` if the headers in the schema are valid.
 pub(super) fn invalid_param_headers(schema: &Value) -> Option<String> {
     let wrong = |why: &str| Some(format!("has an `{KEYWORD}` that {why}"));
     let mut seen = BTreeSet::new();
@@ -40,7 +40,7 @@ pub(super) fn invalid_param_headers(schema: &Value) -> Option<String> {
     }
 }
 
-/// The headers for a call with these arguments.
+/// Returns the `Mcp-Param-…` headers of a call.
 pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderName, HeaderValue)> {
     let headers = annotated(schema).into_iter().filter_map(|(path, name, _)| {
         let value = path.iter().try_fold(arguments, |at, step| at.get(step))?;
@@ -56,7 +56,7 @@ pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderNam
     headers.collect()
 }
 
-/// The text as a header's value: as it is if it is visible ASCII, else in Base64.
+/// Encodes a text as a header's value: visible ASCII stays as it is, any other text becomes Base64.
 pub(super) fn encoded(text: &str) -> String {
     let visible = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");
@@ -66,7 +66,8 @@ pub(super) fn encoded(text: &str) -> String {
     format!("=?base64?{}?=", BASE64_STANDARD.encode(text))
 }
 
-/// The properties with the keyword: the path to each, the keyword's value, and its schema.
+/// Returns the properties with the keyword: the path to each, the keyword's value, and the
+/// property's schema.
 fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     let mut found = Vec::new();
     let mut waiting = vec![(Vec::new(), schema)];
@@ -83,7 +84,7 @@ fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     found
 }
 
-/// How often the keyword stands anywhere in a schema but in the values of instances.
+/// Counts the keyword everywhere in a schema, except within example values such as `default`.
 fn count(schema: &Value) -> usize {
     match schema {
         Value::Object(members) => {
@@ -92,7 +93,8 @@ fn count(schema: &Value) -> usize {
             });
             let inside: usize = below
                 .map(|(name, value)| match (name.as_str(), value) {
-                    // The members of these are schemas under names of the schema's author.
+                    // The keys of these maps are names that the author chose, not keywords; the
+                    // values are schemas.
                     (
                         "properties" | "patternProperties" | "dependentSchemas" | "$defs"
                         | "definitions",

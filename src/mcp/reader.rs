@@ -1,5 +1,5 @@
-//! Reads the answer to one request over HTTP: one JSON message, or a stream of events that ends for
-//! us with the answer.
+//! Reads the answer to one request over HTTP: one JSON message, or an event stream up to the event
+//! with the answer.
 
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -13,24 +13,25 @@ use crate::net::sse::Decoder;
 /// The longest message that is read, in bytes.
 pub(super) const LONGEST: usize = 16 * 1024 * 1024;
 
-/// The answer to a request.
+/// The HTTP response to a request.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
-    /// The session that the server began.
+    /// The value of `Mcp-Session-Id`, if the server began a session.
     pub(super) session: Option<HeaderValue>,
-    /// `None` if there is no answer in the protocol.
+    /// The answer in the protocol; `None` if the body holds none.
     pub(super) answer: Option<Answer>,
-    /// The text of the result, to the byte.
+    /// The result exactly as the server wrote it; `None` for an error.
     pub(super) raw: Option<String>,
-    /// Whether the answer names our request, so that the server has read it.
+    /// Whether the answer carries the id of our request, which proves that the server read the
+    /// request.
     pub(super) is_named: bool,
 }
 
-/// How many requests of a server wait for a reply; further ones get none.
+/// How many unanswered requests of a server are queued; further requests get no reply.
 pub(super) const REPLIES: usize = 16;
 
-/// Requests of a server: id and method.
+/// The queue of a server's requests, each as its id and method.
 pub(super) type Asked = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {
@@ -44,12 +45,13 @@ pub(super) struct Reader {
 enum Body {
     Json(Vec<u8>),
     Events(Decoder),
-    /// There is an answer, or there can be none.
+    /// Nothing is read: the response has not begun, or its body is too long or malformed.
     Over,
 }
 
 impl Reader {
-    /// A reader of the answer to the request with this id.
+    /// Creates a reader for the answer to the request with this id. The server's own requests go to
+    /// `asked`; `changes` counts its notifications that its tools have changed.
     pub(super) fn new(id: &str, asked: Asked, changes: watch::Sender<u64>) -> Self {
         Self {
             id: Value::from(id),
@@ -66,12 +68,12 @@ impl Reader {
         }
     }
 
-    /// The reply, once the sink needs no more or the body has ended.
+    /// Returns the reply. To be called once `take` has returned false or the body has ended.
     pub(super) fn finish(mut self) -> Reply {
         if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Over)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)
         {
-            // A server that could not read the request does not know its id.
+            // A server that could not parse the request answers with the id `null`.
             let unread = id.is_null() && matches!(answer, Answer::Error { .. });
             if id == self.id || unread {
                 self.reply.is_named = !unread;
@@ -82,7 +84,7 @@ impl Reader {
         self.reply
     }
 
-    /// Takes one event. Returns whether more are needed.
+    /// Processes one event. Returns whether further events are needed.
     fn event(&mut self, text: &str) -> bool {
         match Message::read(text.as_bytes()) {
             Some(Message::Answer(id, answer)) if id == self.id => {

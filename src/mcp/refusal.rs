@@ -1,4 +1,4 @@
-//! Answers over HTTP that are not answers of the protocol. Invariant: no text holds a header's value.
+//! HTTP responses that hold no answer of the protocol. Invariant: no text holds a header's value.
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
@@ -6,7 +6,8 @@ use reqwest::header::HeaderMap;
 use super::client::Outcome;
 use super::content::NO_RESULT;
 
-/// Whether a status may be a gateway's, which does not know what became of the request.
+/// Whether a gateway may have sent this status. A gateway does not know whether the server executed
+/// the request.
 pub(super) fn is_gateway(status: StatusCode) -> bool {
     matches!(
         status,
@@ -14,7 +15,8 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
     )
 }
 
-/// The outcome of a call whose answer is not one of the protocol.
+/// Returns the outcome of a call whose response holds no answer of the protocol. `headers` are
+/// those of the request.
 pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {
@@ -28,7 +30,8 @@ pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome
     }
 }
 
-/// The reason why a request failed that was answered with this status.
+/// Returns the reason for the failure of a request, by the status of its response. Names the
+/// request's `headers`, without their values.
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let code = status.as_u16();
     let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();

@@ -1,5 +1,5 @@
-//! The review of a server's tools before their definitions go into the lock file. Everything that
-//! the server wrote is shown with its invisible characters.
+//! The review of a server's tools before their definitions go into the lock file. Invisible
+//! characters in the server's texts are made visible.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,33 +15,34 @@ use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 
-/// The longest text of a definition without a warning, in bytes.
+/// A definition of more bytes gets a warning about its length.
 const GLANCE: usize = 4 * 1024;
-/// How much of a server's text a line of the review quotes, in bytes.
+/// The most bytes that the review quotes of one member of a definition.
 const QUOTED: usize = 16 * 1024;
 
-/// Text that poses as an instruction of higher rank than a description.
+/// Matches a tag that presents the text after it as an instruction of higher rank than a
+/// description.
 static COMMANDING: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"(?i)<\s*/?\s*(important|system|instructions?|secret|admin)\s*>").ok()
 });
-/// A member whose name says that its value is secret.
+/// Matches the name of a parameter that probably holds a secret.
 static SECRET_NAME: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?i)(secret|token|passw|api_?key|credential)").ok());
 
 /// The difference between a server's tools and those in the lock file.
 #[derive(Clone, Debug)]
 pub struct Review {
-    /// The account for the person who reviews.
+    /// The report for the reviewer.
     pub text: String,
-    /// Whether anything differs from the lock file.
+    /// Whether anything differs from the lock file, or the lock file does not have the server.
     pub differs: bool,
-    /// The entry for the lock file.
+    /// The server's new entry for the lock file; the old entry if nothing differs.
     pub locked: LockedServer,
 }
 
-/// Compares what a server lists with `old`, its entry in the lock file. `others` are the names of
-/// the tools of all other servers, with their servers. The lock file is kept under version control, so
-/// a definition that repeats a secret that `redactor` knows is left out.
+/// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
+/// maps the tools of all other servers to their servers' names. The lock file is under version
+/// control, so a definition that repeats a secret known to `redactor` is left out.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -88,7 +89,7 @@ pub(crate) fn review(
     }
 }
 
-/// The tools that differ from the lock file, with warnings.
+/// Reports the tools that differ from the lock file, with warnings.
 fn differences(
     known: &BTreeMap<String, LockedTool>,
     tools: &BTreeMap<String, LockedTool>,
@@ -117,13 +118,14 @@ fn differences(
     lines
 }
 
-/// A server that is gone from the configuration, for the person who reviews.
+/// Reports a server that the lock file has and the configuration no longer has.
 #[must_use]
 pub fn removed(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
-/// The tools that can be used, by name, and the others with the reason.
+/// Splits the listed tools into the usable ones, by name, and the unusable ones, as pairs of name
+/// and reason.
 fn sorted_out(
     listed: Vec<Value>,
     redactor: &Redactor,
@@ -154,7 +156,6 @@ fn sorted_out(
     (tools, skipped)
 }
 
-/// The lines of a review.
 #[derive(Default)]
 struct Lines(String);
 
@@ -168,13 +169,13 @@ impl Lines {
     }
 }
 
-/// A member of the server's account of itself, as far as it is text.
+/// Returns a member of `serverInfo` for display; `(unnamed)` if the member is not a text.
 fn told(server: &Value, member: &str) -> String {
     let text = server.get(member).and_then(Value::as_str);
     visible(cut(text.unwrap_or("(unnamed)"), 128)).replace('\n', "")
 }
 
-/// Each member of a definition as lines with this sign before them.
+/// Renders each member of a definition, except the name, as lines that begin with `sign`.
 fn members(definition: &Value, sign: char) -> Vec<String> {
     let all = definition.as_object().into_iter().flatten();
     let all = all.filter(|(name, _)| name.as_str() != "name");
@@ -187,7 +188,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // The line breaks of the pretty form are not the server's.
+            // Line by line, because `visible` would also mark the line breaks of the pretty-printed
+            // form, which are not the server's.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }
@@ -199,7 +201,7 @@ fn member(name: &str, value: &Value, sign: char) -> String {
     lines.join("\n")
 }
 
-/// The members in which two definitions differ, the old and the new.
+/// Renders the members in which two definitions differ: the old value, then the new one.
 fn changes(old: &Value, new: &Value) -> Vec<String> {
     let none = serde_json::Map::new();
     let (old, new) = (
@@ -219,7 +221,7 @@ fn changes(old: &Value, new: &Value) -> Vec<String> {
     lines
 }
 
-/// What a person should look at before this definition is used.
+/// Returns warnings about a definition, for the reviewer to examine before the tool is used.
 fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String> {
     let text = tool.definition.to_string();
     let mut warnings: Vec<String> = text_safety::warnings(&text)
@@ -266,7 +268,7 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
     warnings
 }
 
-/// The places of parameters that are named like secrets and have a default.
+/// Returns JSON Pointers to the defaults of parameters whose names suggest a secret.
 fn secret_defaults(parameters: &Value) -> Vec<String> {
     let properties = parameters.get("properties").and_then(Value::as_object);
     let secret = |name: &str| {

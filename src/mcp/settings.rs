@@ -29,12 +29,14 @@ pub struct Settings {
     /// The headers of each request to `url`. `{{credential:NAME.FIELD}}` stands for a field of a
     /// credential of the task's user.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// The client credentials with which a token for `url` is fetched, instead of an `Authorization`
-    /// header.
+    /// The OAuth client credentials with which the service fetches a token for `url`. Excludes an
+    /// `Authorization` header in `headers`.
     pub oauth: Option<OAuth>,
-    /// The program and its arguments, of a server that runs as a child process. No shell reads them.
+    /// The program, with its arguments, of a server that runs as a child process. No shell
+    /// interprets them.
     pub command: Vec<Secret<String>>,
-    /// The directory in which `command` runs. A relative path is relative to the configuration file.
+    /// The directory in which `command` runs. A relative path is relative to the configuration
+    /// file.
     pub working_dir: Option<String>,
     /// The whole environment of `command`: a list of variables that the service passes on, or a map
     /// of names and values.
@@ -43,12 +45,14 @@ pub struct Settings {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
-    /// The server's tools that exist here: names and globs. Default: all that the lock file has.
+    /// The server's tools that this configuration uses, by names and globs. Default: all tools that
+    /// the lock file has.
     pub tools: Option<Vec<String>>,
-    /// The prefix of the tools' names here. Default: the server's name and `_`.
+    /// The prefix of the tools' names in this configuration. Default: the server's name and `_`.
     pub prefix: Option<String>,
     /// The effects of repeating a call, by names and globs of the server's tools. An exact name
-    /// goes before globs, and of several globs the strictest effect counts. Default: `once`.
+    /// takes precedence over globs; of several matching globs, the strictest effect counts.
+    /// Default: `once`.
     pub effects: BTreeMap<String, Effect>,
     /// Whether the server's own annotations count as effects: `readOnlyHint` as `read_only`, else
     /// `idempotentHint` as `idempotent`.
@@ -76,7 +80,7 @@ impl Default for Settings {
     }
 }
 
-/// The treatment of calls of a changed tool.
+/// The treatment of calls of a tool that the server has changed since its definition was reviewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "McpOnChange")]
@@ -95,19 +99,19 @@ pub enum OnChange {
 pub struct OAuth {
     /// The address of the token endpoint.
     pub token_url: String,
-    /// The client's id.
+    /// The client's id at the authorization server.
     pub client_id: String,
-    /// The client's secret.
+    /// The client's secret at the authorization server.
     pub client_secret: Secret<String>,
-    /// The scopes to ask for.
+    /// The scopes that the token request asks for. If empty, the request names no scope.
     #[serde(default)]
     pub scopes: Vec<String>,
-    /// The resource indicator (RFC 8707) to ask for.
+    /// The resource indicator (RFC 8707) in the token request. Default: none.
     #[serde(default)]
     pub resource: Option<String>,
 }
 
-/// The connection of a server, checked.
+/// The connection of a server, from checked settings.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
     /// Streamable HTTP.
@@ -116,7 +120,7 @@ pub(crate) enum Transport {
         headers: Headers,
         oauth: Option<Box<OAuth>>,
     },
-    /// A child process.
+    /// A child process that speaks over its standard input and output.
     Stdio {
         /// The program, then its arguments; not empty.
         command: Vec<Secret<String>>,
@@ -126,7 +130,8 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// The credentials that the headers refer to, each once, ordered by name.
+    /// Returns the names of the credentials that the headers refer to, sorted and without
+    /// duplicates.
     pub(crate) fn needs(&self) -> Vec<String> {
         match self {
             Self::Http { headers, .. } => {
@@ -139,7 +144,8 @@ impl Transport {
 }
 
 impl Settings {
-    /// Checks the settings; returns each mistake with its key.
+    /// Checks the settings. Returns the transport, `None` if there is a mistake, and each mistake
+    /// with the path of its key.
     pub(crate) fn checked(&self) -> (Option<Transport>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let mut add = |key: &str, detail: &str| {
@@ -254,14 +260,15 @@ impl Settings {
         })
     }
 
-    /// The name here of one of the server's tools, by `prefix`: models take no `.` in a name.
+    /// Returns the name of a server's tool in this configuration: with the prefix, and with `_` for
+    /// each `.`, which models do not accept in a name.
     #[must_use]
     pub fn exposed(&self, server: &str, tool: &str) -> String {
         let prefix = self.prefix.clone().unwrap_or_else(|| format!("{server}_"));
         format!("{prefix}{tool}").replace('.', "_")
     }
 
-    /// Whether this tool of the server exists here.
+    /// Whether `tools` selects this tool of the server.
     #[must_use]
     pub fn has(&self, tool: &str) -> bool {
         let matches = |pattern: &String| pattern == tool || globbed(pattern, tool);
@@ -270,8 +277,8 @@ impl Settings {
             .is_none_or(|patterns| patterns.iter().any(matches))
     }
 
-    /// The effect of repeating a call of this tool, as `effects` says; `None` if they do not name
-    /// it.
+    /// Returns the effect of repeating a call of this tool by `effects`; `None` if no entry
+    /// matches.
     #[must_use]
     pub fn effect(&self, tool: &str) -> Option<Effect> {
         if let Some(effect) = self.effects.get(tool) {
@@ -289,10 +296,11 @@ impl Settings {
     }
 }
 
-/// The detail of a mistake in an address.
+/// The detail of the mistake that a URL is invalid.
 const ADDRESS: &str = "must be an address such as `https://mcp.acme.com/mcp`";
 
-/// Reads an address of the web without a user and a fragment.
+/// Parses an `http` or `https` URL; `None` if it is invalid or has a user, a password or a
+/// fragment.
 fn web(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();

@@ -1,5 +1,5 @@
-//! A server as a child process, under the guard of shell tools. Invariant: a call counts as not sent
-//! only if its line was not written.
+//! A server that runs as a child process, under the same guard as shell tools. Invariant: a call
+//! counts as not sent only if no byte of its line was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::Guard;
 
-/// How long the answer to a call is waited for after the call's timeout.
+/// How long the answer to a call is still awaited after the call's timeout.
 const LATE: Duration = Duration::from_mins(10);
-/// How long a server may take to begin, unless the timeout of its calls is longer: a program such as
-/// `npx` may download the server first.
+/// How long a server may take to begin, unless the timeout of its calls is longer: a program such
+/// as `npx` may download the server first.
 const STARTING: Duration = Duration::from_mins(1);
-/// The most calls at once.
+/// The most concurrent calls of one server.
 const CALLS: usize = 16;
 /// The longest pause before another start.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// After so many starts without an answer the server counts as down.
+/// The number of consecutive failed starts after which the server counts as down.
 const DOWN: u32 = 5;
 /// The failure text when the child ended before the call was written.
 const ENDED: &str = "its process had ended";
@@ -43,18 +43,18 @@ pub(super) type Command = (
     BTreeMap<String, Secret<String>>,
 );
 
-/// How long a server is waited for.
+/// The time limits of a server. Tests shorten them.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// How long a server may take to begin.
+    /// How long a server may take to answer `initialize`.
     start: Duration,
     /// How long a server that has begun may take to list its tools.
     list: Duration,
-    /// How long a server may be silent about a method that older servers do not know.
+    /// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
     probe: Duration,
     /// How long a server that did not answer a call may take to answer another request.
     alive: Duration,
-    /// The pause before a second start.
+    /// The pause after the first failed start. Each further failure doubles the pause.
     pause: Duration,
 }
 
@@ -70,7 +70,6 @@ impl Default for Patience {
     }
 }
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct Stdio {
     name: String,
@@ -78,25 +77,25 @@ pub(super) struct Stdio {
     guard: Guard,
     hint: Option<Revision>,
     patience: Patience,
-    /// Held while a child starts.
+    /// The lock is held while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
-    /// One for each call that may run; the callers take them.
+    /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
-    /// Set if the lines of standard error are logged: their redactor.
+    /// Redacts the lines of standard error for the log. If `None`, the lines are dropped.
     log: Option<Arc<Redactor>>,
 }
 
 #[derive(Debug, Default)]
 struct Running {
     session: Option<Session>,
-    /// The number of starts without an answer, and the time of the last.
+    /// The number of consecutive failed starts. `failed` is the time of the last one.
     failures: u32,
     failed: Option<Instant>,
 }
 
-/// A child, the revision that it speaks, and its account of itself.
+/// A running child, with the revision that the server speaks and its `serverInfo`.
 #[derive(Clone, Debug)]
 struct Session {
     child: Arc<Child>,
@@ -132,7 +131,7 @@ impl Stdio {
 
     pub(super) async fn list(&self) -> Result<Listing, Failure> {
         match self.list_once().await {
-            // A list changes nothing, so a child that ends before its answer is started once more.
+            // Listing has no effect, so it is repeated once if the child ended before its answer.
             Err(Failure(why)) if why == LOST || why == ENDED => self.list_once().await,
             listed => listed,
         }
@@ -160,7 +159,7 @@ impl Stdio {
         }
     }
 
-    /// One leg of a call. The first, 0, needs the permit.
+    /// Performs one leg of a call. Only leg 0 checks the permit, right before its first byte.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -174,7 +173,7 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // An earlier attempt of this process may still be answered under its own id.
+            // The number keeps the ids distinct: the child may still answer an earlier attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(leg));
             let text = call.request(&id, resume).text(session.revision);
@@ -217,7 +216,7 @@ impl Stdio {
         }
     }
 
-    /// Ends the child.
+    /// Ends the child and waits for its end.
     pub(super) async fn close(&self) {
         let session = self.running.lock().await.session.take();
         if let Some(session) = session {
@@ -225,8 +224,8 @@ impl Stdio {
         }
     }
 
-    /// Tells the server that nothing waits for the answer to a request any more. A server that does
-    /// not answer another request either is ended.
+    /// Sends the server a cancellation of the request `id`, and then a request without effect. If
+    /// the server does not answer the latter either, its child is ended.
     async fn give_up(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -252,10 +251,10 @@ impl Stdio {
         }
     }
 
-    /// The running child, or a new one.
+    /// Returns the running child, or starts a new one.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no child.
     async fn session(&self) -> Result<Session, String> {
         let mut running = self.running.lock().await;
         if let Some(session) = &running.session
@@ -271,7 +270,7 @@ impl Stdio {
         if running.failed.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
-        // A start that its caller gives up counts as a failure.
+        // Counted before the start, so that a start whose future is dropped counts as a failure.
         running.failures = running.failures.saturating_add(1);
         running.failed = Some(Instant::now());
         if running.failures >= DOWN {
@@ -325,7 +324,7 @@ impl Stdio {
         begun
     }
 
-    /// Finds out which revision the server speaks, and begins in the older ones.
+    /// Finds out which revision the server speaks, and initializes a session of an older revision.
     async fn begin(&self, of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless)
@@ -338,7 +337,8 @@ impl Stdio {
         let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
-            // A server that was silent may not have been up yet.
+            // The server may speak only the stateless revision: it was not asked yet, or was not up
+            // when it was asked.
             Err(why) => return self.discover(&newest).await.ok_or(why),
         };
         let begun = Session {
@@ -355,7 +355,7 @@ impl Stdio {
         Ok(begun)
     }
 
-    /// The session, if the server speaks the stateless revision.
+    /// Returns the session if the server speaks the stateless revision.
     async fn discover(&self, newest: &Session) -> Option<Session> {
         let request = Request::new("", "server/discover");
         let answer = self.ask(newest, request, self.patience.probe).await.ok()?;
@@ -365,7 +365,7 @@ impl Stdio {
         })
     }
 
-    /// Sends a request that may be repeated, under a fresh id.
+    /// Sends a request without effect, under a fresh id, and waits for the answer.
     async fn ask(
         &self,
         session: &Session,

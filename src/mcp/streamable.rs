@@ -1,6 +1,7 @@
-//! Streamable HTTP. Invariant: each `tools/call` has a connection of its own, whose first byte waits
-//! for the permit; it is sent again only if the answer proves that it was not executed. No text of
-//! an outcome holds a URL, a header's value or a known secret.
+//! The client of a server over Streamable HTTP. Invariant: each `tools/call` has a connection of
+//! its own, whose first byte waits for the permit. The call is sent again only if the answer proves
+//! that the server did not execute it. No text of an outcome holds a URL, a header's value or a
+//! known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,7 +35,7 @@ use crate::tool::headers::key;
 
 /// How long a server may take to begin a conversation, or to list a page of its tools.
 const WITHIN: Duration = Duration::from_secs(20);
-/// How long a server may be silent about a method that older servers do not know.
+/// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE: Duration = Duration::from_secs(5);
 /// How long a server may take to receive the reply to a request of its own.
 const REPLYING: Duration = Duration::from_secs(5);
@@ -43,24 +44,24 @@ const ENDING: Duration = Duration::from_secs(2);
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
-    /// [`PROBE`], unless a test is in a hurry.
+    /// [`PROBE`], which tests shorten.
     probing: Duration,
-    /// The conversations, by the headers with which they began: a conversation that one user began
-    /// is never continued for another.
+    /// The conversations by the digest of the headers with which they began, so that a conversation
+    /// of one user is never continued for another.
     peers: Mutex<BTreeMap<[u8; 32], Peer>>,
-    /// Held while a conversation begins.
+    /// Held while a conversation begins, so that concurrent requests do not begin another.
     beginning: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
 }
 
-/// A conversation.
+/// A conversation with the server. `session` is `None` if the server began no session; `server` is
+/// the server's `serverInfo`.
 #[derive(Clone, Debug)]
 struct Peer {
     revision: Revision,
@@ -68,7 +69,7 @@ struct Peer {
     server: Value,
 }
 
-/// A conversation, and the headers of the next request in it.
+/// A conversation, the headers of its next request, and the token in these headers.
 struct Talk {
     peer: Peer,
     headers: HeaderMap,
@@ -120,7 +121,7 @@ impl Streamable {
         }
     }
 
-    /// One leg of a call. The first, 0, needs the permit.
+    /// Performs one leg of a call. Only leg 0 checks the permit, right before its first byte.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -139,7 +140,8 @@ impl Streamable {
             let reply = match self.send(&talk, call, resume, within, leg).await {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A server that was started anew has no sessions, and may not say so with a 404.
+                    // A restarted server has lost its sessions and may not report that with a 404,
+                    // so the next request begins a new session.
                     self.forget(&call.headers, &talk);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -148,8 +150,8 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The protocol says of 404 that nothing was executed; of 400 it does not. An answer to our
-            // request tells that the server has read it.
+            // By the protocol, a 404 proves that nothing was executed; a 400 does not. An answer
+            // with the id of our request proves that the server has read the request.
             let again = self.renew(&call.headers, &talk, status).await;
             let read = reply.is_named && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
             if again && !renewed && !read && status != StatusCode::BAD_REQUEST {
@@ -173,7 +175,8 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions, with the operator's headers: a user's credential is not kept for that.
+    /// Ends the sessions. Sends only the operator's headers, because users' credentials are not
+    /// kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
         let peers = std::mem::take(&mut *self.lock()).into_values();
         let sessions: Vec<_> = peers
@@ -196,7 +199,8 @@ impl Streamable {
         let _ = tokio::time::timeout(ENDING, end).await;
     }
 
-    /// The operator's headers, with a token if there are client credentials.
+    /// Returns the operator's headers. If client credentials are configured, a token is added to
+    /// them and also returned.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -211,8 +215,8 @@ impl Streamable {
         Ok((headers, Some(token)))
     }
 
-    /// The conversation with the server, which begins if there is none, and the headers for its next
-    /// request.
+    /// Returns the conversation with the server, and the headers of its next request. Begins the
+    /// conversation if there is none.
     async fn talk(&self, operator: &HeaderMap) -> Result<Talk, Failure> {
         let (headers, token) = self.authorized(operator).await?;
         let key = key(operator);
@@ -234,7 +238,7 @@ impl Streamable {
         Ok(talk(peer))
     }
 
-    /// Finds out which revision the server speaks, and begins a session in the older ones.
+    /// Finds out which revision the server speaks, and initializes a session of an older revision.
     async fn begin(&self, talk: impl Fn(Peer) -> Talk) -> Result<Peer, Failure> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
         if !older_first && let Some(peer) = self.discover(&talk).await? {
@@ -246,12 +250,12 @@ impl Streamable {
         }
     }
 
-    /// The server, if it speaks the stateless revision.
+    /// Returns a conversation in the stateless revision; `None` if the server does not speak it.
     async fn discover(&self, talk: &impl Fn(Peer) -> Talk) -> Result<Option<Peer>, Failure> {
         let newest = talk(Peer::of(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // The list of its revisions may hold this one all the same.
+            // The error lists the server's revisions, which may include this revision all the same.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
@@ -261,7 +265,7 @@ impl Streamable {
         }))
     }
 
-    /// Begins a session in one of the older revisions.
+    /// Initializes a session in one of the older revisions.
     async fn initialize(&self, talk: &impl Fn(Peer) -> Talk) -> Result<Peer, Failure> {
         let older = talk(Peer::of(Revision::November2025));
         let request = Request::initialize("initialize");
@@ -279,7 +283,8 @@ impl Streamable {
         Ok(begun.peer)
     }
 
-    /// The server's answer to `server/discover`; `None` if it knows no such method.
+    /// Returns the server's answer to `server/discover`; `None` if no answer of the protocol comes
+    /// in time.
     async fn probe(&self, talk: &Talk) -> Result<Option<Answer>, Failure> {
         match self
             .ask(
@@ -298,11 +303,11 @@ impl Streamable {
         }
     }
 
-    /// After a refusal: forgets the session or the token that the server does not take any more.
-    /// Returns whether there was one.
+    /// Forgets the session or the token that the server refused with `status`. Returns whether
+    /// there was a session or token to forget.
     async fn renew(&self, operator: &HeaderMap, talk: &Talk, status: StatusCode) -> bool {
         match (status, &self.tokens, &talk.token) {
-            // Many servers answer 400 instead of 404 when they do not know a session.
+            // Many servers answer 400 instead of 404 to an unknown session.
             (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
                 if talk.peer.session.is_some() =>
             {
@@ -317,7 +322,7 @@ impl Streamable {
         }
     }
 
-    /// Forgets a session, unless another one has taken its place.
+    /// Forgets the session of `talk`, unless another session has replaced it.
     fn forget(&self, operator: &HeaderMap, talk: &Talk) {
         let mut peers = self.lock();
         let key = key(operator);
@@ -327,7 +332,7 @@ impl Streamable {
         }
     }
 
-    /// Sends a request that may be repeated.
+    /// Sends a request without effect, and waits at most `within` for the whole answer.
     async fn ask(
         &self,
         talk: &Talk,
@@ -339,7 +344,8 @@ impl Streamable {
         in_time.unwrap_or_else(|_| Err(Failure(net::NO_ANSWER_IN_TIME.to_owned())))
     }
 
-    /// Sends a request, and waits at most `within` for each part of the answer.
+    /// Sends a request, and waits at most `within` for the beginning and for each part of the
+    /// answer.
     async fn exchange(
         &self,
         talk: &Talk,

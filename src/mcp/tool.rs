@@ -1,6 +1,6 @@
-//! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the server's
-//! present definition of the tool is the one that was reviewed, or a person approved the call
-//! knowing that it is not.
+//! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the comparison
+//! that the call needs has found the server's definition of the tool unchanged since the review, or
+//! if a person approved the call after being told of the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::tool::headers::Headers;
 use crate::tool::{Change, Invocation, Start, Tool, ToolAnswer, metric};
 use crate::world::Clock;
 
-/// The servers of a configuration.
+/// The MCP servers of a configuration, by name.
 #[derive(Clone, Default)]
 pub struct Servers(BTreeMap<String, Arc<Server>>);
 
@@ -48,15 +48,16 @@ impl Server {
         self.headers.needs().next().is_some()
     }
 
-    /// The task whose credentials the server sees; `None` if it sees those of no user.
+    /// Returns the task if the headers hold credentials of its user. Returns `None` if all tasks
+    /// send the same headers.
     fn viewer(&self, task: TaskId) -> Option<TaskId> {
         self.is_personal().then_some(task)
     }
 }
 
 impl Servers {
-    /// The servers of `settings`, which have no mistakes, with their reviewed tools. None is
-    /// connected to before its first use.
+    /// Creates the servers of `settings`, which must have no mistakes. A server that `lock` does
+    /// not have is left out. Each server is connected at its first use.
     #[must_use]
     pub fn new(
         settings: &BTreeMap<String, Settings>,
@@ -96,8 +97,8 @@ impl Servers {
         Self(servers.collect())
     }
 
-    /// The implementation of the tool that has `spec` here and is called `tool` at `server`; `None`
-    /// if the lock file does not have it.
+    /// Returns the implementation of a tool. `spec` describes the tool in this configuration;
+    /// `tool` is its name at `server`. Returns `None` if the lock file does not have the tool.
     #[must_use]
     pub fn tool(
         &self,
@@ -124,11 +125,8 @@ impl Servers {
     }
 }
 
-/// Lists the tools of a server for a review. `headers` are sent besides those of the settings, in
-/// which references to a person's credentials are left out.
-///
-/// # Errors
-/// The reason why the server did not list them.
+/// Lists the tools of a server for a review. `headers` are sent in addition to the headers of the
+/// settings. Headers of the settings that refer to a user's credentials are left out.
 pub(crate) async fn list(
     name: &str,
     settings: &Settings,
@@ -189,7 +187,8 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<Start>) -> bool {
         let server = &self.server;
         if server.is_personal() {
-            // Only the task's credentials tell which comparison counts.
+            // The comparison depends on the headers, which only `prepare` knows: they hold the
+            // task's credentials.
             return true;
         }
         let comparison = server.comparisons.of(None);
@@ -221,8 +220,8 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// A call that a person approved, and a call that must not be repeated, start only after a
-    /// comparison of their own.
+    /// Returns the need for a comparison. A call that a person approved, or that must not be
+    /// repeated, needs a comparison of its own at its start.
     fn need(&self, start: Option<Start>) -> Need {
         match start {
             None => Need::Judge,
@@ -262,7 +261,7 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Asks(asked)
             }
-            // `Client::call` reads every leg, and the others are settled.
+            // `Client::call` returns no leg, and `settled` has handled the other three.
             Outcome::Leg(_) | Outcome::Succeeded(_) | Outcome::Failed(_) | Outcome::Suspect(_) => {
                 failed("The tool asks for input.".to_owned())
             }

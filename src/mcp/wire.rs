@@ -1,5 +1,5 @@
-//! The envelope of the protocol: JSON-RPC 2.0, in the three revisions that are spoken. Invariant: a
-//! message with a repeated member is not read, because two readers could understand it differently.
+//! The envelope of the protocol: JSON-RPC 2.0, in the three supported revisions. Invariant: a
+//! message with a repeated member is rejected, because two parsers could read it differently.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 pub(crate) use crate::task::mcp_revision::Revision;
 
-/// The client's account of itself.
+/// Returns `clientInfo`: the name and version of this client.
 fn client_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// A request or, without an id, a notification. The texts of `params` and `meta` are JSON and are
-/// written as they are.
+/// A request or, without an id, a notification. The texts in `params` and `meta` must be JSON and
+/// are written unchanged.
 pub(super) struct Request<'r> {
     pub(super) id: Option<&'r str>,
     pub(super) method: &'r str,
@@ -33,7 +33,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The request that begins a conversation in the older revisions.
+    /// Builds the request that begins a conversation in the older revisions.
     pub(super) fn initialize(id: &'r str) -> Self {
         let revision = json!(Revision::November2025.as_str());
         Self {
@@ -53,7 +53,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The message as one line of JSON.
+    /// Returns the message as one line of JSON, unless a text in `params` has a line break.
     pub(super) fn text(&self, revision: Revision) -> String {
         let mut text = String::from("{\"jsonrpc\":\"2.0\"");
         if let Some(id) = self.id {
@@ -89,7 +89,7 @@ impl<'r> Request<'r> {
     }
 }
 
-/// A message from a server.
+/// A parsed message from a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message {
     /// The answer to the request with this id.
@@ -100,7 +100,7 @@ pub(super) enum Message {
     Notification(String),
 }
 
-/// The answer to a request.
+/// The answer to a request: a result or a JSON-RPC error.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Result(Value),
@@ -130,7 +130,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 }
 
 impl Answer {
-    /// Whether the answer is the whole result of a call.
+    /// Whether the answer is a complete result, not a request for input, a task or an error.
     pub(super) fn is_complete(&self) -> bool {
         let Self::Result(result) = self else {
             return false;
@@ -139,15 +139,15 @@ impl Answer {
         result.is_object() && kind.is_none_or(|kind| kind == "complete")
     }
 
-    /// Whether the answer proves that the request was not executed: by its code, or because the
-    /// server knows no such session (-32001 of the official servers, with 404).
+    /// Whether the answer proves that the request was not executed: by its error code, or because
+    /// the session is unknown (the official servers answer -32001 with status 404).
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Error { code, .. } if NOT_EXECUTED.contains(code) || *code == -32001)
     }
 }
 
 impl Message {
-    /// Reads one message; `None` if it is none.
+    /// Parses one message; `None` if the text is not a valid message.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let envelope: Envelope = serde_json::from_slice(text).ok()?;
         if envelope.jsonrpc != "2.0" {
@@ -166,7 +166,7 @@ impl Message {
     }
 }
 
-/// The text of the result in a message, to the byte.
+/// Returns the result in a message exactly as the server wrote it; `None` for an error.
 pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Raw<'m> {
@@ -177,8 +177,9 @@ pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     raw.result.map(|result| result.get().to_owned())
 }
 
-/// The reply to a request of a server. No capability is declared, so every request but a `ping` is
-/// refused; an elicitation is canceled, as its revision expects.
+/// Returns the reply to a server's request. Only the older revisions have such requests, and the
+/// client declares no capability there, so every request but a `ping` is refused. An elicitation is
+/// canceled, as its revision expects.
 pub(super) fn reply(id: &Value, method: &str) -> String {
     let reply = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
@@ -195,15 +196,15 @@ fn is_short(id: &Value) -> bool {
     id.is_number() || id.as_str().is_some_and(|id| id.len() <= 256)
 }
 
-/// Whether the server tells that its tools have changed.
+/// Whether `method` is the notification that the server's tools have changed.
 pub(super) fn is_list_change(method: &str) -> bool {
     method == "notifications/tools/list_changed"
 }
 
-/// The codes of errors that prove that a call was not executed.
+/// The error codes that prove that a call was not executed.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
-/// Whether the server refuses the revision of a request.
+/// Whether the server answers that it does not support the revision of the request.
 pub(super) fn is_unsupported(answer: &Answer) -> bool {
     matches!(answer, Answer::Error { code: -32022, .. })
 }
@@ -218,7 +219,7 @@ pub(super) fn is_stateless(answer: &Answer) -> bool {
     versions.is_some_and(|versions| versions.contains(&newest))
 }
 
-/// The server's account of itself in its answer to `server/discover`.
+/// Returns the server's `serverInfo` in its answer to `server/discover`; `Null` if there is none.
 pub(super) fn server_info(answer: &Answer) -> Value {
     let Answer::Result(result) = answer else {
         return Value::Null;
@@ -228,10 +229,7 @@ pub(super) fn server_info(answer: &Answer) -> Value {
     info.cloned().unwrap_or_default()
 }
 
-/// The revision and the account of itself in a server's answer to `initialize`.
-///
-/// # Errors
-/// The reason why the conversation cannot begin.
+/// Returns the revision and the `serverInfo` in a server's answer to `initialize`.
 pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
     let result = match answer {
         Answer::Result(result) => result,

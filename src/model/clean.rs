@@ -16,7 +16,7 @@ use crate::task::text::{cleaned, each_said};
 /// The longest error text taken from outside, in characters.
 const PROBLEM: usize = 500;
 
-/// Redacts what an endpoint sends.
+/// Redacts the texts of a model endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
 
@@ -38,8 +38,8 @@ impl Cleaner {
         }
     }
 
-    /// A redactor for a text that arrives in pieces. Its outputs together equal the text that
-    /// [`Cleaner::text`] returns for the whole.
+    /// Returns a redactor for a text that arrives in pieces. Its outputs together equal the text
+    /// that [`Cleaner::text`] returns for the whole.
     pub(crate) fn passing_text(&self) -> Passing {
         Passing {
             redacting: Redacting::new(Arc::clone(&self.0)),
@@ -47,7 +47,7 @@ impl Cleaner {
         }
     }
 
-    /// A redactor for arguments that arrive in pieces. Its outputs together equal the
+    /// Returns a redactor for arguments that arrive in pieces. Its outputs together equal the
     /// `arguments_text` that [`Cleaner::call`] returns for the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
         Passing {
@@ -61,7 +61,7 @@ impl Cleaner {
         each_said(value, &|text| self.text(text))
     }
 
-    /// An error text for a person: one line, without URLs, truncated.
+    /// Prepares an error text for a person: one line, without URLs, truncated.
     pub(crate) fn problem(&self, text: &str) -> String {
         let text = self.text(text);
         let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| {
@@ -103,7 +103,7 @@ impl Passing {
     }
 }
 
-/// The length of the text in bytes, without an incomplete escape at its end.
+/// Returns the length of the text in bytes, without an incomplete escape at its end.
 fn whole_escapes(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text
@@ -125,7 +125,7 @@ fn whole_escapes(text: &str) -> usize {
     text.len()
 }
 
-/// The length in bytes of the escape at the start of the text.
+/// Returns the length in bytes of the escape at the start of the text.
 fn escape_length(escape: &str) -> usize {
     if unit(escape).is_some() {
         6
@@ -147,8 +147,8 @@ pub(crate) enum Mend {
     LoneSurrogates,
 }
 
-/// The text with the escapes of `mend` replaced, and otherwise unchanged. The text need not be
-/// valid JSON.
+/// Returns the text with the escapes of `mend` replaced, and otherwise unchanged. The text need not
+/// be valid JSON.
 pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     let suspicious = match mend {
         Mend::Nul => text.contains("\\u0000"),
@@ -182,7 +182,8 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The UTF-16 unit of the escape `\uXXXX` at the start of the text.
+/// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text; `None` if there is
+/// none.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

@@ -28,8 +28,8 @@ use crate::world::Clock;
 
 mod read;
 
-/// The provider's id of the request, formatted for an error; empty if the response has none or an
-/// unusual one.
+/// Returns the provider's id of the request, formatted for an error; empty if the response has no
+/// id, or an id that is long or has unusual characters.
 fn request_id(headers: &HeaderMap) -> String {
     let id = headers
         .get("request-id")
@@ -72,6 +72,8 @@ impl<P> fmt::Debug for Endpoint<P> {
 }
 
 impl<P: Protocol> Endpoint<P> {
+    /// Creates the client of one model.
+    ///
     /// # Errors
     /// [`ModelError`] for settings in which [`Settings::check`] finds mistakes.
     pub(super) fn new(
@@ -112,8 +114,8 @@ impl<P: Protocol> Endpoint<P> {
         })
     }
 
-    /// The request body for the manner at this index; `None` if there is no such manner, or if the
-    /// body cannot be written.
+    /// Returns the request body for the manner at this index; `None` if there is no such manner, or
+    /// if the body cannot be written.
     fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
         let manner = P::MANNERS.get(manner)?;
         Some(Bytes::from(
@@ -121,7 +123,7 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Asks once. Returns the outcome, and the status or the connection failure.
+    /// Sends one request. Returns the outcome, and the status or the connection failure.
     async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
         let request = self
             .net

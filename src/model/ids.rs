@@ -1,15 +1,15 @@
-//! Ids of calls and names of tools, as protocols with strict rules for them take them. Invariant: the
-//! same conversation always gets the same ids, because an endpoint may compare it with the previous
-//! request.
+//! Ids of calls and names of tools in the form that strict protocols accept. Invariant: the same
+//! conversation always gets the same ids, because an endpoint may compare the conversation with
+//! that of the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest id or tool name that an endpoint takes, in characters.
 const LONGEST: usize = 64;
 
-/// The ids of calls and results within one request. Endpoints take letters, digits, `_` and `-`, and
-/// refuse an id that is long or used twice in a conversation; other providers' ids may have any
-/// characters and length and repeat in every turn.
+/// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`,
+/// and refuse an id that is long or occurs twice in a conversation. Stored ids may come from
+/// another provider: they can have any characters and length, and can repeat in every turn.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     used: BTreeSet<String>,
@@ -39,7 +39,7 @@ impl Ids {
         }
     }
 
-    /// The id to send for a call of the current turn.
+    /// Returns the id to send for a call of the current turn.
     pub(super) fn of(&self, id: &str) -> String {
         self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
     }
@@ -49,7 +49,8 @@ fn cut(text: &str, longest: usize) -> String {
     text.chars().take(longest).collect()
 }
 
-/// Replaces by `_` each character that ids and tool names may not contain, and cuts what is too long.
+/// Replaces by `_` each character that ids and tool names may not contain, and cuts the text to
+/// [`LONGEST`] characters.
 fn fitting(text: &str) -> String {
     text.chars()
         .take(LONGEST)
@@ -63,7 +64,8 @@ fn fitting(text: &str) -> String {
         .collect()
 }
 
-/// A tool name that may be sent: the model may have called a name that was never offered.
+/// Returns a tool name that may be sent. A stored name can be unfit, because the model may have
+/// called a tool that was never offered.
 pub(super) fn name(name: &str) -> String {
     let fitting = fitting(name);
     if fitting.is_empty() {

@@ -1,5 +1,5 @@
-//! Calls language models. [`ModelClient`] is the one trait; `endpoint` implements it over HTTP with the
-//! protocols `openai`, `openai_responses` and `anthropic`, `scripted` by the rules of a file.
+//! Calls language models. [`ModelClient`] is the one trait; `endpoint` implements it over HTTP with
+//! the protocols `openai`, `openai_responses` and `anthropic`, `scripted` by the rules of a file.
 
 pub(crate) mod scripted;
 
@@ -30,7 +30,7 @@ pub use self::settings::{Provider, Settings, check, client};
 use crate::task::item::{FinishReason, Usage};
 use crate::task::transcript::Message;
 
-/// A client of one model.
+/// A client of one configured model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
     /// Asks for the next turn. May be repeated freely: asking has no effect outside. If the
@@ -66,7 +66,7 @@ pub enum Piece<'a> {
     },
     /// More of a call's arguments.
     Arguments {
-        /// The call's index.
+        /// The call's index, as in `Named`.
         call: usize,
         text: &'a str,
     },
@@ -87,12 +87,11 @@ pub struct Prompt {
     pub turn: u32,
 }
 
-/// A tool as offered to the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfferedTool {
     pub name: String,
     pub description: String,
-    /// JSON Schema of its arguments.
+    /// The JSON Schema of the arguments.
     pub parameters: Value,
 }
 
@@ -123,8 +122,8 @@ pub struct AnswerCall {
     pub holds_secret: bool,
 }
 
-/// There is no usable answer. The text is for a person: the model's name and the problem, no URL
-/// and no secret.
+/// The error for a turn without a usable answer. The text is for a person: it has the model's name
+/// and the problem, but no URL and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ModelError {
@@ -138,12 +137,12 @@ pub struct ModelError {
 pub struct Ended {
     /// The status of the answer, if one began.
     pub status: Option<u16>,
-    /// Why no answer began, in fixed words.
+    /// The reason why no answer began, in fixed words; `None` if an answer began.
     pub reason: Option<&'static str>,
 }
 
 impl ModelError {
-    /// An error without a status or reason.
+    /// Returns an error without a status or reason.
     #[must_use]
     pub fn new(detail: impl Into<String>) -> Self {
         Self {

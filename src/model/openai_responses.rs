@@ -1,6 +1,6 @@
-//! `OpenAI`'s Responses protocol, for any base URL, stateless: the endpoint stores nothing. Invariant:
-//! an answer without its end is rejected; the items of an answer go back byte for byte and in their
-//! order, except for parts that the endpoint refuses.
+//! `OpenAI`'s Responses protocol, for any base URL, stateless: the endpoint stores nothing.
+//! Invariant: an answer without its end is rejected; the items of an answer go back byte for byte
+//! and in their order, except for parts that the endpoint refuses.
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -49,10 +49,11 @@ impl Protocol for Responses {
         request::body(prompt, model, extra, manner, thoughts)
     }
 
-    /// Encrypted reasoning is bound to an organization and a model: another key or model refuses
-    /// it ("The encrypted content … could not be verified"), an item without it is looked up in
-    /// vain ("Item with id 'rs_…' not found"), and a model that does not reason refuses to be asked
-    /// for it ("Encrypted content is not supported with this model").
+    /// Whether the error text is about encrypted reasoning, which is bound to an organization and a
+    /// model. An endpoint with another key or model refuses the reasoning ("The encrypted content …
+    /// could not be verified"). If the reasoning is missing, the endpoint looks up the item by its
+    /// id in vain ("Item with id 'rs_…' not found"). A model that does not reason refuses the
+    /// request for encrypted reasoning ("Encrypted content is not supported with this model").
     fn is_about_thoughts(said: &str) -> bool {
         said.contains("ncrypted content")
             || said.contains("encrypted_content")

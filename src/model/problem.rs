@@ -6,7 +6,8 @@ use super::clean::{Cleaner, Mend, mended};
 use super::protocol::Attempt;
 use super::retry;
 
-/// The error text in a body: the provider's message, else plain text, but never an HTML page.
+/// Returns the error text in a body: the provider's message, else plain text, but never an HTML
+/// page.
 pub(super) fn said_in(body: &str) -> String {
     match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
         Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
@@ -53,7 +54,7 @@ pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
     }
 }
 
-/// The problem text for an error inside an answer.
+/// Returns the problem text for an error inside an answer.
 pub(super) fn reports(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",

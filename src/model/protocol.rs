@@ -23,13 +23,13 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// The fixed headers of each request (names in lower case), in addition to the key's header and
     /// those of HTTP itself.
     const HEADERS: &'static [(&'static str, &'static str)];
-    /// The manners of asking, best first. When an endpoint refuses a manner, the next is tried.
+    /// The manners of asking, best first. If an endpoint refuses a manner, the next one is tried.
     const MANNERS: &'static [Manner];
 
-    /// The header that carries the key.
+    /// Returns the name and value of the header that carries the key.
     fn key(key: &str) -> (HeaderName, String);
 
-    /// The request body; `extra` is merged in from the configuration.
+    /// Writes the request body. `extra` holds further members from the configuration.
     ///
     /// # Errors
     /// When the body cannot be written as JSON, which no prompt is known to cause.
@@ -50,7 +50,7 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// repeated.
     fn whole(body: &str, cleaner: &Cleaner) -> Attempt;
 
-    /// A reader for a streamed answer.
+    /// Creates a reader for a streamed answer.
     fn reading(cleaner: &Cleaner) -> Self::Reading;
 }
 
@@ -62,11 +62,11 @@ pub(super) trait Reading: Send {
     /// The outcome of the attempt, when the event ends it without an answer.
     fn event(&mut self, event: &Event, telling: &mut Telling<'_>) -> Result<Progress, Attempt>;
 
-    /// The approximate number of bytes held in memory.
+    /// Returns the approximate number of bytes held in memory.
     fn held(&self) -> usize;
 
-    /// Called when the stream has ended without an error: emits the remaining pieces and returns
-    /// the outcome.
+    /// Emits the remaining pieces and returns the outcome. To be called when the stream has ended
+    /// without an error.
     fn finish(self, telling: &mut Telling<'_>) -> Attempt;
 }
 
@@ -85,7 +85,7 @@ pub(super) enum Manner {
     Counted,
     /// As a stream, without usage.
     Streamed,
-    /// Unstreamed.
+    /// As one body instead of a stream.
     Whole,
 }
 
@@ -115,12 +115,12 @@ pub(super) enum Attempt {
 /// further.
 pub(super) const CALLS: usize = 256;
 
-/// The problem text for an answer with more than [`CALLS`] calls.
+/// Returns the problem text for an answer with more than [`CALLS`] calls.
 pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {CALLS} calls")
 }
 
-/// A failed attempt that may succeed when repeated.
+/// Returns a failed attempt that may succeed when repeated.
 pub(super) fn again(why: &str) -> Attempt {
     Attempt::Again(why.to_owned(), None)
 }
@@ -152,7 +152,7 @@ impl<'s> Telling<'s> {
         }
     }
 
-    /// Takes back all pieces emitted so far, if any.
+    /// Voids all pieces that were emitted so far, if any.
     pub(super) fn reset(&mut self) {
         if std::mem::take(&mut self.told) {
             self.sink.piece(Piece::Reset);

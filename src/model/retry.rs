@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The wait before the second attempt; it doubles from there.
 const FIRST: Duration = Duration::from_millis(500);
-/// The longest wait that we choose.
+/// The longest wait between attempts, unless the endpoint asks for another wait.
 const LONGEST: Duration = Duration::from_secs(8);
 /// The longest wait that an endpoint may ask for.
 pub(crate) const LONGEST_ASKED: Duration = Duration::from_mins(1);
@@ -16,9 +16,9 @@ pub(crate) fn is_worth_repeating(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }
 
-/// The wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named none. It doubles with
-/// each attempt up to [`LONGEST`]. A random part of up to a half is subtracted, so that clients
-/// that failed together do not return together.
+/// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named none. The
+/// wait doubles with each attempt up to [`LONGEST`]. Random jitter shortens it by up to a half, so
+/// that clients that failed together do not retry together.
 pub(crate) fn backoff(attempt: u32) -> Duration {
     let whole = FIRST
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))

@@ -186,14 +186,13 @@ impl Scripted {
     }
 }
 
-/// How long this many pieces take.
+/// Returns the time over which so many pieces are emitted.
 fn pace(pieces: usize) -> Duration {
     let (each, most) = PACE;
     u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))
 }
 
-/// The part of the conversation that rules match on: the last speaker and message, and the user's
-/// last message.
+/// Returns the part of the conversation that rules match on.
 fn moment(prompt: &Prompt) -> Moment<'_> {
     let said = |message: &Message| match message {
         Message::User { parts, .. } => {
@@ -260,7 +259,8 @@ fn answer(prompt: &Prompt, text: Option<String>, calls: Vec<AnswerCall>) -> Answ
     }
 }
 
-/// The turn as a Chat Completions message, so that another model can continue the conversation.
+/// Returns the turn as a Chat Completions message, so that another model can continue the
+/// conversation.
 fn raw(text: Option<&str>, calls: &[AnswerCall]) -> Value {
     let mut raw = json!({"role": "assistant", "content": text});
     if let (Some(members), false) = (raw.as_object_mut(), calls.is_empty()) {

@@ -39,7 +39,7 @@ pub enum Provider {
     Scripted,
 }
 
-/// A model.
+/// A language model, and how the service calls it.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Model", extend("required" = ["provider"]))]
@@ -47,7 +47,7 @@ pub struct Settings {
     /// The name in the configuration: errors and metrics use it.
     #[serde(skip)]
     pub name: String,
-    /// The protocol of the model.
+    /// The protocol by which the service calls the model.
     pub provider: Provider,
     /// The base URL of the endpoint, such as `http://127.0.0.1:11434/v1`. Default: the provider's
     /// own, `https://api.openai.com/v1` or `https://api.anthropic.com`.
@@ -61,17 +61,18 @@ pub struct Settings {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
-    /// The number of further attempts after status 429, 5xx or a connection error.
+    /// The number of further attempts after status 408, 409, 429 or 5xx, a connection error, or an
+    /// incomplete answer.
     pub retries: u32,
     /// The headers that are added to each request. A header replaces the provider's own of the same
     /// name.
     pub headers: BTreeMap<String, Secret<String>>,
     /// The parameters that are added to the URL of each request.
     pub query: BTreeMap<String, Secret<String>>,
-    /// The members that are merged into the body of each request. It may not name `messages`,
+    /// The members that are merged into the body of each request. They may not include `messages`,
     /// `tools`, `model`, `stream`, `stream_options` (`openai`) or `system` (`anthropic`); for
-    /// `openai_responses` it may not name `input`, `instructions`, `tools`, `model`, `stream`, `store`
-    /// or `include`.
+    /// `openai_responses` they may not include `input`, `instructions`, `tools`, `model`, `stream`,
+    /// `store` or `include`.
     pub body: Map<String, Value>,
     /// The script of a `scripted` model: `builtin:refunds`, or a file. A relative path is relative
     /// to the configuration file.
@@ -96,8 +97,8 @@ impl Default for Settings {
     }
 }
 
-/// The members that a scripted model's `body` may not name, because the `body` of the model that it
-/// stands for may not name them.
+/// The members that a scripted model's `body` may not name: a Chat Completions model in its place
+/// could not have them in its `body` either.
 const OURS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings and in its script, never quoting a value of a key,
@@ -116,7 +117,8 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
     }
 }
 
-/// The client of a model; `None` if its script has mistakes, which are then added to `mistakes`.
+/// Creates the client of a model. Returns `None` if its script has mistakes, which are then added
+/// to `mistakes`.
 ///
 /// # Errors
 /// [`ModelError`] for settings in which [`check`] finds mistakes.
@@ -189,7 +191,7 @@ impl Settings {
         }
     }
 
-    /// Checks the headers and the body, which may not name a member that is `ours`.
+    /// Checks the headers and the body. `ours` are the members that the body may not name.
     fn check_request(&self, ours: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         for (name, value) in &self.headers {
@@ -238,7 +240,7 @@ impl Settings {
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
-    /// The headers of each request; `None` if one of them cannot be sent.
+    /// Returns the headers of each request; `None` if one of them cannot be sent.
     pub(super) fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

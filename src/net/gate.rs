@@ -34,7 +34,8 @@ impl Progress {
     }
 }
 
-/// A connection on which each write is refused until `holds` has returned true.
+/// A connection that calls `holds` at its first write. If `holds` returns false, that write and
+/// every later write is refused.
 pub(super) struct Gate<S> {
     connection: S,
     holds: Option<Holds>,
@@ -50,7 +51,7 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Asks for the permit at the first write.
+    /// Asks for the permit at the first write. Refuses every write without the permit.
     fn pass(&mut self) -> io::Result<()> {
         if let Some(holds) = self.holds.take() {
             let flag = if holds() {

@@ -43,8 +43,9 @@ pub const NO_LEAVE: &str = "it must not be sent any more";
 
 /// The permit to send a request.
 pub struct Leave {
-    /// Awaited once the connection is made. Resolves once it is decided whether the request may be
-    /// sent: to the time of that decision, or to `None` if it must not be sent.
+    /// A future that the exchange awaits once the connection is made. It resolves once it is
+    /// decided whether the request may be sent: to the time of that decision, or to `None` if the
+    /// request must not be sent.
     pub decided: BoxFuture<'static, Option<Instant>>,
     /// Whether the request may still be sent. Asked once, right before its first byte is written.
     pub holds: Holds,
@@ -99,7 +100,7 @@ pub trait Sink: Send {
 
 /// A sink that keeps a body, up to a bound.
 struct Whole<F> {
-    /// Decides from the status how much of the body is read. `None` once it has.
+    /// Decides from the status how much of the body is read. `None` once the response has begun.
     room: Option<F>,
     answer: Option<(Answer, Room)>,
 }
@@ -159,8 +160,9 @@ impl Net {
     /// more.
     ///
     /// # Errors
-    /// [`Failure::NotSent`]: no connection was made, or the permit did not hold.
-    /// [`Failure::Lost`]: the request was or may have been written, but no complete response arrived.
+    /// - [`Failure::NotSent`]: no connection was made, or the permit did not hold.
+    /// - [`Failure::Lost`]: the request was or may have been written, but no complete response
+    ///   arrived.
     pub async fn alone_into(
         &self,
         request: Request,
@@ -205,8 +207,8 @@ fn why_unconnected(error: &(dyn Error + 'static)) -> &'static str {
     unreached(io_kind(error))
 }
 
-/// The address to connect to, and the request as it is written, with its path alone. `None` if the
-/// request cannot be written.
+/// Returns the address to connect to, and the request as it is written, whose URI has only the path
+/// and the query. `None` if the request cannot be written.
 fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());

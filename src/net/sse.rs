@@ -45,8 +45,8 @@ impl Decoder {
         }
     }
 
-    /// The events that these bytes complete. An event is complete only with the empty line after
-    /// it.
+    /// Returns the events that `bytes` complete. An event is complete only with the empty line
+    /// after it.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -107,7 +107,7 @@ impl Decoder {
                 }
                 self.data.extend_from_slice(value);
             }
-            // `id`, `retry`, comments and unknown fields.
+            // `id`, `retry`, comments and unknown fields are ignored.
             _ => {}
         }
         None

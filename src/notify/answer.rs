@@ -1,4 +1,4 @@
-//! The result of one attempt, for every channel.
+//! The result of an attempt, the same for every channel.
 
 use std::time::Duration;
 
@@ -8,28 +8,29 @@ use crate::net::asked_for;
 use crate::store::{Attempt, Next};
 use crate::task::time::Time;
 
-/// The result of one attempt.
+/// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The status of an HTTP answer; `None` where there was none.
+    /// The HTTP status; `None` if there was no HTTP answer.
     pub(super) status: Option<u16>,
-    /// Why the attempt failed, in fixed words; empty for a success.
+    /// The reason of a failure, in fixed words; empty for a success.
     pub(super) problem: &'static str,
-    /// Whether the receiver would refuse every further attempt at this message.
+    /// Whether the receiver would refuse every further attempt at this message, so that none is
+    /// made.
     pub(super) unwanted: bool,
     /// The wait before the next attempt, if the receiver asks for one.
     pub(super) asked: Option<Duration>,
-    /// The receiver's id of the message, by which the message can be changed later.
+    /// The id that the receiver gave the message, with which the message can be updated later.
     pub(super) reference: Option<String>,
 }
 
 impl Answer {
-    /// The message was taken.
+    /// Returns the result of a successful attempt without an HTTP status.
     pub(super) fn taken() -> Self {
         Self::none("")
     }
 
-    /// An attempt without an HTTP status: a failure for this reason, or a success if it is empty.
+    /// Returns the result of an attempt without an HTTP status. An empty `problem` is a success.
     pub(super) fn none(problem: &'static str) -> Self {
         Self {
             status: None,
@@ -40,7 +41,7 @@ impl Answer {
         }
     }
 
-    /// The result of an HTTP answer, by its status alone. No status ends the attempts: a receiver
+    /// Returns the result of an HTTP answer by its status. No status ends the attempts: a receiver
     /// that is gone may come back.
     pub(super) fn of(answered: &Answered, now: Time) -> Self {
         let problem = match answered.status {
@@ -59,7 +60,7 @@ impl Answer {
         self.problem.is_empty()
     }
 
-    /// The attempt that ended with this answer.
+    /// Returns the record of an attempt with this result. `next` is the delivery's next state.
     pub(super) fn attempt(&self, next: Next, took: Duration) -> Attempt {
         Attempt {
             next,

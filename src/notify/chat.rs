@@ -1,5 +1,5 @@
-//! The words of a message to a room, the same for every kind of room and always in English, because
-//! a room has no setting for a language.
+//! The texts of a message to a room, the same for each kind of room. They are in English, because a
+//! room has no setting for a language.
 //!
 //! Invariant: a text that this service did not write is in one line, has no invisible character,
 //! and is cut.
@@ -10,27 +10,28 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// How many questions of one message are shown whole. A longer message has a line for each.
+/// The maximum number of questions that a message shows whole. A message with more has one line for
+/// each.
 pub(super) const WHOLE: usize = 5;
-/// The most characters of a title.
+/// The maximum number of characters of a title.
 const TITLE: usize = 200;
-/// The most characters of a rule's message.
+/// The maximum number of characters of a rule's message.
 const MESSAGE: usize = 200;
-/// The most characters of a summary.
+/// The maximum number of characters of a summary.
 const SUMMARY: usize = 100;
-/// How many tools of a question are named.
+/// The maximum number of tools that a title names.
 const TOOLS: usize = 3;
 
-/// A message, with the outcome of each of its questions so far.
+/// The content of a message to a room: its questions, with their outcomes so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shown {
     pub(super) digest: Digest,
-    /// One entry for each question, in the order of the questions; `None` before the first answer.
+    /// The outcome of each question, in the order of the questions; `None` before the first answer.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
 impl Shown {
-    /// The questions, each with its outcome.
+    /// Returns the questions with their outcomes.
     pub(super) fn each(&self) -> impl Iterator<Item = Asked<'_>> {
         let both = self.digest.questions.iter().zip(&self.outcomes);
         both.map(|(question, outcome)| Asked {
@@ -50,7 +51,7 @@ impl Shown {
         self.digest.questions.len() <= WHOLE
     }
 
-    /// The first line of a message about several questions.
+    /// Returns the first line of a message about several questions.
     pub(super) fn heading(&self) -> String {
         let all = self.digest.questions.len();
         let open = self.each().filter(Asked::is_open).count();
@@ -63,7 +64,7 @@ impl Shown {
         }
     }
 
-    /// The first line of a message about one question.
+    /// Returns the first line of a message about one question.
     pub(super) fn first_line(&self, asked: &Asked<'_>) -> String {
         let title = title(asked.question);
         match (asked.outcome, self.digest.reason) {
@@ -74,7 +75,7 @@ impl Shown {
         }
     }
 
-    /// The text of the notification that announces the message.
+    /// Returns the text of the client's notification about the message.
     pub(super) fn in_brief(&self) -> String {
         match self.each().next() {
             Some(asked) if self.digest.questions.len() == 1 => self.first_line(&asked),
@@ -82,13 +83,13 @@ impl Shown {
         }
     }
 
-    /// How many further questions there are, in words; `None` where all are listed.
+    /// Returns the number of unlisted questions, in words; `None` if all are listed.
     pub(super) fn further(&self) -> Option<String> {
         (self.digest.more > 0).then(|| format!("and {} more", self.digest.more))
     }
 }
 
-/// A question with its outcome.
+/// A question of a message, with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'s> {
     pub(super) question: &'s Question,
@@ -101,18 +102,18 @@ impl Asked<'_> {
         self.outcome.is_none_or(|outcome| outcome.open)
     }
 
-    /// The text of the link to the question.
+    /// Returns the text of the link to the question.
     pub(super) fn link_word(&self) -> &'static str {
         if self.is_open() { "Review" } else { "Read" }
     }
 
-    /// The rule's message, in a line.
+    /// Returns the rule's message in one line.
     pub(super) fn message(&self) -> Option<String> {
         let text = self.question.message.as_deref()?;
         Some(line(text, MESSAGE)).filter(|text| !text.is_empty())
     }
 
-    /// The tools' summaries, each in a line.
+    /// Returns the tools' summaries of the calls, each in one line.
     pub(super) fn summaries(&self) -> Vec<String> {
         let summaries = self.question.summaries.iter();
         summaries
@@ -120,7 +121,7 @@ impl Asked<'_> {
             .collect()
     }
 
-    /// The question's kind and times, or its outcome.
+    /// Returns labels and values: the question's kind and times, and its outcome if there is one.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let Question {
             kind,
@@ -142,7 +143,7 @@ impl Asked<'_> {
     }
 }
 
-/// The tools and the agent of a question.
+/// Returns the tools and the agent of a question in one line.
 pub(super) fn title(question: &Question) -> String {
     let mut tools = question.tools.iter().map(String::as_str);
     let mut named: Vec<&str> = tools.by_ref().take(TOOLS).collect();
@@ -158,12 +159,12 @@ pub(super) fn title(question: &Question) -> String {
     line(&title, TITLE)
 }
 
-/// The text in one line of at most `most` characters, with every invisible character shown.
+/// Returns the text in one line of at most `most` characters, with every invisible character shown.
 pub(super) fn line(text: &str, most: usize) -> String {
     cut(visible(text).replace('\n', " "), most)
 }
 
-/// The text cut to `most` characters, with a sign where a part was cut off.
+/// Cuts the text to `most` characters. Appends `…` if it was longer.
 pub(super) fn cut(text: String, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text,
@@ -171,7 +172,7 @@ pub(super) fn cut(text: String, most: usize) -> String {
     }
 }
 
-/// A time in UTC, without the date if it is that of `day`.
+/// Formats a time in UTC, without the date if it is on the same day as `day`.
 pub(super) fn moment(at: Time, day: Option<Time>) -> String {
     format!("{} UTC", at.to_minute(day))
 }

@@ -1,6 +1,7 @@
-//! The questions of one message to a person or a room. Each channel makes its own body of them.
+//! The digest: the questions of one message to a person or a room. Each channel makes its own body
+//! from it.
 //!
-//! Invariant: a digest holds no text of an agent, and arguments only in the tools' summaries.
+//! Invariant: a digest has no text of an agent, and arguments only in the tools' summaries.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{EXPIRING, WAITING};
@@ -8,30 +9,29 @@ use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-/// The most questions that a message lists.
+/// The maximum number of questions that a message lists.
 pub(super) const LISTED: usize = 20;
 
 /// The questions of one message to a person or a room.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Digest {
-    /// Why the message is sent.
     pub(super) reason: Reason,
-    /// The questions that are listed, the oldest first; [`LISTED`] at most.
+    /// The listed questions, the oldest first; [`LISTED`] at most.
     pub(super) questions: Vec<Question>,
-    /// The number of further questions that are not listed.
+    /// The number of questions beyond the listed ones.
     pub(super) more: u64,
-    /// The address of the inbox; `None` where the recipient could not sign in.
+    /// The URL of the inbox; `None` if the recipient cannot sign in.
     pub(super) inbox: Option<String>,
 }
 
-/// Why a message is sent.
+/// The reason why a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The questions are new.
     New,
     /// The questions' deadlines are near.
     Expiring,
-    /// The questions have waited for some time.
+    /// The questions have waited for the time that the entry sets.
     Waiting,
 }
 
@@ -40,26 +40,26 @@ pub(super) enum Reason {
 pub(super) struct Question {
     pub(super) request_id: RequestId,
     pub(super) kind: RequestKind,
-    /// The names of its tools, each once.
+    /// The names of the question's tools, each once.
     pub(super) tools: Vec<String>,
     /// The name of the agent that asks.
     pub(super) agent: String,
-    /// The rule's own message, written by the operator.
+    /// The message of the rule that held the call, written by the operator.
     pub(super) message: Option<String>,
-    /// When the question was asked.
+    /// The time at which the request was opened.
     pub(super) created_at: Time,
-    /// Its deadline, if it has one.
+    /// The deadline of the request; `None` if it has none.
     pub(super) expires_at: Option<Time>,
-    /// The address of the request's page, where the reader has to sign in.
+    /// The URL of the request's page, where the reader has to sign in.
     pub(super) url: String,
-    /// The recipient's own link; `None` for a room, and where there are no links.
+    /// The recipient's sealed link; `None` for a room, and if messages have no links.
     pub(super) link: Option<String>,
-    /// The summaries of its first calls; empty unless the entry asks for them.
+    /// The summaries of the question's first calls; empty unless the entry asks for summaries.
     pub(super) summaries: Vec<String>,
 }
 
 impl Reason {
-    /// The reason of a message of this type.
+    /// Returns the reason of a message of this type.
     pub(super) fn of(kind: &str) -> Self {
         match kind {
             EXPIRING => Self::Expiring,
@@ -69,12 +69,12 @@ impl Reason {
     }
 }
 
-/// The most summaries of a question.
+/// The maximum number of summaries of a question.
 const SUMMARIES: usize = 3;
 
 impl Question {
-    /// The question of a request, with its page, the recipient's own link, and the summaries of its
-    /// calls if the entry asks for them.
+    /// Makes the question of a request. `url` is the page of the request, `link` the recipient's
+    /// own link. `summaries`: whether the entry asks for the summaries of calls.
     pub(super) fn of(
         request: &RequestRow,
         url: String,

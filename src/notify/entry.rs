@@ -1,4 +1,4 @@
-//! One receiver of messages, ready to send to.
+//! An entry: one receiver of the configuration, ready to send to.
 
 use std::time::Duration;
 
@@ -18,53 +18,53 @@ use crate::task::event_name::{EXPIRING, WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
-/// How long the recording of an attempt may take.
+/// The maximum time for recording an attempt.
 const TO_RECORD: Duration = Duration::from_secs(5);
 
-/// A message of an entry about a request.
+/// A message that an entry sends about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    /// The type of the message.
+    /// The type of the message: the name of an event, or of a reminder.
     pub(super) kind: &'static str,
-    /// The time from which it is sent; `None` for at once.
+    /// The time from which the message may be sent; `None`: at once.
     pub(super) due_at: Option<Time>,
 }
 
 impl Told {
-    /// A message of this type that waits for nothing.
+    /// Returns a message of this type that is due at once.
     pub(super) fn at_once(kind: &'static str) -> Self {
         Self { kind, due_at: None }
     }
 }
 
-/// One receiver of messages.
+/// An entry of `notify.to`.
 pub(crate) struct Entry {
     pub(super) name: String,
     pub(super) channel: Channel,
-    /// The time at which the entry tells of a question that still waits; `None` if it tells of
-    /// questions when they are asked.
+    /// The time at which the entry sends reminders of open questions; `None` if it sends each
+    /// question when it is asked.
     pub(super) when: Option<When>,
-    /// The shortest time between two messages to one person.
+    /// The minimum time between two messages to one person or room.
     pub(super) gather: Duration,
-    /// The events that it gets messages of, before `groups` and `users` are looked at.
+    /// The events of which the entry gets messages, before `groups` and `users` filter them.
     pub(super) want: Want,
     groups: Vec<String>,
     users: Vec<String>,
 }
 
-/// How the messages of an entry are sent.
+/// The channel by which an entry's messages are sent.
 pub(super) enum Channel {
-    /// Each event is a signed POST.
+    /// Each event is sent as a signed POST.
     Webhook(Hook),
-    /// Questions go to people, each a mail of their own.
+    /// Questions are sent to people, to each in a mail of their own.
     Mail(Mail),
-    /// Questions go to a channel of Slack.
+    /// Questions are sent to a channel of Slack.
     Slack(Slack),
-    /// Questions go to a channel or chat of Teams.
+    /// Questions are sent to a channel or chat of Teams.
     Teams(Teams),
 }
 
-/// A receiver of webhooks.
+/// A webhook, ready to post to.
 pub(super) struct Hook {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
@@ -75,7 +75,7 @@ pub(super) struct Hook {
 }
 
 impl Channel {
-    /// The channel of these settings; `None` if they have mistakes.
+    /// Returns the channel of these settings; `None` if they have mistakes.
     fn of(settings: &EntrySettings) -> Option<Self> {
         if let Some(webhook) = &settings.webhook {
             return Hook::of(webhook).map(Self::Webhook);
@@ -89,7 +89,7 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// The channel under which the store keeps the entry's deliveries.
+    /// Returns the channel that the store has in the entry's deliveries.
     pub(super) fn of_delivery(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
@@ -99,7 +99,7 @@ impl Channel {
         }
     }
 
-    /// How long a claim lasts: one attempt, and five seconds to record it.
+    /// Returns the lease of a claimed delivery: long enough for one attempt and its recording.
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
             Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::WITHIN,
@@ -113,7 +113,7 @@ impl Channel {
         matches!(self, Self::Slack(slack) if slack.changes())
     }
 
-    /// Whether the entry's messages show the summaries of the calls.
+    /// Whether messages show the tools' summaries of the calls.
     pub(super) fn summaries(&self) -> bool {
         match self {
             Self::Webhook(hook) => hook.summaries,
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// The entry of these settings; `None` if they have mistakes.
+    /// Returns the entry of these settings; `None` if they have mistakes.
     #[must_use]
     pub(crate) fn of(settings: &EntrySettings) -> Option<Self> {
         Some(Self {
@@ -167,8 +167,8 @@ impl Entry {
         })
     }
 
-    /// The message of this entry about a new request. `None` if the message depends on a deadline
-    /// that the request does not have, or if the deadline would come first.
+    /// Returns the message of this entry about a new request. `None` if the message is a reminder
+    /// and the request has no deadline to count from, or ends before the reminder.
     pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
         let Some(when) = self.when else {
             return Some(Told::at_once("request.created"));
@@ -186,13 +186,14 @@ impl Entry {
         })
     }
 
-    /// Whether every wanted event becomes a message, whatever request it is about.
+    /// Whether the entry sends a message about every wanted event, without looking at the event's
+    /// request.
     pub(super) fn tells_of_events(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.picks_requests()
     }
 
-    /// Whether this entry gets only requests that certain people may decide.
+    /// Whether this entry gets only requests that its groups or users may decide.
     pub(super) fn picks_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
@@ -212,7 +213,7 @@ impl Entry {
     }
 }
 
-/// A user with the groups of their key.
+/// Returns a user as a caller, with the groups of their key.
 fn person(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let groups = accounts.and_then(|accounts| accounts.groups(tenant, user));
     Caller {

@@ -1,4 +1,4 @@
-//! One POST to a receiver of messages, and the beginning of its answer.
+//! Sends one POST to a receiver of messages and reads the beginning of the answer.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use reqwest::{RequestBuilder, StatusCode};
 use crate::net::{Failure, NO_ANSWER_IN_TIME, begun, next_bytes};
 use crate::world::Clock;
 
-/// How long one attempt may take.
+/// The maximum duration of one attempt.
 pub(super) const WITHIN: Duration = Duration::from_secs(15);
-/// How much of an answer is read.
+/// The maximum number of bytes that are read of an answer's body.
 const READ: usize = 16 * 1024;
 
-/// An answer.
+/// The HTTP answer of a receiver.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -21,10 +21,10 @@ pub(super) struct Answered {
     pub(super) body: Vec<u8>,
 }
 
-/// Sends a request. Waits at most `reading` for each next part of the answer's body.
+/// Sends a request. Waits at most `reading` for each part of the answer's body.
 ///
 /// # Errors
-/// Why there is no answer, in fixed words.
+/// The reason why there is no answer, in fixed words.
 pub(super) async fn exchange(
     clock: &dyn Clock,
     request: RequestBuilder,

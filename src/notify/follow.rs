@@ -1,9 +1,9 @@
 //! Updates posted messages with the outcomes of their questions. Each answer to a request, its
-//! expiry and its withdrawal become a delivery of every entry whose messages can be changed; the
+//! expiry and its withdrawal become a delivery of every entry whose messages can be changed. The
 //! attempt at such a delivery replaces the content of the message.
 //!
-//! Invariant: the last update of a message shows what is committed, whichever of two changes is
-//! sent last. After the receiver has taken an update, the sender reads the requests again, and the
+//! Invariant: the last update of a message shows the committed state, whichever of two changes is
+//! sent last. After the receiver has accepted an update, the sender reads the requests again; the
 //! delivery ends only if they have not changed since.
 
 use std::slice::from_ref;
@@ -22,21 +22,22 @@ use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, Posted, ReadError};
 use crate::task::user::UserIds;
 
-/// Why there is no message to change.
+/// The reason for dropping a change: there is no message to update.
 const UNTOLD: &str = "no message lists this request";
 
 /// The result of an attempt to update a message.
 enum Followed {
-    /// Nothing is to be recorded: the delivery is claimed again after its lease.
+    /// Nothing is recorded: the delivery is claimed again after its lease.
     Later,
-    /// There is nothing to change, for this reason.
+    /// There is nothing to change; the text is the reason.
     Nothing(&'static str),
-    /// The receiver has answered.
+    /// The receiver was asked to update the message.
     Answered(Answer),
 }
 
 impl Sender {
-    /// Makes one attempt to show the outcome of a request in its message, and records the attempt.
+    /// Makes one attempt to show a request's outcome in the posted message, and records the
+    /// attempt.
     pub(super) async fn deliver_change(
         &self,
         lane: &Lane,
@@ -105,7 +106,7 @@ impl Sender {
                 return Ok(Followed::Answered(answer));
             }
             shown = now;
-            // A further attempt has to end within the lease.
+            // Another attempt must fit into the rest of the lease.
             let spent = self.clock.uptime().saturating_sub(began);
             if spent + WITHIN > lane.entry.channel.lease() {
                 return Ok(Followed::Later);
@@ -113,7 +114,7 @@ impl Sender {
         }
     }
 
-    /// The content of a message as it would be now.
+    /// Returns the content that a posted message should have now.
     async fn shown_now(
         &self,
         name: &str,
@@ -141,7 +142,7 @@ impl Sender {
         Ok(Shown { digest, outcomes })
     }
 
-    /// How ids of users are compared.
+    /// Returns the way in which user ids are compared.
     pub(super) fn user_ids(&self) -> UserIds {
         let accounts = self.accounts.as_ref();
         accounts.map(Directory::ids).unwrap_or_default()

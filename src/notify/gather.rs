@@ -1,5 +1,5 @@
-//! Sends the due deliveries of one person or room as one message. A delivery is dropped if its
-//! request is closed by then, or if the person has answered it or may not decide it any more.
+//! Sends the due deliveries of one person or room as one message. Drops a delivery if its request
+//! was closed before, or if the person has answered it or may not decide it any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// Why a delivery is dropped.
+/// The reasons for dropping a delivery.
 const OVER: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
@@ -29,7 +29,8 @@ const NO_ADDRESS: &str = "no mail reaches this person any more";
 type Due<'r> = (&'r ClaimedDelivery, &'r RequestRow);
 
 impl Sender {
-    /// Sends one message of the deliveries that were claimed for one recipient, and records it.
+    /// Sends one message for the deliveries that were claimed for one recipient, and records the
+    /// attempt.
     pub(super) async fn deliver_digest(&self, lane: &Lane, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
         let began = self.clock.uptime();
@@ -69,7 +70,10 @@ impl Sender {
         self.record_digest(lane, &open, &answer, took).await;
     }
 
-    /// The person of a delivery; `None` for a room.
+    /// Returns the person to whom a delivery goes; `None` for a room.
+    ///
+    /// # Errors
+    /// The reason why no mail can reach the person.
     fn reached(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
         if claimed.person.is_empty() {
             return Ok(None);
@@ -80,7 +84,7 @@ impl Sender {
         person.map(Some).ok_or(NO_ADDRESS)
     }
 
-    /// The requests of these deliveries that can be read.
+    /// Returns the requests of these deliveries. Leaves out damaged requests.
     async fn requests(
         &self,
         first: &ClaimedDelivery,
@@ -90,8 +94,8 @@ impl Sender {
         let rows = match self.store.requests_of(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request makes the read of all fail, so each request is read alone. A
-            // damaged request cannot be decided and is left out.
+            // One damaged request fails the whole read, so each request is read alone. A damaged
+            // request cannot be decided, so it is left out.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -162,7 +166,7 @@ impl Sender {
         }
     }
 
-    /// A message to a room, with the approvals that its requests have so far.
+    /// Returns the content of a message to a room, with the outcomes so far.
     fn shown(&self, open: &[Due<'_>], digest: &Digest) -> Shown {
         let rows = open.iter().take(LISTED).map(|(_, row)| row);
         Shown {
@@ -203,7 +207,7 @@ impl Sender {
         self.close(lane, first, soonest).await;
     }
 
-    /// Allows the next message to this recipient after `wait`.
+    /// Lets the next message to this recipient become due after `wait`.
     async fn close(&self, lane: &Lane, claimed: &ClaimedDelivery, wait: Duration) {
         let name = lane.entry.name.as_str();
         if lane.entry.gather.is_zero() {
@@ -214,7 +218,7 @@ impl Sender {
         }
     }
 
-    /// Ends deliveries without sending a message.
+    /// Ends deliveries without sending a message. `problem` is the recorded reason.
     pub(super) async fn drop_unsent(
         &self,
         lane: &Lane,
@@ -226,15 +230,15 @@ impl Sender {
     }
 }
 
-/// The time at which the message about a request was due.
+/// Returns the time at which the message about a request was due.
 fn told_since(lane: &Lane, row: &RequestRow) -> Time {
     let due = lane.entry.told(row).and_then(|told| told.due_at);
     due.unwrap_or(row.created_at)
 }
 
-/// The id of the message of these deliveries: the id of a single delivery, else a hash of all their
-/// ids. A message that is sent again because its outcome is unknown thus keeps its id only with the
-/// same deliveries: a receiver that drops known ids would otherwise drop the new questions.
+/// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
+/// their ids. A retry keeps the id only if it has the same deliveries. Otherwise a receiver that
+/// drops known ids would drop the questions that were added.
 fn message_of(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

@@ -1,8 +1,8 @@
-//! Whether a receiver takes messages, as far as this process knows. The first success after
-//! failures makes all messages due that wait for the receiver.
+//! The health of a receiver: whether it accepts messages, as far as this process knows. The first
+//! success after failures makes all waiting messages of the receiver due.
 //!
-//! A message that the receiver refused while it took others keeps its own schedule; otherwise each
-//! success of another message would use up one of its attempts.
+//! A message that the receiver refused while it accepted others keeps its own schedule. Otherwise
+//! each success of another message would use up an attempt at it.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,13 @@ use uuid::Uuid;
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
-    /// The messages that were refused although others were taken.
+    /// The messages that the receiver refused although it accepted others.
     refused: BTreeSet<Uuid>,
 }
 
 impl Default for Health {
-    /// An earlier process may have failed, so the first success counts as one after failures.
+    /// Returns the state of a receiver at the start of the process. It counts as failing, because
+    /// attempts of an earlier process may have failed.
     fn default() -> Self {
         Self {
             failing: true,
@@ -28,7 +29,8 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records a failure of one attempt at these messages, each with whether it had failed before.
+    /// Records that an attempt at these messages failed. The `bool` of a message is whether an
+    /// earlier attempt at it had failed.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
             let again = messages.into_iter().filter(|(_, again)| *again);
@@ -37,9 +39,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records a success of these messages. `None` if there was no failure before; otherwise all
-    /// waiting messages are to be made due, except the returned ones, which keep their own
-    /// schedule.
+    /// Records that these messages were accepted. Returns `None` if no failure came before.
+    /// Otherwise the caller makes all waiting messages due, except the returned ones, which keep
+    /// their own schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,
@@ -48,7 +50,7 @@ impl Health {
         std::mem::replace(&mut self.failing, false).then(|| self.refused.iter().copied().collect())
     }
 
-    /// Records that these messages are not tried again.
+    /// Records that no further attempt at these messages is made.
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
             self.refused.remove(&message);

@@ -1,4 +1,4 @@
-//! Mail to people: who sends it, what it says, and the conversation with the mail server.
+//! Mail to people: sends digests and pings to a person's address through the mail server.
 
 mod by_line;
 mod compose;
@@ -18,16 +18,16 @@ use crate::people::language::Language;
 use crate::people::person::Person;
 use crate::world::Clock;
 
-/// Sends mails.
+/// The mail server and the sender, for sending mails.
 pub(super) struct Mailer {
     server: Server,
     from: Mailbox,
-    /// The domain of the sender, in the ids of mails.
+    /// The domain of the sender's address, for the ids of mails.
     domain: String,
 }
 
 impl Mailer {
-    /// The mailer of these settings; `None` if they have mistakes.
+    /// Returns the mailer of these settings; `None` if they have mistakes.
     pub(super) fn of(settings: &MailServer) -> Option<Self> {
         let from = settings.sender()?;
         let domain = from.email.domain().to_owned();
@@ -38,7 +38,7 @@ impl Mailer {
         })
     }
 
-    /// Sends a digest to a person who has an address. `id` is the same for each attempt at it.
+    /// Sends a digest to a person. `id` is the id of the mail, the same for each attempt.
     pub(super) async fn send(
         &self,
         clock: &dyn Clock,
@@ -54,8 +54,8 @@ impl Mailer {
         self.hand_over(clock, mail).await
     }
 
-    /// Sends a mail that only says that mail arrives: to these people, or to the sender if there are
-    /// none.
+    /// Sends a test mail to each of these people, or to the sender if there are none. Stops at the
+    /// first failure.
     pub(super) async fn ping(&self, clock: &dyn Clock, people: &[&Person], id: &str) -> Answer {
         if people.is_empty() {
             let to = Mailbox::new(None, self.from.email.clone());

@@ -1,8 +1,8 @@
-//! The content of a message: its envelope, and the data of its event. It is read from the journal
-//! at each attempt, so nothing is kept twice.
+//! The content of a webhook message: an envelope and the data of an event. It is read from the
+//! journal at each attempt, so that the database does not keep it twice.
 //!
-//! Invariant: a message says what was true at the commit of its event, whenever it is sent. Only a
-//! reminder of a request that still waits says what is true when it is sent.
+//! Invariant: a message shows the state as of its event's commit, however late it is sent. Only a
+//! reminder of an open request shows the state as of the attempt.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,26 +14,26 @@ use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The most bytes of a body. A `full` body that exceeds them is replaced by a thin one.
+/// The maximum number of bytes of a body. A longer `full` body is replaced by a thin one.
 const MOST: usize = 256 * 1024;
 
-/// A message, ready to be signed.
+/// A message that is ready to be signed.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// The `webhook-id`: the same for each attempt, and never that of another message.
+    /// The `webhook-id`: the same for each attempt, and unique to the message.
     pub(super) id: String,
     pub(super) body: Vec<u8>,
-    /// The time of its event.
+    /// The time of the event, or the time at which the reminder was due.
     pub(super) at: Time,
 }
 
-/// The event of a message.
+/// The event of a message, and the form in which the message shows it.
 struct About<'m> {
     kind: &'m str,
     at: Time,
     root: TaskId,
     read: &'m MessageEvent,
-    /// Whether the message shows the request as it is now, and not as of the event's commit.
+    /// Whether the message shows the request as it is now, instead of as of the event's commit.
     as_of_now: bool,
 }
 
@@ -44,7 +44,7 @@ struct Envelope<'m> {
     data: &'m RawValue,
 }
 
-/// The data of an event in brief.
+/// The data of an event with `payload: thin`.
 #[derive(Serialize)]
 struct Thin<'m> {
     tenant: &'m str,
@@ -63,9 +63,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// The message of a delivery; `None` if its event is gone. `timer` is the request of a
-    /// reminder: the message then shows that request as it is now, and has the time at which it was
-    /// due.
+    /// Returns the message of a delivery; `None` if its event is gone. For a reminder, `timer` is
+    /// its request: the message then shows the request as it is now, and has the time at which the
+    /// reminder was due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the event cannot be read.
@@ -150,7 +150,7 @@ fn enveloped(about: &About<'_>, data: &RawValue) -> Result<Vec<u8>, ReadError> {
     envelope(about.kind, about.at, data).map_err(unreadable)
 }
 
-/// The body of a message.
+/// Writes the body of a message.
 pub(super) fn envelope(kind: &str, at: Time, data: &RawValue) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&Envelope {
         r#type: kind,

@@ -1,11 +1,11 @@
-//! Messages about what was committed, to the receivers that the configuration names. A commit writes
-//! a notice (`store/notices.rs`); `spread.rs` replaces it by a delivery for each entry that wants one
-//! of its events; `send.rs` claims due deliveries and makes the attempts. What a message says is
-//! read from the journal at each attempt (`message.rs`).
+//! Sends messages about commits to the receivers in the configuration. A commit writes a notice
+//! (`store/notices.rs`). `spread.rs` replaces the notice by a delivery for each entry that wants
+//! one of its events. `send.rs` claims due deliveries and makes the attempts. The content of a
+//! message is read from the journal at each attempt (`message.rs`).
 //!
-//! Invariant: a message is sent at least once, in no order, under one id; a slow or failing receiver
-//! delays only the messages of its own entry. No message, row, log line or metric holds a secret, an
-//! address or a URL.
+//! Invariant: a message is sent at least once, in no order, under one id; a slow or failing
+//! receiver delays only the messages of its own entry. No message, row, log line or metric has a
+//! secret, a mail address or a URL of a receiver.
 
 mod answer;
 mod chat;
@@ -52,27 +52,27 @@ use crate::store::{Event, ReadError, Store, Wanted};
 use crate::task::id::{RequestId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Time between two looks at the database. A commit of this process wakes the sender at once.
+/// The time between two polls of the database. A commit of this process wakes the sender at once.
 const POLL: Duration = Duration::from_secs(1);
-/// Time between two cleanups.
+/// The time between two cleanups of deliveries.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// The most attempts at once, for all entries together.
+/// The maximum number of attempts at once, for all entries together.
 const ATTEMPTS: usize = 32;
 
-/// JSON text that a message holds, or the reason why it cannot be read.
+/// JSON text for a message, or the reason why it cannot be read.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 
-/// Renders what a message holds of a request and of an event, as the API shows them.
+/// Functions that write requests and events as the API shows them, for messages.
 #[derive(Clone)]
 pub struct Rendering {
-    /// A request in brief: as of the commit of the event, or as of now without an event. The `bool`
-    /// says whether the brief has the summaries of the calls.
+    /// Writes a request in brief, as of the commit of the event, or as of now without an event. The
+    /// `bool` is whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
-    /// The whole data of an event of this tree, as its stream has it.
+    /// Writes the whole data of an event of this tree, as the tree's stream has it.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
-    /// The address of a request's page, which asks to sign in.
+    /// Returns the URL of a request's page, which asks people to sign in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
-    /// The address of the inbox.
+    /// The URL of the inbox.
     pub inbox: String,
 }
 
@@ -82,22 +82,23 @@ impl fmt::Debug for Rendering {
     }
 }
 
-/// The parts of a [`Sender`].
+/// The dependencies from which [`Sender::new`] makes a sender.
 #[derive(Debug)]
 pub struct Parts {
-    /// The database.
+    /// The store with notices, deliveries and journals.
     pub store: Store,
-    /// Outbound HTTP.
+    /// The client for outbound HTTP.
     pub net: Net,
-    /// The accounts, by which an entry finds the requests that its users may decide.
+    /// The accounts and people; `None` in a service without accounts. They tell which people may
+    /// decide a request.
     pub accounts: Option<Directory>,
-    /// The links in messages to people, if there are any.
+    /// The maker of links in messages to people; `None` if messages have no links.
     pub links: Option<Links>,
-    /// How messages show requests and events.
+    /// The functions that write requests and events for messages.
     pub rendering: Rendering,
 }
 
-/// Sends the messages of one process.
+/// The sender of messages of a process.
 pub struct Sender {
     store: Store,
     net: Net,
@@ -108,7 +109,7 @@ pub struct Sender {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     lanes: Vec<Arc<Lane>>,
-    /// The names of the entries.
+    /// The names of all entries, by which the store finds their deliveries.
     names: Vec<String>,
     slots: Arc<Semaphore>,
     /// Wakes the sender when an attempt has ended.
@@ -124,8 +125,8 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// A sender for these entries, and the events that commits have to write notices of. It sends
-    /// once [`Sender::work`] runs.
+    /// Returns a sender for the entries of `settings`, and tells the store the events of which
+    /// commits must write notices. The sender starts with [`Sender::work`].
     #[must_use]
     pub fn new(
         settings: &Settings,
@@ -157,16 +158,16 @@ impl Sender {
         })
     }
 
-    /// Runs until the service goes down.
+    /// Sends messages until the service goes down.
     pub async fn work(self: Arc<Self>) {
         let (mut look_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
-        // Without entries the database is looked at only to clean up after earlier ones.
+        // Without entries, the database is polled only to clean up deliveries of earlier entries.
         let every = if self.lanes.is_empty() { CLEANUP } else { POLL };
         let mut noticed = false;
         while !self.stop.is_cancelled() {
             let looks = self.clock.uptime() >= look_at;
             let has_new = (looks || noticed) && self.spread().await;
-            // A notification without new deliveries means that old ones were made due again.
+            // A notification without new deliveries means that old deliveries were made due again.
             if looks || (noticed && !has_new) {
                 look_at = self.clock.uptime() + every;
                 self.start_attempts().await;
@@ -187,7 +188,7 @@ impl Sender {
         }
     }
 
-    /// Begins no further attempt, and waits until those in flight are recorded, `time` at most.
+    /// Starts no further attempt, and waits up to `time` until the attempts in flight are recorded.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.attempts.close();
@@ -221,7 +222,7 @@ impl Sender {
     }
 }
 
-/// Reports the end of an attempt at a message of this entry, as a metric.
+/// Counts the end of an attempt of this entry in a metric.
 fn observe(entry: &str, outcome: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "delivery", entry, outcome);
 }

@@ -1,4 +1,4 @@
-//! The outcome of a question that a room was told of, in words.
+//! The outcome of a question, in words for a room.
 
 use super::chat::{line, moment};
 use crate::store::RequestRow;
@@ -7,21 +7,21 @@ use crate::task::request_state::RequestState;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserIds;
 
-/// The most characters of a person's id.
+/// The maximum number of characters of a person's id.
 const PERSON: usize = 64;
 
-/// The state of a question after it was asked.
+/// The state of a question after its first answer or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Whether the question still waits for an answer.
     pub(super) open: bool,
-    /// The decision with its person and time, or another end; while the question is open, the
-    /// approvals so far.
+    /// The decision, its person and its time, or another end of the question. While the question is
+    /// open, the approvals so far.
     pub(super) words: String,
 }
 
 impl Outcome {
-    /// The outcome of a request as it is now; `None` before the first answer.
+    /// Returns the outcome of a request as it is now; `None` before the first answer.
     pub(super) fn of(row: &RequestRow, ids: UserIds) -> Option<Self> {
         let state = row.state();
         if state.is_open() {
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// The approvals of an open request so far, in words; `None` if there is no answer yet.
+/// Describes the approvals of an open request so far; `None` if there is no answer yet.
 fn approvals(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
     let required = state.asked.required();
     let calls = state.asked.own_calls();

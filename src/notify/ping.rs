@@ -1,4 +1,4 @@
-//! A message that only says that messages arrive, for the command `notify`.
+//! Sends a test message for the command `notify`: it only says that messages arrive.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use crate::world::{Clock, Ids};
 /// The result of a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// The status of the answer, if there was one.
+    /// The HTTP status; `None` if there was no HTTP answer.
     pub status: Option<u16>,
-    /// Why the ping failed; empty for a success.
+    /// The reason of a failure, in fixed words; empty for a success.
     pub problem: &'static str,
-    /// How long it took.
+    /// The duration of the attempt.
     pub took: Duration,
 }
 
-/// Sends a message of type `ping` to the entry of this name: to a webhook or a room; or as a mail
-/// to each person whom the entry names, or to the sender if it names no people. `None` if there is
-/// no such entry, or its settings have mistakes.
+/// Sends a message of type `ping` to the entry of this name. A webhook or a room gets one message.
+/// For mail, each person whom the entry names gets a mail, or the sender if the entry names no
+/// people. `None` if there is no such entry, or its settings have mistakes.
 ///
 /// # Errors
 /// [`NetError`] when TLS cannot be set up at all.
@@ -75,7 +75,7 @@ pub async fn ping(
     }))
 }
 
-/// The text for a room.
+/// Returns the text of the message to a room.
 fn words(name: &str) -> String {
     format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

@@ -1,4 +1,5 @@
-//! The people whom an entry tells of a request, and the requests that are still theirs to decide.
+//! The recipients of a request's messages: the people whom an entry mails, and whether a request
+//! still needs a message when it is sent.
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};
@@ -7,8 +8,8 @@ use crate::people::may::{can_decide, may_decide};
 use crate::people::person::Person;
 use crate::store::RequestRow;
 
-/// The people who get the mail of this entry about a request: they have an address, the entry names
-/// them, and they may decide the request today.
+/// Returns the people who get this entry's mail about a request: they have an address, the entry
+/// names them, and they may decide the request now.
 pub(super) fn people<'d>(
     mail: &Mail,
     request: &RequestRow,
@@ -40,8 +41,9 @@ pub(crate) fn names(to: &Recipients, person: &Person, directory: &Directory) -> 
     }
 }
 
-/// Whether a request is still to be told of: it is open, and the entry still picks it. If there is
-/// a `person`, they must also still be able to answer it.
+/// Whether a message about a request is still needed: the request is open, and the entry's `groups`
+/// and `users` still select it. If the message goes to a `person`, the person must also be able to
+/// answer it.
 pub(super) fn is_open(
     entry: &Entry,
     person: Option<&Person>,

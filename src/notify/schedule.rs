@@ -1,4 +1,4 @@
-//! When a message is tried again.
+//! The schedule of the attempts at a message: a fixed backoff with jitter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::answer::Answer;
 use crate::store::Next;
 
-/// The waits between the attempts. A failure after the last wait ends the delivery.
+/// The backoff: the wait after each failed attempt. A failure after the last wait ends the
+/// delivery.
 const WAITS: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -18,12 +19,12 @@ const WAITS: [Duration; 9] = [
     Duration::from_hours(20),
     Duration::from_hours(24),
 ];
-/// The longest wait that a receiver may ask for.
+/// The upper bound of the wait that a receiver may ask for.
 pub(super) const LONGEST_ASKED: Duration = Duration::from_hours(1);
 
-/// The wait after `attempts` failed attempts; `None` if there is no further one. It varies by a
-/// fifth, so that messages that failed together do not return together, and is never shorter than a
-/// receiver has `asked` for.
+/// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. The
+/// wait has a jitter of a fifth, so that messages which failed together are not all retried at
+/// once, and is never shorter than the receiver has `asked` for.
 pub(super) fn wait(attempts: i64, asked: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let usual = WAITS.get(index)?;
@@ -33,7 +34,8 @@ pub(super) fn wait(attempts: i64, asked: Option<Duration>) -> Option<Duration> {
     Some(varied.max(asked.unwrap_or_default()))
 }
 
-/// The next state of a delivery after an attempt with this answer and `attempts` earlier ones.
+/// Returns the next state of a delivery after an attempt with this answer. `attempts` is the number
+/// of earlier attempts.
 pub(super) fn next(answer: &Answer, attempts: i64) -> Next {
     if answer.is_success() {
         Next::Sent

@@ -1,5 +1,6 @@
-//! Claims due deliveries and makes the attempts. Each entry has slots of its own, so that a slow
-//! receiver delays only its own messages; a lease is taken for one message, right before its attempt.
+//! Claims due deliveries and makes the attempts. Each entry has its own slots, so that a slow
+//! receiver delays only its own messages. A delivery is claimed right before its attempt, for the
+//! duration of one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,24 +20,25 @@ use crate::task::event_name::{CHANGES, EXPIRING, WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The most attempts of one entry at once.
+/// The maximum number of attempts of one entry at once.
 const ATTEMPTS: usize = 4;
 
-/// The result of making the message of a delivery.
+/// The result of making a webhook message.
 enum Made {
     Message(Message),
-    /// No message, because the event is gone.
+    /// There is no message, because the event is gone.
     Gone,
-    /// No message, because the request is closed.
+    /// There is no message, because the reminder's request is closed.
     Over,
 }
 
-/// An entry with its slots.
+/// An entry with its slots and the health of its receiver.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
-    /// Whether more deliveries may be due than the last claim has found slots for.
+    /// Whether the next pass should claim deliveries of this entry: some are known to be due, or
+    /// the last claim filled every free slot.
     more: AtomicBool,
     health: Mutex<Health>,
 }
@@ -61,11 +63,11 @@ impl Lane {
     }
 }
 
-/// A slot of an entry, and one of the process.
+/// A slot of the entry, and a slot of the process.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Sender {
-    /// Finds the entries with due deliveries, and begins as many attempts as there are free slots.
+    /// Finds the entries with due deliveries, and starts as many attempts as there are free slots.
     pub(super) async fn start_attempts(self: &Arc<Self>) {
         if self.lanes.is_empty() {
             return;
@@ -85,7 +87,7 @@ impl Sender {
         self.go_on().await;
     }
 
-    /// Begins attempts of the entries that had more due deliveries than free slots.
+    /// Starts attempts of the entries that may have due deliveries, without asking the store which.
     pub(super) async fn go_on(self: &Arc<Self>) {
         for lane in &self.lanes {
             if lane.more.load(Ordering::Relaxed) {
@@ -133,7 +135,8 @@ impl Sender {
         Some((own, shared))
     }
 
-    /// Claims due deliveries of an entry, grouped into at most `count` messages.
+    /// Claims due deliveries of an entry. Each inner list becomes one message; there are at most
+    /// `count`.
     async fn claim(&self, lane: &Lane, count: i64) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
         let (name, lease) = (&lane.entry.name, lane.entry.channel.lease());
         if !lane.entry.gather.is_zero() {
@@ -149,7 +152,7 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt at a message and records it.
+    /// Makes one attempt at the message of these deliveries, and records it.
     async fn deliver(&self, lane: &Lane, claimed: &[ClaimedDelivery]) {
         match &lane.entry.channel {
             Channel::Webhook(hook) => {
@@ -198,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// The message of a delivery to a webhook.
+    /// Makes the webhook message of a delivery. A reminder of a closed request becomes no message.
     async fn made(
         &self,
         lane: &Lane,
@@ -222,7 +225,8 @@ impl Sender {
         Ok(message.map_or(Made::Gone, Made::Message))
     }
 
-    /// A request; `None` if there is none, or it is damaged and cannot be decided.
+    /// Returns a request; `None` if it does not exist, or if it is damaged, so that it cannot be
+    /// decided.
     ///
     /// # Errors
     /// [`ReadError::Unavailable`] when the database does not answer.
@@ -234,21 +238,22 @@ impl Sender {
         }
     }
 
-    /// Reports the time from a commit, or from a timer, to its message, as a metric.
+    /// Reports the time from a commit, or from the due time of a reminder, to its message, in a
+    /// metric.
     pub(super) fn observe_lag(&self, lane: &Lane, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = lane.entry.name, seconds = lag);
     }
 
-    /// Ends a delivery for which no message can be made.
+    /// Ends a delivery for which no message can be made. `problem` is the recorded reason.
     async fn give_up(&self, lane: &Lane, claimed: &ClaimedDelivery, problem: &'static str) {
         let attempt = Answer::none(problem).attempt(Next::Dead, Duration::ZERO);
         self.record(lane, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt at deliveries that were claimed together. `false` if none of them is
-    /// still under the lease of the attempt, or if the database does not answer: the message is
-    /// then sent again, under the same id.
+    /// Records an attempt at deliveries that were claimed together. Returns `false` if the lease of
+    /// all has ended, or if the database does not answer: then the message is sent again, under the
+    /// same id.
     pub(super) async fn record(
         &self,
         lane: &Lane,
@@ -285,7 +290,7 @@ impl Sender {
         !recorded.is_empty()
     }
 
-    /// Once the receiver takes messages again, makes all deliveries due that wait for it.
+    /// Makes all waiting deliveries of the receiver due when it accepts messages again.
     async fn pull(&self, lane: &Lane, claimed: &[ClaimedDelivery], next: Next) {
         let ids = claimed.iter().map(|one| one.id);
         let pulled = match next {

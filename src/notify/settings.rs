@@ -1,4 +1,5 @@
-//! The operator's settings of messages, and the mistakes in them that no other room has to know of.
+//! The settings of messages, and those of their checks that need no other section of the
+//! configuration.
 
 mod chat;
 mod mail;
@@ -21,10 +22,10 @@ use crate::task::event_name::{CHANGES, TOLD};
 use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
 
-/// The keys of an entry that say how its messages are sent. An entry has exactly one of them.
+/// The keys of an entry that set its channel. An entry must have exactly one of them.
 pub const CHANNELS: [&str; 4] = ["webhook", "mail", "slack", "teams"];
 
-/// The events of an entry that names none.
+/// The default of `events`.
 const USUAL: [&str; 8] = [
     "task.paused",
     "task.completed",
@@ -37,64 +38,68 @@ const USUAL: [&str; 8] = [
 ];
 /// The prefix of the events that an entry with `groups` or `users` may name.
 const OF_REQUESTS: &str = "request.";
-/// The event that begins the wait for a person.
+/// The event of a new request.
 const CREATED: &str = "request.created";
-/// The time between two mails to a person.
+/// The default of `gather` for mail.
 const BETWEEN_MAILS: Duration = Duration::from_mins(5);
-/// The time between two messages to a room.
+/// The default of `gather` for a room.
 const IN_A_ROOM: Duration = Duration::from_mins(1);
 const LONGEST_GATHERED: Duration = Duration::from_hours(24);
 
-/// The messages that are sent about tasks and requests.
+/// The messages about tasks and requests, and their receivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Notify")]
 pub struct Settings {
-    /// The links in messages to people. Default: messages have the URL of the page, which asks
-    /// people to sign in.
+    /// The sealed links in messages to people. Default: messages have the URL of the request's
+    /// page, which asks people to sign in.
     pub links: Option<LinkSettings>,
-    /// The mail server. Required where an entry sends mail.
+    /// The mail server. Required if an entry sends mail.
     pub mail: Option<MailServer>,
-    /// The receivers.
+    /// The receivers of messages.
     pub to: Vec<EntrySettings>,
 }
 
-/// One receiver, and the events of which it gets a message.
+/// A receiver of messages, with the events of which it gets them. Exactly one of `webhook`, `mail`,
+/// `slack` and `teams` must be set.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "NotifyEntry", extend("required" = ["name"]))]
 pub struct EntrySettings {
-    /// The name of the entry, in lists of deliveries and in metrics: 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// The name of the entry, for lists of deliveries and metrics: 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The webhook that gets the messages. An entry has exactly one of `webhook`, `mail`, `slack` and
-    /// `teams`.
+    /// The webhook that gets the messages. An entry must have exactly one of `webhook`, `mail`,
+    /// `slack` and `teams`.
     pub webhook: Option<Webhook>,
-    /// The people who get a mail of each question that they may decide.
+    /// The people who get a mail about each question that they may decide.
     pub mail: Option<Mail>,
-    /// The channel of Slack that gets a message of each question.
+    /// The channel of Slack that gets a message about each question.
     pub slack: Option<Slack>,
-    /// The channel or chat of Teams that gets a message of each question.
+    /// The channel or chat of Teams that gets a message about each question.
     pub teams: Option<Teams>,
-    /// The tenants whose events are sent. Required if there are several tenants.
+    /// The tenants about whose tasks the entry gets messages. Required if there are several
+    /// tenants.
     pub tenants: Vec<String>,
-    /// The agents of root tasks whose events are sent, with those of their sub-agents. Default: every
-    /// agent.
+    /// The agents about whose root tasks, including the sub-agents below, the entry gets messages.
+    /// Default: every agent.
     pub agents: Vec<String>,
-    /// The events that are sent by a webhook. A mail, and a message to a room, is about a question that
-    /// waits.
+    /// The events that a webhook gets. Only for webhooks: mails and messages to a room are about
+    /// questions that wait.
     pub events: Vec<String>,
-    /// When a question that still waits is told of. The entry then sends nothing else.
+    /// The time at which the entry sends a reminder of a question that is still open. With `when`,
+    /// the entry sends nothing else.
     pub when: Option<When>,
-    /// The shortest time between two messages to one person or room: the first question is sent at
-    /// once, and those that follow are gathered. `0s` sends a message for each question. Default: `5m`
-    /// for mail, `1m` for a room; a webhook gathers nothing.
+    /// The minimum time between two messages to one person or room. The first question is sent at
+    /// once; questions that follow within this time are sent as one message. `0s` sends a message
+    /// for each question. Default: `5m` for mail, `1m` for a room. Not for a webhook.
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub gather: Option<Duration>,
-    /// Only events of requests that a member of one of these groups may decide; no events of tasks.
+    /// The names of groups. If set, the entry gets messages only about requests that a member of
+    /// one of these groups may decide, and no events of tasks.
     pub groups: Vec<String>,
-    /// Only events of requests that one of these users may decide, also as a member of a group; no
-    /// events of tasks.
+    /// The ids of users. If set, the entry gets messages only about requests that one of these
+    /// users may decide, also as a member of a group, and no events of tasks.
     pub users: Vec<String>,
 }
 
@@ -117,23 +122,24 @@ impl Default for EntrySettings {
     }
 }
 
-/// When a question that still waits is told of. Exactly one key is set.
+/// The time at which a reminder of an open question is sent. Exactly one of the keys must be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct When {
-    /// This time before the deadline of the question. A question without a deadline is not told of.
+    /// The time from the reminder to the deadline of the question. A question without a deadline
+    /// gets no reminder.
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub before_expiry: Option<Duration>,
-    /// This time after the question was asked.
+    /// The time from the question to the reminder.
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub after: Option<Duration>,
 }
 
 impl When {
-    /// The time from a question that stays open for `lasts` (`None`: without an end) to its message;
-    /// `None` if there is no message.
+    /// Returns the time from a question to its reminder; `None` if no reminder is sent. `lasts` is
+    /// the time from the question to its deadline; `None` without a deadline.
     #[must_use]
     pub fn wait(self, lasts: Option<Duration>) -> Option<Duration> {
         match (self.before_expiry, self.after) {
@@ -144,7 +150,7 @@ impl When {
 }
 
 impl EntrySettings {
-    /// The shortest time between two messages to one person or room.
+    /// Returns the minimum time between two messages to one person or room.
     pub(super) fn gathers(&self) -> Duration {
         let usual = if self.mail.is_some() {
             BETWEEN_MAILS
@@ -156,18 +162,18 @@ impl EntrySettings {
         self.gather.unwrap_or(usual)
     }
 
-    /// Whether the entry gets only events of requests, which is so when it names groups or users.
+    /// Whether the entry gets only events of requests, because it names groups or users.
     pub(super) fn only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Whether a message tells of each new question.
+    /// Whether the entry gets a message about each new question.
     #[must_use]
     pub fn tells_of_questions(&self) -> bool {
         self.wanted().contains(CREATED)
     }
 
-    /// The events of which messages are made.
+    /// Returns the events about which the entry's messages are made.
     pub(super) fn wanted(&self) -> BTreeSet<&'static str> {
         if self.slack.as_ref().is_some_and(Slack::is_bot) {
             return CHANGES.into_iter().chain([CREATED]).collect();
@@ -182,7 +188,7 @@ impl EntrySettings {
 }
 
 impl Settings {
-    /// Finds mistakes that concern this room alone.
+    /// Reports the mistakes that can be found without other sections of the configuration.
     pub fn check(&self, mistakes: &mut Mistakes) {
         if let Some(server) = &self.mail {
             server.check(mistakes);

@@ -1,5 +1,5 @@
-//! Signatures of Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body, under each
-//! of the receiver's secrets.
+//! The signatures of Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body, with
+//! each of the receiver's secrets as the key.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,16 +8,16 @@ use sha2::Sha256;
 
 use crate::secret::Secret;
 
-/// The prefix of a secret's text.
+/// The prefix of a secret in the configuration.
 const PREFIX: &str = "whsec_";
-/// The fewest bytes of a secret.
+/// The minimum number of bytes of a secret.
 const SHORTEST: usize = 24;
 
-/// A key that signs messages.
+/// A secret that is ready to sign messages.
 #[derive(Clone)]
 pub(super) struct Key(Hmac<Sha256>);
 
-/// The key of a secret's text.
+/// Parses a secret.
 ///
 /// # Errors
 /// The expected form, without the value.
@@ -32,7 +32,8 @@ pub(super) fn key(secret: &Secret<String>) -> Result<Key, &'static str> {
     Hmac::new_from_slice(&bytes).map(Key).map_err(|_| EXPECTED)
 }
 
-/// The header `webhook-signature`: one signature per key, in their order.
+/// Returns the value of the header `webhook-signature`: a signature for each key, in the order of
+/// `keys`.
 pub(super) fn signatures(keys: &[Key], id: &str, seconds: i64, body: &[u8]) -> String {
     let signature = |key: &Key| {
         let mut mac = key.0.clone();

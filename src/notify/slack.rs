@@ -1,7 +1,7 @@
-//! Slack: a bot posts messages to a channel and updates them; an incoming webhook posts only.
+//! Slack: a bot posts messages to a channel and updates them; an incoming webhook only posts them.
 //!
-//! Invariant: the token leaves only in the header `Authorization`, and the only part of an answer
-//! that is kept is the id of the message.
+//! Invariant: the token is sent only in the header `Authorization`, and of an answer only the
+//! message's id is kept.
 
 mod blocks;
 mod reply;
@@ -22,10 +22,10 @@ use crate::world::Clock;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// A channel of Slack, ready to post to.
+/// A channel of Slack that is ready to post to.
 pub(super) struct Slack {
     way: Way,
-    /// Whether a message has the tools' summaries.
+    /// Whether messages show the tools' summaries of the calls.
     pub(super) summaries: bool,
 }
 
@@ -42,7 +42,7 @@ struct Bot {
 }
 
 impl Slack {
-    /// The channel of these settings; `None` if they have mistakes.
+    /// Returns the channel of these settings; `None` if they have mistakes.
     pub(super) fn of(settings: &Settings) -> Option<Self> {
         let way = match (&settings.url, &settings.token, &settings.channel) {
             (Some(url), None, None) => Way::Hook(address(url.reveal())?),
@@ -63,17 +63,17 @@ impl Slack {
         })
     }
 
-    /// Whether its messages can be changed.
+    /// Whether posted messages can be updated.
     pub(super) fn changes(&self) -> bool {
         matches!(self.way, Way::Bot(_))
     }
 
-    /// Posts a message. The answer of a bot's channel has the message's id.
+    /// Posts a message. For a bot, the answer has the message's id.
     pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, shown: &Shown) -> Answer {
         self.send(net, clock, blocks::content(shown)).await
     }
 
-    /// Posts a text.
+    /// Posts a message that is only a text.
     pub(super) async fn say(&self, net: &Net, clock: &dyn Clock, words: &str) -> Answer {
         self.send(net, clock, blocks::plain_content(words)).await
     }
@@ -96,7 +96,7 @@ impl Slack {
         }
     }
 
-    /// Replaces the content of a posted message, which only a bot can do.
+    /// Replaces the content of the posted message with the id `ts`. Only a bot can do this.
     pub(super) async fn update(
         &self,
         net: &Net,
@@ -142,7 +142,7 @@ impl Bot {
     }
 }
 
-/// The address of a method of Slack's API.
+/// Returns the URL of a method of Slack's API; `None` if `api` is not a URL.
 fn method(api: &str, name: &str) -> Option<Url> {
     address(&format!("{}/{name}", api.trim_end_matches('/')))
 }

@@ -1,5 +1,5 @@
-//! Replaces notices by deliveries: one for each event of the change and each entry that wants it;
-//! for an entry that tells people, one for each person.
+//! Replaces notices by deliveries. A notice becomes a delivery for each of its events and each
+//! entry that wants the event. For mail, it becomes a delivery for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -11,12 +11,12 @@ use crate::store::{NewDelivery, NotedChange, NotedEvent, Notice, ReadError, Requ
 use crate::task::event_name::CHANGES;
 use crate::task::id::RequestId;
 
-/// How many notices are replaced in one transaction.
+/// The maximum number of notices that are replaced in one transaction.
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces every notice. A notice that fails is left for the next look, or for another replica.
-    /// Returns whether an entry has new deliveries that are due.
+    /// Replaces every notice. If a notice fails, it is left for the next pass or for another
+    /// replica. Returns whether an entry has new deliveries that are due.
     pub(super) async fn spread(&self) -> bool {
         let (mut last, mut any) = (None, false);
         while !self.stop.is_cancelled() {
@@ -34,8 +34,8 @@ impl Sender {
 
     /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
     /// may be more. `before` is the last notice of the previous batch: if it comes again, another
-    /// replica may be at work on the batch, and this replica stops. `any` becomes true when an
-    /// entry has new deliveries that are due.
+    /// replica may be replacing the batch, and this replica stops. Sets `any` if an entry has new
+    /// deliveries that are due.
     async fn spread_batch(
         &self,
         before: Option<Notice>,
@@ -66,7 +66,7 @@ impl Sender {
         Ok(last.filter(|last| notices.len() == BATCH && before != Some(*last)))
     }
 
-    /// The deliveries of a notice's change.
+    /// Returns the deliveries for the events of a notice's change.
     async fn deliveries(&self, notice: &Notice) -> Result<Vec<NewDelivery>, ReadError> {
         let noted = self.store.noted(notice).await?;
         let mut requests = BTreeMap::new();
@@ -90,8 +90,9 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// The messages of an entry about an event, each with its recipient: a person's id, or an empty
-    /// text for a receiver that is no person.
+    /// Returns the messages of an entry about an event, each after its recipient: a person's id, or
+    /// an empty text if the receiver is not a person. `requests` caches the requests that were
+    /// read.
     async fn told(
         &self,
         entry: &Entry,
@@ -143,7 +144,7 @@ impl Sender {
     }
 }
 
-/// Reports a question for which no approver has a mail address, as a metric.
+/// Counts in a metric a question for which no approver has a mail address.
 fn unreachable(entry: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry);
 }

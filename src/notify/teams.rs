@@ -1,8 +1,8 @@
-//! Messages to a channel or chat of Teams: an Adaptive Card in the envelope that a workflow takes.
-//! A workflow's message cannot be updated.
+//! Messages to a channel or chat of Teams: an Adaptive Card in the envelope that a workflow
+//! expects. A posted message cannot be updated.
 //!
-//! Invariant: a text that is not ours is a `TextRun`, in which Markdown means nothing, and no action
-//! decides anything: each opens a page.
+//! Invariant: a text that this service did not write is a `TextRun`, in which Markdown has no
+//! effect. No action decides anything: each opens a page.
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
@@ -15,15 +15,15 @@ use super::settings::{Teams as Settings, address};
 use crate::net::Net;
 use crate::world::Clock;
 
-/// A channel or chat of Teams, ready to post to.
+/// A channel or chat of Teams that is ready to post to.
 pub(super) struct Teams {
     url: Url,
-    /// Whether a message has the tools' summaries.
+    /// Whether messages show the tools' summaries of the calls.
     pub(super) summaries: bool,
 }
 
 impl Teams {
-    /// The channel of these settings; `None` if they have mistakes.
+    /// Returns the channel of these settings; `None` if they have mistakes.
     pub(super) fn of(settings: &Settings) -> Option<Self> {
         Some(Self {
             url: address(settings.url.reveal())?,
@@ -31,12 +31,12 @@ impl Teams {
         })
     }
 
-    /// Posts a message.
+    /// Posts a message. The answer has no id of it.
     pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, shown: &Shown) -> Answer {
         self.send(net, clock, &body(shown)).await
     }
 
-    /// Posts a text.
+    /// Posts a message that is only a text.
     pub(super) async fn say(&self, net: &Net, clock: &dyn Clock, words: &str) -> Answer {
         self.send(net, clock, &plain_body(words)).await
     }
@@ -52,7 +52,7 @@ impl Teams {
     }
 }
 
-/// The body of a message.
+/// Returns the body of a message.
 fn body(shown: &Shown) -> Value {
     let mut content = Vec::new();
     if shown.digest.questions.len() == 1 {
@@ -74,7 +74,7 @@ fn body(shown: &Shown) -> Value {
     card(&content, &actions(shown))
 }
 
-/// The body of a message that has only this text.
+/// Returns the body of a message that is only a text.
 fn plain_body(words: &str) -> Value {
     card(&[text(words, false)], &[])
 }
@@ -96,7 +96,7 @@ fn card(content: &[Value], actions: &[Value]) -> Value {
     })
 }
 
-/// A question with its facts.
+/// Returns the elements of a question that is shown whole: title, message, summaries and facts.
 fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
     let mut content = vec![text(title, true)];
     let lines = asked.message().into_iter().chain(asked.summaries());
@@ -115,7 +115,7 @@ fn text(words: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// A link to each question, or to the inbox if there are many.
+/// Returns a link to each question, or one link to the inbox if the questions are not shown whole.
 fn actions(shown: &Shown) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

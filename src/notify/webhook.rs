@@ -1,4 +1,4 @@
-//! One attempt at one message: a signed POST, and what its answer means.
+//! Makes one attempt at a webhook message: a signed POST.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::sign::signatures;
 use crate::net::Net;
 use crate::world::Clock;
 
-/// How long to wait for each part of an answer's body. The body is read only so that the connection
+/// The maximum wait for each part of an answer's body. The body is read only so that the connection
 /// can be used again.
 const READING: Duration = Duration::from_millis(250);
 
-/// Posts a message to a receiver.
+/// Signs a message and posts it to a webhook. Status 410 ends the attempts at the message.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,

@@ -1,5 +1,5 @@
-//! Authenticates an HTTP request by its headers: by key, or as `local` when there are no accounts.
-//! A browser session stands for the key that opened it. Invariant: `Holdpoint-User` and
+//! Authenticates an HTTP request by its headers: by key, or as `local` in a service without
+//! accounts. A browser session counts as the key that opened it. Invariant: `Holdpoint-User` and
 //! `Holdpoint-Groups` take effect only with a key that may speak for other people. With any other
 //! key or a session they are refused, never ignored. Unknown `Holdpoint-…` headers are refused,
 //! too.
@@ -15,22 +15,24 @@ use crate::task::user::{UserId, UserIds, is_normal};
 
 /// Identifies the caller of an HTTP request.
 pub trait Authenticator: Send + Sync {
-    /// The caller that these headers identify.
+    /// Returns the caller that these headers identify.
     ///
     /// # Errors
     /// Any [`AuthError`].
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
-    /// The value that binds a session to the key that opens it; `None` when the key is unknown.
-    /// Without accounts there are no keys and no sessions.
+    /// Returns the value that binds a session to the key that opens it; `None` when the key is
+    /// unknown. A service without accounts has no keys and no sessions.
     fn bind(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
 
-    /// The caller of a session: the user of the configured account whose key yields the binding.
+    /// Returns the caller of a session: the user of the account whose key yields the session's
+    /// binding.
     ///
     /// # Errors
-    /// `Missing` when no configured key fits any more; `Forbidden` on any `Holdpoint-…` header.
+    /// `Missing` when no configured key yields the binding any more; `Forbidden` on any
+    /// `Holdpoint-…` header.
     fn by_session(
         &self,
         _headers: &HeaderMap,
@@ -41,7 +43,7 @@ pub trait Authenticator: Send + Sync {
     }
 }
 
-/// Why a request is not admitted.
+/// The reason why a request is not admitted, with the problem code of each variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The request has no key, or no configured key fits its session: `unauthorized`.
@@ -58,21 +60,20 @@ pub enum AuthError {
     BadHeader(String),
 }
 
-/// The header with the user that the key speaks for.
+/// The header in which a key with `act_as` names the user for whom it speaks.
 const USER: &str = "holdpoint-user";
-/// The header with the groups of that user, separated by commas.
+/// The header with the groups of the user in `USER`, separated by commas.
 const GROUPS: &str = "holdpoint-groups";
-/// Every `Holdpoint-…` header that a request may carry.
+/// The `Holdpoint-…` headers that a request may have.
 const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];
 
-/// Authenticates by `Authorization: Bearer <key>`.
+/// The authenticator of a service with accounts: reads `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
     directory: Directory,
 }
 
 impl Keys {
-    /// An authenticator for these accounts.
     #[must_use]
     pub(crate) fn new(directory: Directory) -> Self {
         Self { directory }
@@ -131,17 +132,18 @@ impl Authenticator for Keys {
 }
 
 impl Keys {
-    /// The caller when a key or its session speaks for its own user.
+    /// Returns the caller for a key, or its session, that speaks for the key's own user.
     fn own(&self, account: &Account, door: Door) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), door)
     }
 }
 
-/// Refuses unknown `Holdpoint-…` headers: they may be misspelt, so ignoring them is not safe.
+/// Refuses unknown `Holdpoint-…` headers. Such a header may be misspelt, so it is not safe to
+/// ignore it.
 ///
 /// # Errors
-/// `BadHeader` on a `Holdpoint-…` header that no request may carry.
+/// `BadHeader` on a `Holdpoint-…` header that is not in `HEADERS`.
 pub(crate) fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
@@ -152,8 +154,8 @@ pub(crate) fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     Ok(())
 }
 
-/// Refuses `Holdpoint-…` headers on a session. A session belongs to one person, whatever its key
-/// may do, and any web page could send such a header.
+/// Refuses `Holdpoint-…` headers on a session. A session speaks for one person only, even if its
+/// key has `act_as`: any web page could make the browser send such a header.
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
@@ -182,7 +184,7 @@ fn caller(account: &Account, user_id: UserId, groups: Vec<String>, door: Door) -
     }
 }
 
-/// The key of `Authorization: Bearer <key>`.
+/// Returns the key of the only `Authorization: Bearer <key>` header.
 fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
@@ -201,8 +203,8 @@ fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
     }
 }
 
-/// The value of a header that may appear only once. A second value could come from the client, next
-/// to the value that a proxy sets.
+/// Returns the value of a header that may appear only once. Beside the value that a proxy sets, a
+/// second value could come from the client.
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
@@ -241,7 +243,7 @@ fn groups(text: &str) -> Result<Vec<String>, AuthError> {
     Ok(groups)
 }
 
-/// Authenticates every request as `local`, for a service without accounts.
+/// The authenticator of a service without accounts: every caller is `local`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Open;
 

@@ -1,5 +1,5 @@
-//! The accounts: key → user, tenant, groups; and the people whom messages reach. Keys are stored as
-//! SHA-256 (they are long and random, so a fast hash is enough) and compared in constant time.
+//! The accounts (key, user, tenant, groups), and the people whom messages reach. Keys are stored as
+//! SHA-256 and compared in constant time; a fast hash is enough because keys are long and random.
 //! Invariant: neither a key nor its hash is ever shown.
 
 use std::collections::BTreeSet;
@@ -17,22 +17,19 @@ use crate::task::verdict::Approvers;
 
 mod people;
 
-/// One key and its user.
+/// A key, its user and its permissions.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Account {
-    /// The key's user.
+    /// The id of the key's user, spelled as in the configuration file.
     pub user: String,
-    /// The user's tenant.
     pub tenant: String,
-    /// The user's groups.
+    /// The groups of the user. All keys of a user have the same groups.
     pub groups: Vec<String>,
-    /// Whether the key may speak for other people.
+    /// Whether the key may speak for other people, by `Holdpoint-User`.
     pub act_as: bool,
-    /// Whether the key belongs to an admin.
+    /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
-    /// The permissions of the key.
     pub may: May,
-    /// SHA-256 of the key.
     pub key_sha256: [u8; 32],
 }
 
@@ -45,25 +42,27 @@ impl fmt::Debug for Account {
 /// All configured accounts, and the people whom messages reach.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// Each account with the comparison key of its user's id.
+    /// The accounts, each after the comparison key of its user's id.
     accounts: Vec<(UserKey, Account)>,
-    /// Each person with the comparison key of their id.
+    /// The people whom messages reach, each after the comparison key of their id.
     people: Vec<(UserKey, Person)>,
-    /// The permission that a link gives; `None` where messages have no links.
+    /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// Users named elsewhere in the configuration file, in any tenant.
+    /// User ids that other parts of the configuration file name, for their spelling. They count in
+    /// every tenant.
     named: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
 impl Directory {
-    /// A directory of these accounts, comparing ids in the default way.
+    /// Returns a directory of these accounts, without people. User ids are compared in the default
+    /// way.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self::default().with(accounts)
     }
 
-    /// This directory, comparing user ids by `ids`.
+    /// Compares user ids by `ids` from now on.
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
         let named = self.named.into_iter().map(|(_, user)| user).collect();
@@ -91,7 +90,7 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// This directory, with users named elsewhere in the configuration file.
+    /// Sets the user ids that other parts of the configuration file name.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
         let named = named
@@ -101,14 +100,14 @@ impl Directory {
         Self { named, ..self }
     }
 
-    /// How user ids are compared.
+    /// Returns the way in which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
-    /// A user's id, spelled as in the configuration file if the file names the user, else as in
-    /// `came`.
+    /// Returns the id of a user. If the configuration file names the user, the id has the file's
+    /// spelling, otherwise that of `came`.
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
         let key = self.ids.key(came);
@@ -128,7 +127,8 @@ impl Directory {
         self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
     }
 
-    /// The account of this key. Compares every account, even after a match, to take constant time.
+    /// Returns the account of this key. Compares every account, even after a match, to take
+    /// constant time.
     #[must_use]
     pub fn by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash(key);
@@ -142,7 +142,7 @@ impl Directory {
         found
     }
 
-    /// The account whose key opened the session with this token and binding. Compares every
+    /// Returns the account whose key opened the session with this token and binding. Compares every
     /// account, even after a match, to take constant time.
     #[must_use]
     pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
@@ -159,7 +159,6 @@ impl Directory {
         found
     }
 
-    /// The accounts of a user.
     fn accounts_of<'d>(
         &'d self,
         tenant: &'d str,
@@ -171,7 +170,7 @@ impl Directory {
             .map(|(_, account)| account)
     }
 
-    /// The accounts of a tenant that may decide.
+    /// Returns the accounts of a tenant whose keys may decide.
     fn deciders<'d, 't>(
         &'d self,
         tenant: &'t str,
@@ -181,7 +180,7 @@ impl Directory {
             .filter(move |(_, account)| account.tenant == tenant && account.may.decide)
     }
 
-    /// The current groups of a user; `None` when the user has no key that may decide.
+    /// Returns the current groups of a user; `None` if the user has no key that may decide.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let wanted = self.ids.key(user);
@@ -190,8 +189,8 @@ impl Directory {
             .map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether the user has a key that may speak for other people and decide. A vote given through
-    /// such a key counts only while this is true.
+    /// Whether the user has a key that may speak for other people and decide. An approval that was
+    /// given through a key of this user counts only while this holds.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
@@ -199,11 +198,11 @@ impl Directory {
             .any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// How many different people of a tenant could approve under these approvers, by a key or by a
-    /// link; `except` is not counted. If a key of the tenant may both decide and speak for other
-    /// people, every named user counts, and a named group makes the number unbounded
-    /// (`usize::MAX`). If `owner` is `None` and the approvers include the owner, the owner counts as
-    /// one more person.
+    /// Returns the number of different people of a tenant, except `except`, who could approve under
+    /// these approvers, by a key or by a link. If a key of the tenant may both decide and speak for
+    /// other people, every named user counts, and a named group makes the number unbounded
+    /// (`usize::MAX`). If `owner` is `None` (not known) and the approvers include the owner, the
+    /// owner counts as one more person.
     #[must_use]
     pub fn could_approve(
         &self,
@@ -235,7 +234,7 @@ impl Directory {
     }
 }
 
-/// SHA-256 of a key.
+/// Returns the SHA-256 of a key.
 #[must_use]
 pub fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
@@ -247,8 +246,8 @@ pub fn is_user(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= 128 && text.chars().all(visible)
 }
 
-/// Whether a character is visible: no whitespace, no control, no invisible mark that makes two
-/// names look alike.
+/// Whether a character is visible: neither whitespace, nor a control character, nor an invisible
+/// mark by which two names could look alike.
 fn visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'

@@ -1,9 +1,9 @@
-//! The languages that people are written to in.
+//! The languages of pages and messages.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A language of pages and of messages to people.
+/// The language of pages and messages for a person.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Language {
     /// English.
@@ -19,7 +19,7 @@ impl Language {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
-    /// The value of the `lang` attribute.
+    /// Returns the value of the `lang` attribute of a page.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
-//! The sealed links in messages to people. A link gives one person the right to one request. The
-//! link itself contains the person, the request and the time of its end: no table stores it, and
-//! its contents can be read only with the sealing key. Invariant: a text that is no link of ours is
-//! refused in the same way, whatever is wrong with it.
+//! The sealed links in messages to people. A link gives one person the right to one request. It
+//! contains the person, the request and the time of its end, and can be read only with the sealing
+//! key; no table stores it. Invariant: a text that is not a valid link is refused in the same way,
+//! whatever is wrong with it.
 
 use std::time::Duration;
 
@@ -16,18 +16,20 @@ use crate::task::id::RequestId;
 use crate::task::time::Time;
 use crate::task::units::duration_text;
 
-/// The sealed links in messages.
+/// The links to a request in messages. They are sealed: only the service can make and read them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Links")]
 pub struct LinkSettings {
-    /// The permission that a link gives.
+    /// The right that a link gives its person: `open` to read the request, `decide` to decide it,
+    /// too.
     pub may: LinkMay,
-    /// How long a link works, at most until its request's deadline.
+    /// The time for which a link works. It never works after the deadline of its request.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub expires_in: Duration,
-    /// Links made before this time work no longer: a time such as `2026-11-22T09:00:00Z`.
+    /// A link that was made before this time no longer works. A time such as
+    /// `2026-11-22T09:00:00Z`. Default: every link works until its end.
     #[serde(deserialize_with = "optional_moment")]
     #[schemars(schema_with = "moment_schema")]
     pub not_before: Option<Time>,
@@ -43,14 +45,14 @@ impl Default for LinkSettings {
     }
 }
 
-/// The permission that a link gives.
+/// The right that a link gives its person.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMay {
-    /// To read the request. To decide it, the person signs in.
+    /// The person may read the request. To decide it, they sign in.
     #[default]
     Open,
-    /// To decide the request, where its rule lets links count.
+    /// The person may decide the request, if its rule accepts answers by links.
     Decide,
 }
 
@@ -87,30 +89,30 @@ pub struct Link {
     pub tenant: String,
     /// The person's id, as it was spelled when the link was made.
     pub user: String,
-    /// The request.
     pub request_id: RequestId,
-    /// When the link was made.
+    /// The time at which the link was made, by the clock of the machine.
     pub made_at: Time,
-    /// When the link ends.
+    /// The time from which the link no longer works, by the clock of the machine.
     pub expires_at: Time,
-    /// The delivery whose message has the link.
+    /// The delivery in whose message the link is.
     pub delivery_id: Uuid,
 }
 
-/// Makes and opens links. Cheap to clone.
+/// A maker and reader of links. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Links {
     sealer: Sealer,
-    /// The beginning of every link: the public URL and the path of links.
+    /// The beginning of every link: the public URL and the path `/l/`.
     base: String,
     settings: LinkSettings,
 }
 
-/// The version of the format of a link's contents; their first byte.
+/// The version of the format of a link's contents; the first byte of the contents.
 const VERSION: u8 = 1;
 
 impl Links {
-    /// Links under this service's public URL, which has no slash at its end.
+    /// Returns a maker of links under `public_url`, the service's public URL without a slash at its
+    /// end.
     #[must_use]
     pub fn new(settings: LinkSettings, sealer: Sealer, public_url: &str) -> Self {
         Self {
@@ -120,9 +122,9 @@ impl Links {
         }
     }
 
-    /// The URL of a new link of a person to a request, for the message of a delivery. `until` is the
-    /// request's deadline, if it has any; `now` is when the link is made. `None` if the deadline has
-    /// passed, or the system has no randomness.
+    /// Returns the URL of a new link by which a person gets at a request, for the message of a
+    /// delivery. `until` is the request's deadline, if any; `now` is the present time. `None` if
+    /// the deadline has passed, or the system has no randomness.
     #[must_use]
     pub fn url(
         &self,
@@ -148,8 +150,8 @@ impl Links {
         Some(format!("{}{token}", self.base))
     }
 
-    /// The contents of a token; `None` if it is no link of ours: changed, cut, or sealed with a key
-    /// that is not configured. The link may be over.
+    /// Returns the contents of a link's token. `None` if the token is changed, cut, or sealed with
+    /// a key that is not configured. The link may have ended.
     #[must_use]
     pub fn open(&self, token: &str) -> Option<Link> {
         let opened = self.sealer.open_link(token).ok()?;
@@ -157,7 +159,8 @@ impl Links {
     }
 
     /// Whether a link has ended at `now`, or was made before the configured `not_before`. `now` is
-    /// this machine's time; the request's own deadline is compared with the database's time.
+    /// this machine's time; another check compares the request's own deadline with the database's
+    /// time.
     #[must_use]
     pub fn is_over(&self, link: &Link, now: Time) -> bool {
         let first = self.settings.not_before;
@@ -166,7 +169,7 @@ impl Links {
 }
 
 impl Link {
-    /// The contents as bytes: the version, both times, both ids, the length of the tenant's name,
+    /// Encodes the contents: the version, both times, both ids, the length of the tenant's name,
     /// the tenant's name, the user's id. `None` if the tenant's name is too long.
     fn bytes(&self) -> Option<Vec<u8>> {
         let tenant = u16::try_from(self.tenant.len()).ok()?;

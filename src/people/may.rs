@@ -1,5 +1,6 @@
-//! Authorization: who may read a tree, give a task a command, propose calls at gates, decide a
-//! request, and whether an earlier approval still counts. Checks of a key's permissions alone are in `http`.
+//! Authorization: the rights to read a tree, to give a task a command, to propose calls at gates
+//! and to decide a request, and whether an earlier approval still counts. Checks of a key's
+//! permissions alone are in `http`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,8 +27,7 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
         && is_asked(caller, tenant, owner, approvers)
 }
 
-/// Whether a request with these approvers is put to `caller`, whether or not this key or link may
-/// decide it.
+/// Whether `caller` is an approver, even if this key or link may not decide the request.
 #[must_use]
 pub fn is_asked(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     let user = caller.user_id.as_str();
@@ -45,15 +45,15 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether a request of this kind takes an answer of `caller` at all: a caller with a link may take
+/// Whether `caller` may take any action on a request of this kind. A caller with a link may take
 /// only the actions that are open to links.
 #[must_use]
 pub fn takes_some_answer(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.facts().by_link.is_empty()
 }
 
-/// The actions that `caller` may take on a request, regardless of its status; empty if `caller` may
-/// not decide the request.
+/// Returns the actions that `caller` may take on a request, regardless of its status. Empty if
+/// `caller` may not decide the request.
 #[must_use]
 pub fn answers(
     roster: &Roster,
@@ -78,8 +78,8 @@ pub fn answers(
             caller.user_id.as_str(),
         );
         actions.retain(|action| match action {
-            // The editor's approval does not count for the edited arguments, so enough other people
-            // must be able to approve them.
+            // The editor's approval does not count for the edited arguments, so the other people
+            // must suffice to approve them.
             Action::Edit => left >= required as usize,
             Action::Approve => !asked.own_calls().all(|call| wrote(caller, asked, call)),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
@@ -88,7 +88,7 @@ pub fn answers(
     actions
 }
 
-/// How many approvals a request needs when `caller` decides: 1 in a service without accounts.
+/// Returns the number of approvals that a request needs; 1 in a service without accounts.
 #[must_use]
 pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     if caller.unaccounted {
@@ -98,8 +98,8 @@ pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` wrote the arguments of a call that needs several approvals, so that other
-/// people have to approve the call.
+/// Whether `caller` wrote the arguments of a call that needs several approvals. Then other people
+/// have to approve the call.
 #[must_use]
 pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
     required_of(caller, asked) > 1
@@ -109,13 +109,14 @@ pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
             .is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// The accounts, with which approvals are checked again long after they were given.
+/// The current accounts, for checking approvals again long after they were given. Empty for a
+/// service without accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// The person whom messages to this user reach, and the caller of a link that was made for them;
-    /// `None` if messages do not reach them any more.
+    /// Returns the person whom messages to this user reach, and the caller of a link that was made
+    /// for this person. `None` if messages do not reach them any more.
     #[must_use]
     pub fn by_link(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -123,13 +124,13 @@ impl Roster {
         Some((person, directory.by_link(person)))
     }
 
-    /// A roster of these accounts; `None` for a service without accounts.
+    /// Returns a roster of these accounts; `None` for a service without accounts.
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {
         Self(accounts.map(Arc::new))
     }
 
-    /// How user ids are compared.
+    /// Returns the way in which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.0
@@ -138,7 +139,8 @@ impl Roster {
             .unwrap_or_default()
     }
 
-    /// How many different people except `except` could approve; 0 without accounts.
+    /// Returns the number of different people, except `except`, who could approve; 0 without
+    /// accounts.
     fn could_approve(
         &self,
         tenant: &str,
@@ -154,11 +156,11 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval would be accepted today, with the current accounts. If the
-    /// approval was given through a key with `act_as`, the user of that key must still have a key
-    /// with `act_as` that may decide; the approver's groups are then those named with the approval.
-    /// If it was given by a link, the approver must still be a person whom messages reach, links
-    /// must decide, and the approvers must let links count.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If it was
+    /// given through a key with `act_as`, the user of that key must still have a key with `act_as`
+    /// that may decide; the approver's groups are then those named with the approval. If it was
+    /// given by a link, messages must still reach the approver, links must give the right to
+    /// decide, and the approvers must accept links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -211,8 +213,8 @@ impl Roster {
     }
 }
 
-/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if
-/// named as a user or a member of a named group.
+/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if the
+/// approvers name the owner as a user or a group of the owner.
 fn is_approver(
     ids: UserIds,
     user: &str,
@@ -227,9 +229,10 @@ fn is_approver(
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree. Its owner and an admin of the tenant may, with a key that may
-/// read. A person who may decide or has decided one of its requests (`involved`, which only the
-/// store knows) may, with a key that may read or decide.
+/// Whether `caller` may read a tree. The tree's owner and an admin of the tenant may, with a key
+/// that may read. A person who may decide or has decided a request of the tree may, with a key that
+/// may read or decide; only the store knows this, and the caller of this function passes it as
+/// `involved`.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -237,9 +240,9 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
             || ((caller.may.read || caller.may.decide) && involved))
 }
 
-/// Whether `caller` may propose calls at gates. A key that may decide may not: the agent that holds
-/// it could approve its own calls. The person may be the same, with two keys. Where there are no
-/// accounts, every caller may.
+/// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
+/// agent that holds the key could approve its own calls; its user can have a second key. In a
+/// service without accounts every caller may.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.
@@ -264,17 +267,17 @@ pub fn may_ask_at_gate(caller: &Caller) -> Result<(), &'static str> {
 /// The commands on an existing task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Continue with the next message.
+    /// Sends the next message to the task.
     Message,
-    /// End the task.
+    /// Ends the task.
     Cancel,
-    /// Continue after a failure.
+    /// Continues a failed task.
     Retry,
 }
 
-/// Whether `caller` may give a task this command. Its owner may while the task's agent is `open` to
-/// them, and may cancel in any case. An admin of the tenant may cancel and retry. Both need a key
-/// that may create.
+/// Checks that `caller` may give a task this command. The task's owner may while the task's agent
+/// admits them (`open`), and may cancel in any case. An admin of the tenant may cancel and retry.
+/// All need a key with `create`.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.

@@ -13,51 +13,52 @@ pub(crate) mod settings;
 use crate::task::decision::Door;
 use crate::task::user::UserId;
 
-/// The user id of every caller when there are no accounts.
+/// The user id of every caller in a service without accounts.
 pub const LOCAL: &str = "local";
 
-/// The authenticated sender of an HTTP request.
+/// The authenticated sender of an HTTP request, or the person who answers in a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user that the operation is for: the key's user, or the user that a key with `act_as`
-    /// named.
+    /// The user for whom the operation is done: the key's user, or the user that a key with
+    /// `act_as` has named.
     pub user_id: UserId,
-    /// The key's tenant.
+    /// The tenant of the key or of the person. All data of other tenants is hidden from the caller.
     pub tenant: String,
-    /// The user's groups: from the configuration, or as named by a key with `act_as`.
+    /// The user's groups: from the configuration, or as a key with `act_as` names them.
     pub groups: Vec<String>,
-    /// The key's user, when the key speaks for another person.
+    /// The key's user if the key speaks for another person, otherwise `None`.
     pub via: Option<String>,
-    /// How the caller proved who they are; `None` in a service without accounts.
+    /// The kind of proof of the caller's identity: key, session, link or chat. `None` in a service
+    /// without accounts.
     pub door: Option<Door>,
-    /// Whether the key belongs to an admin.
+    /// Whether the caller sees all tasks of the tenant, and may cancel and retry them.
     pub admin: bool,
-    /// The permissions of the key.
+    /// The operations that the key, session or link permits.
     pub may: May,
-    /// Whether there are no accounts: then every caller is `local`, who satisfies the approvers of
-    /// every rule.
+    /// Whether the service has no accounts. Then every caller is `local`, and counts as an approver
+    /// under every rule.
     pub unaccounted: bool,
 }
 
-/// The permissions of a key.
+/// The kinds of operation that a key permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a word of `may` in the configuration"
 )]
 pub struct May {
-    /// Every POST under `/v1`.
+    /// Permits every POST under `/v1`.
     pub create: bool,
-    /// Every GET.
+    /// Permits every GET.
     pub read: bool,
-    /// Every POST under `/resume`, and reading the requests that the user may decide.
+    /// Permits every POST under `/resume`, and reading the requests that the user may decide.
     pub decide: bool,
-    /// Proposing calls at gates, looking at them and reporting their outcomes.
+    /// Permits proposing calls at gates, reading them and reporting their outcomes.
     pub gate: bool,
 }
 
 impl May {
-    /// All permissions: the default.
+    /// All permissions: the default of a key.
     pub const ALL: Self = Self {
         create: true,
         read: true,

@@ -1,4 +1,4 @@
-//! The people whom messages reach, and their mail addresses.
+//! A person whom messages reach, and the check of their mail address.
 
 use std::fmt;
 
@@ -9,32 +9,31 @@ use super::language::Language;
 pub struct Person {
     /// The person's id, spelled as in the configuration file.
     pub user: String,
-    /// The person's tenant.
     pub tenant: String,
-    /// The person's groups: those of their key if they have one.
+    /// The person's groups. A person who has a key gets the key's groups.
     pub groups: Vec<String>,
-    /// The person's mail address.
+    /// The person's mail address; `None` if mails do not reach them.
     pub email: Option<String>,
     /// The language of messages to the person.
     pub language: Language,
 }
 
-/// Without the address, which no log may hold.
+/// Leaves out the address: no log may have it.
 impl fmt::Debug for Person {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Person({} of {})", self.user, self.tenant)
     }
 }
 
-/// The most characters of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a domain
-/// (RFC 1035, 2.3.4), and of an address, which a path of 256 characters encloses in `<>`.
+/// Maximum lengths: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a domain (RFC
+/// 1035, 2.3.4), and of an address, which a path of at most 256 characters encloses in `<>`.
 const LOCAL: usize = 64;
 const LABEL: usize = 63;
 const ADDRESS: usize = 254;
 
 /// Whether a text is a mail address: `local@domain` in ASCII, with a dot-atom (RFC 5322, 3.2.3) and
-/// a host name. Quoted local parts and address literals are refused: few servers take them, and
-/// every character of an address that is not refused here is plain in a header.
+/// a host name. Quoted local parts and address literals are refused: few servers accept them. An
+/// accepted address needs no quoting in a header.
 #[must_use]
 pub fn is_email(text: &str) -> bool {
     let Some((local, domain)) = text.split_once('@') else {

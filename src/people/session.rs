@@ -1,6 +1,6 @@
-//! The secret part of a browser session. The browser holds the token; the store keeps the token's
-//! hash and a binding made of the token and the hash of the key that opened the session. Invariant:
-//! no stored value leads back to a token, a key or a key's hash; and no other key fits the binding.
+//! The token of a browser session. The browser holds the token; the store has the token's hash, and
+//! a binding made of the token and the hash of the key that opened the session. Invariant: no
+//! stored value leads back to a token, a key or a key's hash, and no other key fits the binding.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-/// How long a session lasts.
+/// The duration of a session from sign-in.
 pub(crate) const LIFE: Duration = Duration::from_hours(12);
 
-/// The secret that authenticates a browser after sign-in: 32 random bytes.
+/// The secret that authenticates a browser after sign-in: 32 random bytes. `Debug` hides it.
 pub struct Token([u8; 32]);
 
 impl fmt::Debug for Token {
@@ -22,33 +22,33 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A token of these random bytes.
+    /// Makes a token of these bytes, which must be random.
     #[must_use]
     pub fn of(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Parses a token from its text form; `None` if it is not valid.
+    /// Parses the text form of a token; `None` if it is not valid.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         bytes.try_into().ok().map(Self)
     }
 
-    /// The text form of the token, to be sent to the browser only.
+    /// Returns the text form of the token, which is sent to the browser only.
     #[must_use]
     pub fn text(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// The hash of the token, under which its session is stored.
+    /// Returns the hash of the token, under which the store has the session.
     #[must_use]
     pub fn digest(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
     }
 
-    /// The value that binds the session to a key. Together with the digest it reveals nothing about
-    /// the key: the token is as long as the hash, and random.
+    /// Returns the value that binds the session to a key. Even with the token's hash, it reveals
+    /// nothing about the key: the token is random and as long as the hash of the key.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(

@@ -1,4 +1,4 @@
-//! The settings of the accounts.
+//! The settings of accounts and of people whom messages reach.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,14 +10,14 @@ use super::person::Person;
 use crate::secret::Secret;
 use crate::task::user::UserIds;
 
-/// The accounts. Without this section the service listens on loopback only and every caller is the
+/// The accounts. Without this section the service listens on loopback only, and every caller is the
 /// user `local`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Auth")]
 pub struct Settings {
-    /// When two user ids belong to one person: `folded` if they are equal in NFC and folded case,
-    /// `exact` if they are equal byte by byte.
+    /// The comparison that tells whether two user ids belong to one person: `folded` if they are
+    /// equal in NFC and folded case, `exact` if they are equal byte by byte.
     pub user_ids: UserIds,
     /// The keys that callers send as `Authorization: Bearer <key>`.
     pub api_keys: Vec<ApiKey>,
@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The people whom messages reach. A person without a tenant is of the keys' only tenant.
+    /// Returns the people whom messages reach. A person without a tenant gets that of the keys.
     #[must_use]
     pub fn people(&self) -> Vec<Person> {
         let usual = ApiKey::default().tenant;
@@ -42,47 +42,47 @@ impl Settings {
     }
 }
 
-/// A person whom messages reach. A person without a key decides only by the links in them.
+/// A person whom messages reach. Without a key, the person decides only by the links in messages.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Person", extend("required" = ["user"]))]
 pub struct PersonSettings {
-    /// The id of the person. A key of the same user is the person's.
+    /// The id of the person. Keys of the same `user` belong to this person.
     pub user: String,
-    /// The tenant of the person. Default: the only tenant that has a key. Required if there are
-    /// several.
+    /// The tenant of the person. Default: the tenant of all keys. Required if the keys have several
+    /// tenants.
     pub tenant: Option<String>,
-    /// The groups of a person without a key. A person with a key is in the key's groups, and needs
-    /// none here.
+    /// The groups of a person without a key. A person with a key gets the groups of the key
+    /// instead.
     pub groups: Vec<String>,
-    /// The mail address, such as `bob@acme.com`. No other person of the tenant has it.
+    /// The mail address, such as `bob@acme.com`. It must be unique in the tenant.
     pub email: Option<String>,
     /// The language of messages to the person.
     pub language: Language,
 }
 
-/// An API key and its user. Either `key` or `key_sha256` is set.
+/// An API key and its user. Exactly one of `key` and `key_sha256` must be set.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["user"], "oneOf" = [{"required": ["key"]}, {"required": ["key_sha256"]}]))]
 pub struct ApiKey {
-    /// The id of the key's user.
+    /// The id of the user to whom the key belongs.
     pub user: String,
-    /// The tenant of the user.
+    /// The tenant of the user. A key sees nothing of other tenants.
     pub tenant: String,
-    /// The groups of the user. All keys of a user name the same groups.
+    /// The groups of the user. All keys of a user must name the same groups.
     pub groups: Vec<String>,
     /// The key: at least 16 visible ASCII characters, 8 of them different.
     pub key: Option<Secret<String>>,
-    /// The SHA-256 of the key as 64 hex digits, instead of `key`.
+    /// The SHA-256 of the key as 64 hex digits, in place of `key`.
     pub key_sha256: Option<Secret<String>>,
     /// Whether the key may speak for other people, with the headers `Holdpoint-User` and
     /// `Holdpoint-Groups`.
     pub act_as: bool,
     /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
-    /// The permissions of the key. `create` includes `gate`. A key that may `decide` is refused at
-    /// gates, so that no agent approves its own calls: an agent has a key of its own.
+    /// The permissions of the key. `create` includes `gate`. A key with `decide` is refused at
+    /// gates, so that no agent approves its own calls: an agent needs a key without it.
     pub may: Vec<Use>,
 }
 
@@ -101,22 +101,24 @@ impl Default for ApiKey {
     }
 }
 
-/// A permission of a key.
+/// A kind of operation that a key permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
-    /// Every POST under `/v1`.
+    /// Permits every POST under `/v1`.
     Create,
-    /// Every GET.
+    /// Permits every GET.
     Read,
-    /// Every POST under `/resume`, and reading the requests that the user may decide.
+    /// Permits every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Every operation at gates. `create` includes it; a key that may `decide` may not use it.
+    /// Permits every operation at gates. `create` includes it. A key with `decide` is refused
+    /// nevertheless.
     Gate,
 }
 
 impl ApiKey {
-    /// The account; `None` unless the key has exactly one of `key` and a valid `key_sha256`.
+    /// Returns the account of the key; `None` unless the key has exactly one of `key` and a valid
+    /// `key_sha256`.
     #[must_use]
     pub fn account(&self) -> Option<Account> {
         let key_sha256 = match (&self.key, &self.key_sha256) {
@@ -135,7 +137,7 @@ impl ApiKey {
         })
     }
 
-    /// The permissions of the key. A key that may create tasks may also propose calls at gates.
+    /// Returns the permissions of the key. `create` includes `gate`.
     #[must_use]
     pub(crate) fn permissions(&self) -> May {
         let may = |permission: Use| self.may.contains(&permission);
@@ -148,7 +150,7 @@ impl ApiKey {
     }
 }
 
-/// Parses 32 bytes in hex.
+/// Parses 64 hex digits; `None` for any other text.
 #[must_use]
 pub(crate) fn parse_hex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -1,10 +1,10 @@
-//! Parses a rule's condition (`when`) into our own small syntax tree. The parser of the `cel` crate
-//! is used, and only here. The evaluator of that crate is not used, because it absorbs errors
-//! (`err || true` is true there) and cannot be interrupted.
+//! Parses a rule's condition (`when`) into a small syntax tree of this module. Only this file uses
+//! the parser of the `cel` crate. The evaluator of that crate is not used, because it absorbs
+//! errors (`err || true` is true there) and cannot be interrupted.
 //!
 //! Invariant: a hostile text is refused and never overflows the stack. Therefore the length of the
-//! text is limited, the text is parsed (and its tree dropped) on a thread with a large stack, and
-//! the resulting tree is shallow, small, and has no nested loops.
+//! text is limited, the text is parsed (and the crate's tree dropped) on a thread with a large
+//! stack, and the resulting tree is shallow, small, and has no nested loops.
 
 mod expression;
 
@@ -26,8 +26,8 @@ const MAX_NODES: usize = 400;
 const MAX_PATTERN: usize = 64 * 1024;
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a `when` is refused. Quotes names only, never a string literal, because the literal may come
-/// from an environment variable.
+/// The reason why a `when` is refused. Quotes names only, never a string literal, because the
+/// literal may come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("the expression is longer than {MAX_SOURCE} bytes")]
@@ -293,8 +293,8 @@ impl Reader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Reads a loop. The parser has expanded a macro such as `all`; the loop step shows which
-    /// macro.
+    /// Reads a loop. The parser has expanded a macro such as `all` into it; the form of the loop
+    /// step tells which macro.
     fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
         if self.local.is_some() {
             return Err(Flaw::NestedLoop);
@@ -339,8 +339,8 @@ impl Reader {
     }
 }
 
-/// The item that `@result + [item]` appends; `None` if the step counts (`@result + 1`). `@result`
-/// is the parser's name for the accumulator of an expanded macro.
+/// Returns the item that the loop step appends (`@result + [item]`); `None` if the step counts
+/// (`@result + 1`). The parser calls the accumulator of an expanded macro `@result`.
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
     let Expr::Call(call) = &step.expr else {
         return Err(Flaw::Unreadable);

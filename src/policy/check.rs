@@ -1,5 +1,5 @@
-//! Type-checks an expression against a tool: which `args` members it reads, whether the tool
-//! declares each with one type, and which parts can never fit together.
+//! Type-checks an expression against a tool: finds the `args` members that it reads, whether the
+//! tool declares each with one type, and parts whose types never fit together.
 //!
 //! Invariant: an expression that reads a member without a single type in the tool's schema is a
 //! mistake. An expression whose evaluation always fails (types that do not fit, a result that is
@@ -10,22 +10,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
 use super::shape::{Member, Shape};
 
-/// The findings for one expression and one tool.
+/// The findings about one expression for one tool.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Errors: the expression must not be used.
+    /// The errors: with any of these the expression must not be used.
     pub(super) refused: BTreeSet<String>,
-    /// Warnings: parts whose evaluation always fails.
+    /// The warnings: parts whose evaluation always fails.
     pub(super) misfits: BTreeSet<String>,
-    /// The members that the expression reads or tests for, with their types.
+    /// The types of the members that the expression reads or tests with `has`, by path.
     pub(super) members: BTreeMap<String, Shape>,
-    /// The members that the expression reads although the schema does not require them.
+    /// The paths of members that the expression reads although the schema does not require them.
     pub(super) optional: BTreeSet<String>,
-    /// The values chosen by the API's client that the expression reads: `task.metadata`, `session`.
+    /// The values that the expression reads and the client of the API chooses: `task.metadata`,
+    /// `session`.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
-/// Checks an expression for a tool whose arguments have this shape.
+/// Checks an expression for a tool. `arguments` is the shape of the tool's arguments.
 pub(super) fn look(node: &Node, arguments: &Shape) -> Findings {
     let mut survey = Survey {
         arguments,
@@ -318,7 +319,7 @@ impl Survey<'_> {
     }
 }
 
-/// The path of a value as shown to people, such as `args.rows[].price`.
+/// Returns the path of a value as people are shown it, such as `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

@@ -1,4 +1,4 @@
-//! Compiles the rules: their globs and expressions. Reports every mistake with its place.
+//! Compiles the globs and expressions of the rules, and reports every mistake with its place.
 //! Invariant: a rule whose `when` has a mistake stays in the policy and always faults, so that
 //! neither it nor a later rule allows a call.
 
@@ -14,19 +14,19 @@ use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
-/// A call with more bytes of arguments is judged on a blocking thread.
+/// The size of arguments in bytes above which a call is judged on a blocking thread.
 const HEAVY: usize = 16 * 1024;
 
-/// The rules of the configuration, in the file's order.
+/// The compiled rules of the configuration, in the file's order.
 #[derive(Debug, Default)]
 pub struct Policy {
     pub(super) rules: Vec<Compiled>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The bases of the standing decisions that the rules offer, without the arguments.
+    /// The bases of the standing decisions that the rules offer. They leave out the arguments of
+    /// calls.
     pub(super) offered: BTreeSet<String>,
 }
 
-/// One compiled rule.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) name: String,
@@ -43,13 +43,14 @@ pub(super) struct Compiled {
 pub(super) enum When {
     Always,
     Holds(Node),
-    /// The expression was refused: the rule always faults.
+    /// The expression has a mistake: the rule always faults.
     Refused,
 }
 
 impl Compiled {
-    /// Whether the rule applies to a tool. An `allow` never applies to a `Human` tool. A `hold` and a
-    /// `deny` also apply to a tool of a name that they give and that no configured tool has.
+    /// Whether the rule applies to a tool. An `allow` never applies to a tool that asks a person. A
+    /// `hold` or `deny` that gives a tool's exact name also applies if no configured tool has that
+    /// name.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
         (named || self.tools.cover(tool))
@@ -58,7 +59,8 @@ impl Compiled {
 }
 
 impl Policy {
-    /// Whether the rule with this name names the tool exactly, not by a glob.
+    /// Whether the rule called `rule` lists the exact name of the tool, not only a glob that
+    /// matches it.
     #[must_use]
     pub fn names_exactly(&self, rule: &str, tool: &str) -> bool {
         let mut rules = self.rules.iter().filter(|known| known.name == rule);
@@ -72,8 +74,9 @@ impl Policy {
         Self::compiled(rules, tools, true, mistakes)
     }
 
-    /// Compiles the rules where calls of further tools, which are not among these, are judged, too:
-    /// a rule that names no tool is no mistake. Only a glob matches the name of a further tool.
+    /// Like [`Policy::new`], for a service at whose gates tools outside of `tools` are judged, too.
+    /// A rule that matches no configured tool is then no mistake. Only globs match the name of such
+    /// a tool.
     #[must_use]
     pub fn beside_other_tools(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
         Self::compiled(rules, tools, false, mistakes)
@@ -113,9 +116,9 @@ impl Policy {
         }
     }
 
-    /// Whether a call with arguments of this size should be judged on a blocking thread. The work
-    /// is bounded either way: after a million steps (see `Fuel`) the current and all further
-    /// conditions fault, and a fault never allows.
+    /// Whether a call with `args_bytes` bytes of arguments should be judged on a blocking thread.
+    /// The work is bounded either way: after a million steps (see `Fuel`) the current and all
+    /// further conditions fault, and a fault never allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY
@@ -125,7 +128,7 @@ impl Policy {
                 .any(|rule| matches!(rule.when, When::Holds(_)) || rule.remember.is_some())
     }
 
-    /// The shape of a tool's arguments, if the tool was known when the rules were compiled.
+    /// Returns the shape of a tool's arguments, if the tool was known when the rules were compiled.
     pub(super) fn shape(&self, tool: &ToolSpec) -> Option<&Shape> {
         self.shapes
             .iter()
@@ -179,7 +182,7 @@ impl Compiled {
                 &covered,
                 mistakes,
                 |when, place, tools, mistakes| {
-                    // A standing decision lets a call run, as an `allow` does.
+                    // Checked like an `allow`, because a standing decision also lets calls run.
                     let rule = Rule {
                         decide: Decide::Allow,
                         ..rule.clone()
@@ -192,7 +195,7 @@ impl Compiled {
     }
 }
 
-/// Reports entries that match no tool: a `deny` with a misspelt name would otherwise deny nothing.
+/// Reports entries that match no tool: otherwise a `deny` with a misspelt name would deny no call.
 fn unknown_tools(rule: &Rule, index: &str, tools: &[ToolSpec], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
         let alone = Rule {
@@ -226,8 +229,7 @@ fn compile_when(
         .map(|(tool, shape)| (tool.name.as_str(), look(&node, shape)))
         .collect();
     if found.is_empty() {
-        // The rule matches no tool, so there is nothing to type-check against. A separate mistake
-        // reports that.
+        // The rule matches no tool to type-check against. Another mistake reports that.
         found.push(("", Findings::default()));
     }
     if report(rule, place, &found, mistakes) {
@@ -237,7 +239,7 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool; returns whether the expression may be used.
+/// Reports the findings for each tool. Returns whether the expression may be used.
 fn report(
     rule: &Rule,
     place: &[&str],

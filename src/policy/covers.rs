@@ -1,4 +1,4 @@
-//! The tools that a rule applies to: exact names and globs.
+//! The tools to which a rule applies: exact names and globs.
 
 use globset::{Glob, GlobMatcher};
 
@@ -8,21 +8,22 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     pub(super) names: Vec<String>,
-    /// The tools that the names stand for, once `keep_known` has found them.
+    /// The configured tools that `names` stand for. `None` before `keep_known`: then a name stands
+    /// for each tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }
 
 impl Tools {
-    /// Makes a name stand for these tools only. A call at a gate may name a tool that is not among
-    /// them, and the rule's author has not seen what that tool takes: a name alone must not match it,
-    /// nor a tool of the same name and another kind.
+    /// Limits the names to these tools. A call at a gate may name another tool, and the rule's
+    /// author cannot know the arguments of that tool. So an exact name does not match it, even if
+    /// it has the name of a configured tool but another kind.
     pub(super) fn keep_known<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
     }
 
-    /// Whether a name stands for the tool.
+    /// Whether one of the rule's exact names stands for the tool.
     fn named(&self, tool: &ToolSpec) -> bool {
         match &self.known {
             None => self.names.contains(&tool.name),
@@ -33,8 +34,7 @@ impl Tools {
         }
     }
 
-    /// Whether a name or a glob matches a tool. A `Human` tool is matched by its name, never by a
-    /// glob.
+    /// Whether a name or a glob matches a tool. A glob never matches a tool that asks a person.
     pub(super) fn cover(&self, tool: &ToolSpec) -> bool {
         self.named(tool)
             || (!tool.kind.facts().asks_person
@@ -43,7 +43,7 @@ impl Tools {
 }
 
 impl Rule {
-    /// The rule's names and globs, and the indexes of entries that are no valid glob.
+    /// Returns the rule's names and globs, and the indexes of the entries that are not valid globs.
     pub(super) fn compiled_tools(&self) -> (Tools, Vec<usize>) {
         let (mut tools, mut broken) = (Tools::default(), Vec::new());
         for (at, entry) in self.tools.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Evaluates an expression for one call. Invariant: a fault in any evaluated part is a fault of the
-//! whole (not absorbed by `||` or `exists`), every step costs fuel, and no evaluation can panic or
-//! recurse deeply.
+//! Evaluates an expression for one call. Invariant: a fault in an evaluated part makes the whole
+//! expression fault (`||` and `exists` do not absorb it), every step costs fuel, and no evaluation
+//! can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,8 +12,8 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// Why an expression has no value. Quotes at most a name from the rule's expression, never the
-/// contents of the call.
+/// The reason why an expression has no value. Quotes at most a name from the rule's expression,
+/// never the contents of the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]
@@ -36,13 +36,13 @@ pub(super) enum Fault {
     Refused,
 }
 
-/// The steps left for one judgement.
+/// The number of steps that are left for one judgement.
 #[derive(Debug)]
 pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
-    /// A budget of `steps`. A step is one evaluated part of an expression, one copied or compared
-    /// item, 16 bytes of text, or one byte of text that `matches` searches.
+    /// Returns fuel for `steps` steps. A step is one evaluated part of an expression, one copied or
+    /// compared item, 16 bytes of text, or one byte of text that `matches` searches.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
@@ -60,11 +60,11 @@ impl Fuel {
     }
 }
 
-/// The input of an evaluation.
+/// The inputs of the evaluation of one rule's condition.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) case: &'a Case<'a>,
-    /// Agent names from the root to the agent that the call is judged for.
+    /// The names of the agents from the root's agent to the agent for which the call is judged.
     pub(super) path: &'a [String],
     pub(super) shape: &'a Shape,
     pub(super) fuel: &'a Fuel,
@@ -72,7 +72,7 @@ pub(super) struct Scope<'a> {
 
 static FREE: Shape = Shape::Free;
 
-/// Evaluates an expression that must be boolean.
+/// Evaluates a condition. A value that is not boolean is a fault.
 pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
     let value = Run {
         scope: *scope,
@@ -88,7 +88,7 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
 
 struct Run<'a> {
     scope: Scope<'a>,
-    /// The loop variable, inside of a loop. A single one suffices, because loops do not nest.
+    /// The loop variable, inside a loop. One suffices, because loops do not nest.
     local: Option<Val<'a>>,
 }
 
@@ -180,8 +180,8 @@ impl<'a> Run<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// The value with its comparison key in place of each text. Both sides of a comparison with a
-    /// user's id are keyed, so that no spelling of an id gets around a rule.
+    /// Replaces each text in a value by its comparison key. Both sides of a comparison with the
+    /// user's id are replaced, so that another spelling of an id does not evade a rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
     }
 
     /// Evaluates the parts of `&&` or `||` from left to right, up to the first part that equals
-    /// `decisive`. A fault before that part is the result.
+    /// `decisive`. If a part before that faults, returns the fault.
     fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {

@@ -1,4 +1,4 @@
-//! Judges one call, once for every agent of its path. Invariant: among the agents' verdicts, deny
+//! Judges a call, once for each agent of its path. Invariant: among the agents' verdicts, deny
 //! beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never lets a
 //! later rule allow; and no judgement quotes an argument.
 
@@ -12,7 +12,7 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 /// The maximum number of steps per judgement, over all rules and agents.
 const STEPS: u32 = 1_000_000;
 
-/// The result of the rules for one agent of the path.
+/// The opinion that the rules give for one agent of the path.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -21,10 +21,10 @@ const STEPS: u32 = 1_000_000;
 enum Opinion {
     /// No rule matches.
     None,
-    /// The decision of a rule. Its judgement notes whether this rule, or an `allow` before it,
-    /// could not be evaluated.
+    /// The decision of the first matching rule. The judgement's reason says if this rule, or an
+    /// `allow` before it, could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` could not be evaluated, and no later rule matches.
+    /// An `allow` could not be evaluated, and no later rule matches. The text says why.
     Faulted(String),
 }
 
@@ -137,8 +137,8 @@ fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
     }
 }
 
-/// Combines the opinions for the agents of the path, the root's first. The last opinion is for the
-/// agent that made the call; only for that agent does it matter that no rule matches.
+/// Combines the opinions for the agents of the path, the root's first. The last opinion is that for
+/// the agent that made the call. Only for that agent a missing rule matters.
 fn conclude(case: &Case<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let asking = opinions
         .pop()

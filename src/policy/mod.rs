@@ -1,5 +1,6 @@
-//! Turns a tool call into a verdict: the first matching rule decides, a call without a matching
-//! rule gets the default of its tool's kind (at a gate it is held), and a rule that cannot be evaluated never allows.
+//! The policy turns a tool call into a verdict. The first matching rule decides. Without a matching
+//! rule, a call gets the default of its tool's kind, or is held at a gate. A rule that cannot be
+//! evaluated never allows.
 
 mod cel;
 mod check;
@@ -26,29 +27,28 @@ pub use compile::Policy;
 pub use remember::RuleRemember;
 pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
-/// The input of a judgement: one call. Its arguments were parsed once and checked by
-/// `tool/arguments.rs`.
+/// The input of a judgement: one call, whose arguments `tool/arguments.rs` has parsed and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The called tool.
+    /// The called tool, as its server defines it now.
     pub tool: &'a ToolSpec,
-    /// The arguments, an object.
+    /// The arguments; always an object.
     pub args: &'a Value,
-    /// Agent names from the root's agent to the agent that made the call.
+    /// The names of the agents from the root's agent to the agent that made the call.
     pub agent_path: &'a [String],
     /// The task's owner.
     pub user: &'a UserId,
     /// The owner's tenant.
     pub tenant: &'a str,
-    /// The owner's groups, as of their last message.
+    /// The owner's groups, as of the owner's last message.
     pub groups: &'a [String],
-    /// The root task's id, as text.
+    /// The id of the root task, as text.
     pub task_id: &'a str,
-    /// The root task's metadata, an object.
+    /// The metadata of the root task; an object. The caller of the API has written it.
     pub metadata: &'a Value,
-    /// The session id.
+    /// The session id of the task. The caller of the API may have chosen it.
     pub session: &'a str,
-    /// Whether the call was proposed at a gate. There a call that no rule matches is held, whatever
-    /// the kind of its tool: no other step asks a person.
+    /// Whether the call was proposed at a gate. There a call without a matching rule is held
+    /// whatever the kind of its tool, because no other step asks a person.
     pub at_gate: bool,
 }

@@ -1,6 +1,6 @@
-//! Standing decisions that rules offer: the settings, their checks, and the offer for one call.
-//! Invariant: an offer exists only where every agent of the call's path is held by the same rule,
-//! each condition was evaluated without a fault, and this service itself performs the call.
+//! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
+//! Invariant: an offer exists only if the same rule holds the call for every agent of the call's
+//! path, each condition was evaluated without a fault, and this service itself performs the call.
 
 use std::time::Duration;
 
@@ -20,32 +20,32 @@ use crate::task::units::{duration_text, write_duration};
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
-/// How many calls a standing decision lets through, where the rule does not set `uses`.
+/// The number of calls that a standing decision lets through if the rule does not set `uses`.
 const USES: u32 = 20;
 
-/// The standing decision that an approver may give with an approval: later calls that it covers run
-/// without a request. Exactly one of `same` and `when` says what it covers.
+/// The standing decision that an approver may give with an approval. It lets later calls run
+/// without a request. Exactly one of `same` and `when` must be set: it tells which calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Remember", extend("required" = ["for", "most"]))]
 pub struct RuleRemember {
-    /// The standing decision covers calls of the same tool with the same arguments. Not for a
-    /// `once` tool.
+    /// Whether the standing decision covers calls of the same tool with the same arguments. Not for
+    /// a `once` tool.
     pub same: bool,
-    /// The standing decision covers the rule's calls for which this condition holds, written as the
-    /// rule's own `when`. Approvers read it.
+    /// The condition of the calls that the standing decision covers, among the calls of the rule.
+    /// It is written like the rule's own `when`, and shown to approvers.
     pub when: Option<String>,
-    /// The scopes that an approver may choose from: `task`, the tree of the approved call until the user's next
-    /// message; `owner`, the tasks of the same owner and root agent.
+    /// The scopes from which an approver may choose: `task`, the tree of the approved call until
+    /// the user's next message; `owner`, the tasks of the same owner and root agent.
     #[serde(rename = "for")]
     #[schemars(length(min = 1))]
     pub scopes: Vec<GrantScope>,
-    /// The longest time for which the standing decision may be given.
+    /// The longest duration that an approver may choose for the standing decision.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub most: Duration,
-    /// How many calls the standing decision lets through. Default: 20. Required in a rule for a
-    /// `once` tool.
+    /// The number of calls that the standing decision lets through. Default: 20. Required in a rule
+    /// for a `once` tool.
     #[schemars(range(min = 1))]
     pub uses: Option<u32>,
 }
@@ -55,7 +55,7 @@ pub struct RuleRemember {
 pub(super) struct Offered {
     when: Option<When>,
     settings: RuleRemember,
-    /// Digest of the whole rule.
+    /// The digest of the whole rule.
     rule: String,
 }
 
@@ -89,7 +89,8 @@ impl Rule {
         }
     }
 
-    /// Digest of everything that the rule says.
+    /// Returns a digest of the whole rule, so that a changed rule ends the standing decisions under
+    /// it.
     fn digest(&self) -> String {
         let remember = self.remember.clone().unwrap_or_default();
         let most = write_duration(remember.most);
@@ -113,8 +114,8 @@ impl Rule {
 }
 
 impl Offered {
-    /// Compiles `remember` for the tools that the rule covers, and reports its mistakes.
-    /// `compile` compiles a condition at a place for some of the tools.
+    /// Compiles `remember` for the tools that the rule covers, and reports its mistakes. `compile`
+    /// compiles a condition at a place of the file, for the given tools.
     pub(super) fn new(
         rule: &Rule,
         place: &[&str],
@@ -161,8 +162,9 @@ impl Offered {
         })
     }
 
-    /// The offer for one call that its rule holds; `None` where the call cannot be remembered, or
-    /// the condition cannot be evaluated.
+    /// Returns the offer for a call that the rule holds. `None` if no standing decision may cover
+    /// the call, or the condition cannot be evaluated. `fits`: whether the arguments have the types
+    /// that the tool declares.
     pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Offer> {
         let Case { tool, args, .. } = scope.case;
         if !fits || !is_own(tool) {
@@ -189,7 +191,7 @@ impl Offered {
         })
     }
 
-    /// The part of an offer's basis that does not depend on the call.
+    /// Returns the part of an offer's basis that is the same for all calls of the tool.
     pub(super) fn basis(&self, tool: &ToolSpec) -> String {
         let parts = [
             self.rule.as_str(),
@@ -210,7 +212,7 @@ fn is_own(tool: &ToolSpec) -> bool {
 }
 
 impl Compiled {
-    /// The rule's offer for a call that it holds.
+    /// Returns the rule's offer for a call that it holds; `None` if the rule has no `remember`.
     pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Box<Offer>> {
         let remember = self.remember.as_ref()?;
         remember.offer(scope, fits).map(Box::new)
@@ -218,15 +220,15 @@ impl Compiled {
 }
 
 impl super::Policy {
-    /// The terms of the rule with this name.
+    /// Returns the terms of the rule with this name.
     #[must_use]
     pub fn terms(&self, rule: &str) -> Option<&Terms> {
         let rule = self.rules.iter().find(|known| known.name == rule);
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count: neither its rule nor its tool
-    /// has changed since it was given.
+    /// Whether a standing decision with this basis may still count: its rule and its tool are
+    /// unchanged.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let whole = basis.split_once('/').map_or(basis, |(whole, _)| whole);

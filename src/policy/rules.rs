@@ -1,4 +1,4 @@
-//! A rule as an operator writes it, and the checks that need only the rule itself.
+//! The settings of a rule, and the checks that need only the rule itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,34 +14,38 @@ use crate::task::units::{duration, duration_text};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
-/// A rule. The first rule that matches a call decides it. If none does, a call of a tool is held, and
-/// a call of a sub-agent, of an external tool or of a human tool is allowed.
+/// A rule of the policy. The first rule that matches a call decides it. If no rule matches, a call
+/// of a tool is held, and a call of a sub-agent, of an external tool or of a human tool is allowed;
+/// at a gate every such call is held.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "tools", "decide"]))]
 pub struct Rule {
-    /// The name of the rule, 1 to 128 visible characters. Each rule has its own.
+    /// The name of the rule, 1 to 128 visible characters. It must be unique.
     pub name: String,
-    /// The tools that the rule applies to: names, and globs such as `files_*` or `*`.
+    /// The tools to which the rule applies: names, and globs such as `files_*` or `*`.
     pub tools: Vec<String>,
     /// The condition: a CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`,
     /// 1 KiB at most. Without it the rule matches every call of its tools.
     pub when: Option<String>,
-    /// The verdict on a call that the rule matches.
+    /// The verdict on calls that the rule matches: `allow` runs them, `hold` asks people, `deny`
+    /// refuses them.
     pub decide: Decide,
-    /// The reason, shown to the model and to the approvers.
+    /// The reason for the verdict, shown to the model and to the approvers.
     pub reason: Option<String>,
-    /// The message of the request. Default: "Human intervention required."
+    /// The message to people at the top of a request. Default: "Human intervention required."
     pub message: Option<String>,
-    /// The people who may decide the request.
+    /// The people who may decide the requests about calls that the rule holds.
     pub approvers: RuleApprovers,
-    /// How long the request stays open: a duration such as `30s`, `24h` or `7d`, or `never`.
+    /// The time for which the request stays open: a duration such as `30s`, `24h` or `7d`, or
+    /// `never`.
     pub expires_in: Expiry,
-    /// The effect of the deadline on calls without a decision.
+    /// The effect on calls that are undecided at the deadline.
     pub on_expiry: OnExpiry,
-    /// The effect of a rejection of every call, unless the decision names another one.
+    /// The effect on the task when people reject every call of a request, unless the decision names
+    /// another effect.
     pub on_reject: Then,
-    /// The answers that an approval allows.
+    /// The answers that people may give to a request for approval.
     #[schemars(schema_with = "allow_schema")]
     pub allow: Vec<Action>,
     /// The standing decision that an approver may give with an approval. Default: none.
@@ -73,7 +77,7 @@ impl Default for Rule {
     }
 }
 
-/// The verdict of a rule.
+/// The verdict of a rule on the calls that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decide {
@@ -85,13 +89,13 @@ pub enum Decide {
     Deny,
 }
 
-/// The people who may decide a request.
+/// The people who may decide a request, and how many of them are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Approvers")]
 pub struct RuleApprovers {
-    /// Whether the task's owner may decide. Default: `true` if neither `users` nor `groups` names
-    /// anybody, else `false`.
+    /// Whether the task's owner may decide. Default: `true` if `users` and `groups` are both empty,
+    /// otherwise `false`.
     pub owner: Option<bool>,
     /// The ids of users who may decide.
     pub users: Vec<String>,
@@ -100,8 +104,8 @@ pub struct RuleApprovers {
     /// The number of different people who have to approve.
     #[schemars(range(min = 1))]
     pub required: u32,
-    /// Whether an answer by a link in a message counts, where links decide. Default: `true` if
-    /// `required` is 1, else `false`.
+    /// Whether an answer by a link in a message counts, if links may decide at all. Default: `true`
+    /// if `required` is 1, otherwise `false`.
     pub links: Option<bool>,
 }
 
@@ -118,7 +122,7 @@ impl Default for RuleApprovers {
 }
 
 impl RuleApprovers {
-    /// The approvers as a request keeps them.
+    /// Returns the approvers in the form that requests store.
     #[must_use]
     pub fn approvers(&self) -> Approvers {
         let nobody = self.users.is_empty() && self.groups.is_empty();
@@ -127,20 +131,20 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // A stated default is kept as `None`, so that the calls of rules with equal terms share
-            // a request.
+            // A stated default becomes `None`, so that calls of rules with equal terms share a
+            // request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }
 }
 
-/// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for a request without
-/// a deadline.
+/// The time that a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for a request
+/// without a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// The request does not expire.
+    /// The request has no deadline.
     Never,
-    /// The request expires after this time.
+    /// The request expires this long after it was opened.
     After(Duration),
 }
 
@@ -187,7 +191,7 @@ impl JsonSchema for Expiry {
 }
 
 impl Rule {
-    /// The terms of the requests for calls that the rule holds.
+    /// Returns the terms of the requests about calls that the rule holds.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let mut allow = self.allow.clone();
@@ -206,7 +210,7 @@ impl Rule {
         }
     }
 
-    /// Reports mistakes in the rule itself; `place` is its place in the file.
+    /// Reports mistakes in the rule itself. `place` is the path of the rule in the file.
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let at = |key: &'static str| [place, &[key]].concat();
         if self.name.trim().is_empty() {

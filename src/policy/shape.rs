@@ -1,15 +1,15 @@
-//! The types that a tool's JSON Schema gives its arguments. A value is typed by the schema before a
-//! rule sees it, so that `5` of type `number` is the double 5.0 and `"5"` is not a number.
+//! The types that a tool's JSON Schema gives to arguments. A value gets its type from the schema
+//! before a rule sees it, so that `5` of type `number` is the double 5.0 and `"5"` is not a number.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// The maximum number of schema parts that are read; all further parts are untyped.
+/// The maximum number of schema parts that are read. All further parts are untyped.
 const MAX_PARTS: usize = 2000;
 const MAX_DEPTH: usize = 16;
 
-/// The type of a value.
+/// The declared type of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
     Null,
@@ -18,11 +18,11 @@ pub(super) enum Shape {
     Double,
     Text,
     List(Box<Shape>),
-    /// The declared members; no other member can be read.
+    /// An object with these members. A rule cannot read any other member.
     Object(BTreeMap<String, Member>),
     /// Any type: each value has the type of its JSON, as in the task's metadata.
     Free,
-    /// Not declared with exactly one type: members cannot be read.
+    /// Not declared with exactly one type. A rule cannot read members of such a value.
     Untyped,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Member {
 }
 
 impl Shape {
-    /// The shape that a schema declares.
+    /// Returns the shape that a schema declares.
     pub(super) fn of(schema: &Value) -> Self {
         Survey {
             root: schema,
@@ -42,7 +42,7 @@ impl Shape {
         .shape(schema, 0)
     }
 
-    /// The shape of a tool's arguments: always an object.
+    /// Returns the shape of a tool's arguments; always an object.
     pub(super) fn of_arguments(parameters: &Value) -> Self {
         match Self::of(parameters) {
             object @ Self::Object(_) => object,
@@ -63,7 +63,7 @@ impl Shape {
         }
     }
 
-    /// Whether every typed part of `value` has its type.
+    /// Whether each part of `value` has the type that this shape declares for it, if any.
     pub(super) fn fits(&self, value: &Value) -> bool {
         match (self, value) {
             (Self::Free | Self::Untyped, _)
@@ -82,7 +82,7 @@ impl Shape {
         }
     }
 
-    /// The JSON Schema name of the type, for messages to people.
+    /// Returns the type's name in JSON Schema, for messages to people.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -97,7 +97,7 @@ impl Shape {
     }
 }
 
-/// A JSON number as an integer, if it has an integral value: `5.0` is 5.
+/// Returns a JSON number as an integer if its value is integral: `5.0` is 5.
 #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
 pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| {
@@ -134,7 +134,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Collects the schema and its conjuncts: local references and `allOf`.
+    /// Collects a schema and everything that holds together with it: local references and `allOf`.
     fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
         if depth > MAX_DEPTH || found.len() >= 64 {
             return;
@@ -218,7 +218,8 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// The type of a conjunction, if all parts that declare a type declare the same single type.
+/// Returns the type of schemas that hold together, if all that declare a type declare the same
+/// single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut one = None;
     for said in facets.iter().filter_map(|facet| facet.get("type")) {

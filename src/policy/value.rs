@@ -1,6 +1,6 @@
-//! The values that a policy expression computes with. JSON of the judged call is read by its
-//! declared shape (`shape.rs`). Invariant: comparing two values of unlike types is always a fault
-//! and never a result, except for equality with null. An integer and a double are of like types.
+//! The values with which a policy expression computes. JSON of the judged call is read by its
+//! declared shape (`shape.rs`). Invariant: a comparison of two values of unlike types is always a
+//! fault, except equality with null. An integer and a double are of like types.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -18,17 +18,17 @@ pub(super) enum Val<'a> {
     Int(i64),
     Double(f64),
     Text(Cow<'a, str>),
-    /// A JSON list, and the shape of its items.
+    /// A JSON list with the shape of its items.
     Array(&'a [Value], &'a Shape),
     Names(&'a [String]),
     List(Rc<Vec<Val<'a>>>),
-    /// A JSON object, and the object's shape.
+    /// A JSON object with its shape.
     Object(&'a Map<String, Value>, &'a Shape),
     Entries(Rc<Vec<(Val<'a>, Val<'a>)>>),
 }
 
 impl<'a> Val<'a> {
-    /// Reads a JSON value by its shape; a fault if the value does not fit the shape.
+    /// Reads a JSON value by its shape. A value that does not fit the shape is a fault.
     pub(super) fn read(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
         Ok(match (shape, value) {
             (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
@@ -55,8 +55,8 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// The member with this name; `None` if it is missing. A fault if the shape does not declare
-    /// it.
+    /// Returns the member with this name; `None` if the object has no such member. A member that
+    /// the shape does not declare is a fault.
     pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
         match self {
             Self::Object(object, shape) => {
@@ -97,7 +97,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The length of a list; a fault for any other value.
+    /// Returns the length of a list; a fault for any other value.
     pub(super) fn items(&self) -> Result<usize, Fault> {
         match self {
             Self::Array(items, _) => Ok(items.len()),
@@ -113,7 +113,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The item of a list at this index.
+    /// Returns the item of a list at this index; a fault if there is none.
     pub(super) fn item(&self, at: usize) -> Result<Self, Fault> {
         match self {
             Self::Array(items, shape) => items
@@ -135,7 +135,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Equality. Unlike types are a fault, not false; only null may be compared with any type.
+    /// Whether two values are equal. Unlike types are a fault, not `false`; only null may be
+    /// compared with any type.
     pub(super) fn equals(&self, other: &Self, fuel: &Fuel) -> Result<bool, Fault> {
         fuel.spend(1)?;
         match (self, other) {
@@ -155,8 +156,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The order of two values. Numbers are compared exactly, also an integer with a double; text
-    /// by code points.
+    /// Returns the order of two values. Numbers are compared exactly, also an integer with a
+    /// double; texts are compared by code points.
     pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),

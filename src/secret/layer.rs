@@ -6,16 +6,17 @@
 
 use std::borrow::Cow;
 
-/// How many levels of escapes are undone: a percent-encoded value in a JSON string in a JSON
-/// string, for example.
+/// The maximum number of nested escapes that are undone. A percent-encoded value in a JSON string
+/// in a JSON string, for example, has three.
 const DEPTH: usize = 3;
 
 /// A text at one level of unescaping.
 pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
-    /// The unescaped bytes.
+    /// The text at this level; it may be invalid UTF-8.
     pub bytes: Cow<'p, [u8]>,
-    /// Maps the bytes to the parent's, run by run; empty for the outermost layer.
+    /// The origin of each part of `bytes` in the parent, in ascending order; empty for the
+    /// outermost layer.
     runs: Vec<Run>,
     /// The offset in the parent where this layer's text ends.
     rest: usize,
@@ -23,12 +24,12 @@ pub(super) struct Layer<'p> {
     pub joined: bool,
 }
 
-/// Consecutive bytes that are copied from the parent, or that one escape in the parent encodes.
-/// They begin at `here` in this layer and at `there` in the parent.
+/// A range of a layer's bytes: a copy of bytes of the parent, or the decoded form of one escape in
+/// the parent. The range begins at `here` in this layer and at `there` in the parent.
 struct Run {
     here: usize,
     there: usize,
-    /// The length of the escape in bytes; 0 for a copy.
+    /// The length in bytes of the escape in the parent; 0 for a copy.
     width: usize,
 }
 
@@ -38,7 +39,7 @@ enum Escape {
     Whole(Unescaped, usize),
     /// The beginning of an escape that the end of the text cuts off.
     Open,
-    /// No escape.
+    /// The text does not start with an escape.
     None,
 }
 
@@ -48,17 +49,17 @@ enum Unescaped {
     Char(char),
 }
 
-/// Options for reading a text.
+/// Options of [`each`].
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
-    /// Whether a `+` may encode a space.
+    /// Whether the text may be form-encoded, with `+` for a space.
     pub forms: bool,
-    /// Whether more text follows: then a layer ends where an incomplete escape begins.
+    /// Whether more text will follow. If so, each layer ends before an incomplete escape.
     pub begun: bool,
 }
 
-/// Passes `look` the text, every text obtained from it by up to [`DEPTH`] levels of unescaping, and
-/// each of these texts without its line ends.
+/// Calls `look` with the text itself, with the result of each sequence of up to [`DEPTH`]
+/// unescapings, and with each of these texts without its line ends.
 pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
     let bytes = Cow::Borrowed(text.as_bytes());
     below(
@@ -100,7 +101,7 @@ fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut
 }
 
 impl Layer<'_> {
-    /// The offset in the outermost text where the byte at `at` starts.
+    /// Returns the offset in the outermost text where the byte at offset `at` of this layer begins.
     pub(super) fn start(&self, at: usize) -> usize {
         let Some(parent) = self.parent else { return at };
         match self.run(at).filter(|_| at < self.bytes.len()) {
@@ -110,7 +111,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The offset in the outermost text where the bytes before `at` end.
+    /// Returns the offset in the outermost text where the first `at` bytes of this layer end.
     pub(super) fn end(&self, at: usize) -> usize {
         let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else {
             return at;
@@ -122,7 +123,7 @@ impl Layer<'_> {
         }
     }
 
-    /// The escapes that this layer undid, as ranges in the outermost text.
+    /// Returns the escapes that this layer undid, as ranges in the outermost text.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| {
@@ -142,7 +143,7 @@ impl Layer<'_> {
         )
     }
 
-    /// The layer's text without its line ends; `None` if there are none.
+    /// Returns this layer without its line ends; `None` if it has no line ends.
     fn joined(&self) -> Option<Layer<'_>> {
         let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
         let mut joined = Layer::under(self);
@@ -156,8 +157,8 @@ impl Layer<'_> {
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
-    /// The text with its escapes undone. An escape starts with one of `marks` and is parsed by
-    /// `escape`. `None` if the text has no escapes.
+    /// Returns this layer with its escapes undone; `None` if there is no escape to undo. An escape
+    /// starts with a byte of `marks`, and `escape` parses it. `begun` is [`Reading::begun`].
     fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);
@@ -223,7 +224,7 @@ impl Layer<'_> {
     }
 }
 
-/// Parses a percent-encoded byte.
+/// Parses a percent-encoded byte (RFC 3986).
 fn percent(text: &[u8]) -> Escape {
     match text {
         [b'%', high, low, ..] => match (hex(*high), hex(*low)) {
@@ -236,7 +237,7 @@ fn percent(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses an escape of a form field.
+/// Parses an escape of a form field: `+` for a space, or a percent-encoded byte.
 fn form(text: &[u8]) -> Escape {
     if text.starts_with(b"+") {
         Escape::Whole(Unescaped::Byte(b' '), 1)
@@ -245,7 +246,7 @@ fn form(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses an escape of a JSON string. Half a surrogate pair is no escape.
+/// Parses an escape of a JSON string (RFC 8259). A lone surrogate is no escape.
 fn json(text: &[u8]) -> Escape {
     let short = |byte| Escape::Whole(Unescaped::Byte(byte), 2);
     match text {
@@ -270,7 +271,8 @@ fn json(text: &[u8]) -> Escape {
     }
 }
 
-/// Parses the second half of a surrogate pair, after the first half `first`.
+/// Parses `rest`, the second escape of a surrogate pair. `first` is the code unit that the first
+/// escape encodes.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
         [] | [b'\\'] => Escape::Open,

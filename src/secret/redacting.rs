@@ -10,13 +10,12 @@ use super::Redactor;
 pub struct Redacting {
     redactor: Arc<Redactor>,
     held: String,
-    /// The length at which the held text is searched again; 0: after the next piece, whatever the
-    /// length.
+    /// The length in bytes at which the held text is searched again; 0 means after the next piece.
     again: usize,
 }
 
-/// A held text of up to this many bytes is searched after each piece; a longer held text is
-/// searched each time its length has doubled. So a stream that is held back until its end costs
+/// The maximum length in bytes of a held text that is searched after each piece. A longer held text
+/// is searched each time its length has doubled. So a stream that is held back until its end costs
 /// only a few searches of the whole text.
 const OFTEN: usize = 4096;
 

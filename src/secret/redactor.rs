@@ -1,7 +1,6 @@
 //! The search for known secrets in text from outside. Invariant: a secret of 8 or more characters
-//! is redacted wherever it is plain, or in base64 at any offset, each also under up to three levels
-//! of JSON or percent escapes. The search takes time linear in the length of the text, whatever the
-//! text holds.
+//! is redacted in plain form and in base64 at any offset, also under up to three levels of JSON or
+//! percent escapes. The search takes time linear in the length of the text, for any text.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -15,7 +14,7 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use super::Secret;
 use super::layer::{self, Layer, Reading};
 
-/// Values with fewer characters are not searched for.
+/// The minimum length of a secret in characters; shorter values are not searched for.
 const SHORTEST: usize = 8;
 
 /// Finds known secrets in text from outside.
@@ -26,27 +25,28 @@ pub struct Redactor {
 
 /// Secrets that are searched for together. A needle is a value, or a base64 form of a value.
 struct Set {
-    /// Finds the needles; `None` if there are too many needles to build the automaton.
+    /// Finds the needles; `None` if there are too many needles to build the automaton. Then every
+    /// text is redacted as a whole.
     finder: Option<AhoCorasick>,
     /// For each needle in the finder's order: the index of its value, and whether the needle is
     /// base64.
     origins: Vec<(usize, bool)>,
-    /// For each value, the placeholder that replaces it.
+    /// The placeholders that replace the values, by index of the value.
     shown: Vec<String>,
-    /// The needles, sorted.
+    /// The needles in ascending order, for binary search.
     sorted: Vec<String>,
-    /// The length of the longest needle.
+    /// The length of the longest needle in bytes.
     longest: usize,
-    /// Whether a value contains a space, which a form encodes as `+`.
+    /// Whether some value contains a space: then a `+` in the text may be a space of a form field.
     spaces: bool,
 }
 
-/// A range of the text to be replaced.
+/// A range of the outermost text that a placeholder replaces.
 #[derive(Clone, Copy)]
 struct Find<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest match in the range, whose placeholder is shown.
+    /// The length of the longest match in the range. `shown` is the placeholder of that match.
     longest: usize,
     shown: &'r str,
 }
@@ -62,8 +62,8 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// A redactor of these (name, value) pairs: each value of 8 or more characters is replaced by
-    /// `[secret NAME]`.
+    /// Creates a redactor from (name, value) pairs. The redactor replaces each value of 8 or more
+    /// characters by `[secret NAME]`.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret<String>)>) -> Self {
         let (mut shown, mut needles, mut spaces) = (Vec::new(), Vec::new(), false);
         for (name, secret) in secrets {
@@ -80,7 +80,7 @@ impl Redactor {
             spaces |= value.contains(' ');
             shown.push(format!("[secret {name}]"));
         }
-        // For a needle that two values share, the first value's placeholder is shown.
+        // If two values share a needle, the placeholder of the first value is shown.
         needles.sort();
         needles.dedup_by(|later, first| later.0 == first.0);
         if needles.is_empty() {
@@ -101,7 +101,7 @@ impl Redactor {
         }
     }
 
-    /// A redactor for the secrets of both redactors.
+    /// Creates a redactor for the secrets of both redactors.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {
@@ -139,9 +139,9 @@ impl Redactor {
         self.clean(text.get(..self.settled(text)).unwrap_or_default())
     }
 
-    /// The length in bytes of the longest needle when an escape of six bytes (`\u0041`) spells each
-    /// of its bytes. A reader that keeps only the beginning of a text reads this many bytes more,
-    /// so that a secret at the cut is found.
+    /// Returns the length in bytes of the longest needle if each of its bytes is written as an
+    /// escape of six bytes (`\u0041`). A reader that keeps only the beginning of a text reads this
+    /// many bytes more, so that a secret at the cut is found.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.sets
@@ -151,8 +151,8 @@ impl Redactor {
             .unwrap_or(0)
     }
 
-    /// How many bytes at the beginning of a text can be redacted independently of the text that
-    /// follows.
+    /// Returns the length in bytes of a prefix that can be redacted before the rest of the text is
+    /// known: no secret and no escape can cross the end of the prefix.
     pub(super) fn settled(&self, text: &str) -> usize {
         let (mut cut, mut whole) = (text.len(), Vec::new());
         if self.sets.is_empty() {
@@ -200,7 +200,7 @@ impl Redactor {
         self.sets.iter().any(|set| set.spaces)
     }
 
-    /// All finds in order; overlapping finds are merged.
+    /// Returns all finds in order; overlapping finds are merged.
     fn all_finds(&self, text: &str) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         if !self.sets.is_empty() {
@@ -226,8 +226,8 @@ impl Redactor {
     }
 }
 
-/// Adds a find, merging it with those that it overlaps. Finds arrive in order of their start or of
-/// their end.
+/// Adds a find and merges it with the overlapping finds at the end of `finds`. The caller adds
+/// finds either in order of their starts or in order of their ends.
 fn joined<'r>(finds: &mut Vec<Find<'r>>, mut find: Find<'r>) {
     while let Some(last) = finds.pop_if(|last| find.start < last.end) {
         let longer = if last.longest >= find.longest {
@@ -248,7 +248,7 @@ impl Set {
     fn finds(&self, layer: &Layer<'_>) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         let Some(finder) = &self.finder else {
-            // Text that cannot be searched is not shown.
+            // The text cannot be searched, so all of it is redacted.
             let whole = layer.end(layer.bytes.len());
             return vec![Find {
                 start: 0,
@@ -278,8 +278,8 @@ impl Set {
         finds
     }
 
-    /// The start of the longest suffix that may be the beginning of a needle; the length of `bytes`
-    /// if there is none.
+    /// Returns the offset of the longest suffix of `bytes` that may be the beginning of a needle;
+    /// the length of `bytes` if there is no such suffix.
     fn begun(&self, bytes: &[u8]) -> usize {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
@@ -295,9 +295,10 @@ impl Set {
     }
 }
 
-/// The base64 forms of a value inside a longer encoded text, for each of the three possible offsets
-/// and both alphabets. A form has only the characters that the value alone determines. For a value
-/// at the end of the text, two more forms include the last character, with and without padding.
+/// Returns the base64 forms of a value inside a longer encoded text, for each of the three possible
+/// offsets and both alphabets. A form has only the characters that the value alone determines. For
+/// a value at the end of the text, two more forms include the last character, with and without
+/// padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -1,8 +1,8 @@
 //! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
-//! row. An HTTP body that may hold a credential is stored only as a keyed hash. A link in a message
-//! holds its contents only as ciphertext, under a key of its own. Invariant: a nonce is random and
-//! used once; each bound part is preceded by its length, so that no two rows bind the same bytes; an
-//! error reveals nothing of the sealed value.
+//! row. An HTTP body that may hold a credential is stored only as a keyed hash. The contents of a
+//! link in a message are ciphertext. Credentials, hashes and links each have a derived key.
+//! Invariant: a nonce is random and used once; each bound part is preceded by its length, so that
+//! no two rows bind the same bytes; an error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -21,11 +21,11 @@ use zeroize::Zeroizing;
 
 use super::Secret;
 
-/// Labels to derive a separate key for each use.
+/// The HKDF labels that derive a separate key for each use from a configured key.
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The bound part of a link.
+/// The bound part of every link, which belongs to no row.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
@@ -38,11 +38,11 @@ pub enum SealError {
     /// The system has no randomness, or the value is too long.
     #[error("it could not be sealed")]
     Unsealed,
-    /// The configuration no longer has a key with this id.
+    /// No configured key has the id that the sealed value names.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
-    /// The text is not what was sealed for this row: it was changed, cut, moved from another row,
-    /// or sealed with another key.
+    /// The text cannot be opened for this row: it was changed, cut, moved from another row, or
+    /// sealed with another key.
     #[error("it is not what was sealed here")]
     Broken,
 }
@@ -50,7 +50,7 @@ pub enum SealError {
 /// A sealed value as it is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The id of the sealing key.
+    /// The id of the configured key that sealed the value.
     pub key_id: String,
     /// Base64 of the nonce and the ciphertext.
     pub text: String,
@@ -65,9 +65,9 @@ impl fmt::Debug for Sealed {
 /// Seals and opens with the configured keys. Cheap to clone.
 #[derive(Clone)]
 pub struct Sealer {
-    /// The key that seals.
+    /// The first configured key, which seals.
     first: Arc<Key>,
-    /// The keys that open.
+    /// All configured keys. Each key opens the values that it has sealed.
     all: Arc<[Arc<Key>]>,
 }
 
@@ -101,7 +101,8 @@ impl Key {
         })
     }
 
-    /// Encrypts with one of this key's ciphers; returns the nonce and the ciphertext.
+    /// Encrypts `plain` with one of this key's ciphers, with `bound` as associated data. Returns
+    /// the nonce followed by the ciphertext.
     fn encrypt(
         &self,
         cipher: &XChaCha20Poly1305,
@@ -119,7 +120,8 @@ impl Key {
         Ok([nonce.as_slice(), &ciphertext].concat())
     }
 
-    /// Decrypts a nonce and a ciphertext with one of this key's ciphers.
+    /// Decrypts `sealed`, a nonce followed by a ciphertext, with one of this key's ciphers. Fails
+    /// if `bound` is not the associated data of the encryption.
     fn decrypt(
         &self,
         cipher: &XChaCha20Poly1305,
@@ -138,8 +140,8 @@ impl Key {
             .map_err(|_| SealError::Broken)
     }
 
-    /// The associated data of the encryption: format version, key id and the `bound` parts, each
-    /// preceded by its length.
+    /// Builds the associated data of the encryption: format version, key id and the `bound` parts,
+    /// each preceded by its length.
     fn bind(&self, bound: &[&[u8]]) -> Vec<u8> {
         let mut all = Vec::new();
         for part in [VERSION, self.id.as_bytes()].iter().chain(bound) {
@@ -157,8 +159,8 @@ impl Key {
 }
 
 impl Sealer {
-    /// A sealer with keys in the configuration's order: the first one seals, all of them open.
-    /// `None` without keys.
+    /// Creates a sealer from the keys in the configuration's order: the first key seals, all keys
+    /// open. `None` without keys.
     #[must_use]
     pub fn new(keys: Vec<(String, Secret<[u8; 32]>)>) -> Option<Self> {
         let keys = keys
@@ -196,8 +198,8 @@ impl Sealer {
         key.decrypt(&key.cipher, bound, &bytes)
     }
 
-    /// Seals the contents of a link: the key's id, a dot, and the base64url of the nonce and the
-    /// ciphertext.
+    /// Seals the contents of a link. Returns the key's id, a dot, and the base64url of the nonce
+    /// and the ciphertext.
     ///
     /// # Errors
     /// [`SealError::Unsealed`].
@@ -208,7 +210,7 @@ impl Sealer {
         Ok(format!("{}.{text}", key.id))
     }
 
-    /// Opens the contents of a link.
+    /// Opens a token of [`Sealer::seal_link`] and returns the contents of the link.
     ///
     /// # Errors
     /// [`SealError::UnknownKey`] or [`SealError::Broken`].
@@ -221,7 +223,7 @@ impl Sealer {
         key.decrypt(&key.links, LINK, &bytes)
     }
 
-    /// A keyed hash by the first key, as `<key id>:<hex>`.
+    /// Returns the keyed hash of `bytes` (HMAC-SHA256) under the first key, as `<key id>:<hex>`.
     #[must_use]
     pub fn fingerprint(&self, bytes: &[u8]) -> String {
         let mut text = format!("{}:", self.first.id);
@@ -229,8 +231,8 @@ impl Sealer {
         text
     }
 
-    /// Whether `stored` is a fingerprint of these bytes, by the key whose id it names. False if
-    /// that key is no longer configured.
+    /// Whether `stored` is a fingerprint of `bytes` under the key that it names. False if that key
+    /// is no longer configured.
     #[must_use]
     pub fn is_fingerprint(&self, stored: &str, bytes: &[u8]) -> bool {
         let Some((id, stored)) = stored.rsplit_once(':') else {
@@ -255,9 +257,10 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The body of a POST, and its digest, by which the idempotency key's row recognizes a repeated
-/// POST. With sealing keys the digest is a fingerprint, because the body may hold a credential.
-/// Without keys it is the SHA-256, because then no request can ask for a credential.
+/// The body of a POST and its digest. The row of the idempotency key stores the digest, so that a
+/// repeated POST is recognized. With sealing keys the digest is a fingerprint, because the body may
+/// hold a credential. Without keys it is the SHA-256, because then no request can ask for a
+/// credential.
 #[derive(Clone)]
 pub struct Body {
     bytes: Bytes,
@@ -272,7 +275,7 @@ impl fmt::Debug for Body {
 }
 
 impl Body {
-    /// A body as received.
+    /// Takes the body as received. `sealer` is `None` if no sealing key is configured.
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
         let kept = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
@@ -283,14 +286,14 @@ impl Body {
         }
     }
 
-    /// The digest to store in the idempotency key's row.
+    /// Returns the digest to store in the idempotency key's row.
     #[must_use]
     pub fn kept(&self) -> &str {
         &self.kept
     }
 
-    /// Whether a stored digest is of this body. The digest may have been stored without sealing
-    /// keys, or under any key that is still configured.
+    /// Whether `kept` is a stored digest of this body. The digest may have been stored without
+    /// sealing keys, or under any key that is still configured.
     #[must_use]
     pub fn is_kept_as(&self, kept: &str) -> bool {
         if kept.contains(':') {

@@ -13,11 +13,11 @@ use super::seal::Sealer;
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Secrets")]
 pub struct Settings {
-    /// The keys. The first key seals, all of them open.
+    /// The keys. The first key seals new values, and every key opens the values that it has sealed.
     pub keys: Vec<SealingKey>,
 }
 
-/// A sealing key.
+/// A key that seals credentials and opens them again.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["id", "key"]))]
@@ -38,7 +38,7 @@ impl Default for SealingKey {
 }
 
 impl SealingKey {
-    /// The key itself; `None` unless it is 32 bytes in base64.
+    /// Decodes the key; `None` unless it is 32 bytes in base64.
     #[must_use]
     pub fn bytes(&self) -> Option<Secret<[u8; 32]>> {
         let bytes = BASE64_STANDARD.decode(self.key.reveal().trim()).ok()?;
@@ -47,7 +47,7 @@ impl SealingKey {
 }
 
 impl Settings {
-    /// The sealer with all readable keys; `None` if there are none.
+    /// Creates the sealer with all keys that decode to 32 bytes; `None` if there is no such key.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         let keys = self.keys.iter();

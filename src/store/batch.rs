@@ -18,9 +18,9 @@ use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// Turns a change into rows. `None` if the change cannot be stored, for example because a text has
-/// a NUL, a task is named twice, or a task with `Guard::Any` gets items. A change with an event that
-/// is `wanted` gets a notice.
+/// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
+/// text has a NUL, a task is named twice, or a task with `Guard::Any` gets items. The change gets a
+/// notice if one of its events is `wanted`.
 pub(super) fn rows(change: Change, wanted: &Wanted) -> Option<Rows> {
     let mut rows = Rows {
         noticed: wanted.wants(&change),
@@ -123,7 +123,7 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new items, and sets the task's status from them.
+    /// Adds a task's new items. The row gets the status of the last new item that sets a status.
     fn add_items(
         &mut self,
         line: &mut TaskLine,
@@ -165,7 +165,8 @@ impl Rows {
             }));
     }
 
-    /// Adds the rows of requests, approvers and decisions that follow from a fact.
+    /// Adds the rows that follow from a fact: requests, approvers, decisions, standing decisions
+    /// and their uses.
     fn follow(
         &mut self,
         fact: &Fact,
@@ -301,8 +302,8 @@ impl Rows {
         self.given.extend(given);
     }
 
-    /// Sets the number of new events on the line of the root; adds that line if the change has
-    /// none.
+    /// Stores the number of new events in the root's line, because the root's row counts the events
+    /// of the tree. Adds a line for the root if the change has none.
     fn number_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {
@@ -363,7 +364,8 @@ fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) 
     }
 }
 
-/// A duration in microseconds, capped so that adding it to the current time cannot overflow.
+/// Converts a duration to microseconds. The result is limited, so that adding it to the current
+/// time cannot overflow.
 pub(super) fn micros(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)

@@ -50,12 +50,12 @@ pub struct Backlog {
     pub name: String,
     /// The number of these requests or deliveries.
     pub waiting: i64,
-    /// The age of the oldest of them.
+    /// The age of the oldest of these requests or deliveries.
     pub oldest: Duration,
 }
 
 impl Store {
-    /// The number of tasks in each status.
+    /// Counts the tasks by status. A status that no task has is left out.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -69,7 +69,8 @@ impl Store {
             .ok_or_else(|| corrupt("a task's status"))
     }
 
-    /// The open requests of each kind (by API name).
+    /// Counts the open requests by kind, and finds the oldest of each kind. [`Backlog::name`] is
+    /// the API's name of the kind.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -77,7 +78,8 @@ impl Store {
         self.backlogs(REQUESTS).await
     }
 
-    /// The unsent deliveries of each entry, those that wait for another attempt included.
+    /// Counts the unsent deliveries by entry, and finds the oldest of each entry. Deliveries that
+    /// wait for another attempt count. Reminders that are not due yet do not count.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

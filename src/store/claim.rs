@@ -25,10 +25,10 @@ const BEGIN: Sql = sql!(
 )
 .by_key();
 
-/// The statements differ because Postgres first locks the rows in order of id, as every writer of
-/// several rows does, and because only Postgres has `claimable_task`. A renewal changes `due_at`
-/// there only if it is less than half a lease away. So most renewals leave it alone, and claims
-/// still do not find tasks that run.
+/// The two texts differ because only Postgres has row locks and the table `claimable_task`.
+/// Postgres first locks the rows in order of id, as every writer of several rows does. A renewal
+/// writes `claimable_task.due_at` only if that time is less than half a lease away. So most
+/// renewals save this write, and claims still do not find a task that is being driven.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -50,8 +50,8 @@ returning task_id",
     by_key: false,
 };
 
-/// The statements differ for the reasons given at [`RENEW`]. The driver may still be finishing; the
-/// next claim increments the version and so fences off that driver's writes.
+/// The two texts differ for the reasons given at [`RENEW`]. A driver of the task may still be
+/// running; the next claim increments the version and so fences off that driver's writes.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -81,12 +81,13 @@ record! {
 }
 
 record! {
-    /// A candidate that a claim has locked.
+    /// A candidate of a claim.
     struct Row {
         task_id: Uuid,
         tenant: String,
         user_id: String,
-        /// Whether the task was claimed.
+        /// Whether the task was claimed. On Postgres, a look at the task may show that it must not
+        /// be claimed (see [`CLAIM`]).
         taken: bool,
         sleeps: bool,
         takeovers: i64,
@@ -94,14 +95,14 @@ record! {
     }
 }
 
-/// A claimed task.
+/// A task that this process has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// The claimed task's id.
+    /// The task's id; the claim does not read the journal.
     pub task: TaskId,
-    /// How to drive the task.
+    /// Whether the task is driven beside other tasks, alone, or not yet.
     pub drive: Drive,
-    /// How many leases ran out after work had begun, since the last new item.
+    /// How many leases of the task ran out after work had begun, since its last new item.
     pub fruitless: i32,
 }
 
@@ -116,7 +117,7 @@ pub enum Drive {
     /// The process drives no other task at the same time. [`Store::begin`] is called when work
     /// begins.
     Alone,
-    /// Not yet: the task sleeps.
+    /// Not yet: the claim has put the task to sleep, because its last lease was fruitless.
     Later,
 }
 
@@ -136,15 +137,17 @@ impl Row {
     }
 }
 
-/// The tenant and users that the last claims ended with.
+/// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
+/// last. The next claim continues after them.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     tenant: String,
-    /// The last user of each tenant.
+    /// By tenant: the user whose task was claimed last.
     users: BTreeMap<String, String>,
 }
 
-/// How many statements a claim sends at most, while it finds candidates that are not to be claimed.
+/// The maximum number of statements of one claim. A claim sends another statement while the last
+/// statement returned candidates that were not claimed.
 const CLAIMS: usize = 16;
 
 /// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
@@ -152,7 +155,8 @@ const CLAIMS: usize = 16;
 const REMEMBERED: usize = 1000;
 
 impl Turns {
-    /// The last user of each tenant, as [`CLAIM`] expects them: JSON pairs of tenant and user.
+    /// Returns `users` as the parameter that [`CLAIM`] expects: a JSON list of pairs of tenant and
+    /// user.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
@@ -181,9 +185,10 @@ impl Turns {
     }
 }
 
-/// The name (of a tenant, or of a user of one tenant) that a claim served last. `names` has the
-/// name of each claimed task. The claim served names in turns, starting after `last`, so the result
-/// is the last one in that order among the most frequent names.
+/// Returns the name that a claim served last: a tenant, or a user of one tenant. `names` has the
+/// name of each claimed task. A claim serves names in turns: in alphabetical order from the first
+/// name after `last`, and around. So the result is the last name in this order among the most
+/// frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -199,9 +204,10 @@ fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<S
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come; with `alone`, at most one task that must be
-    /// driven alone. Increments the version of each, which fences off its old driver. For an
-    /// expired lease it also increments `takeovers`, and `fruitless` if work had begun.
+    /// and parked tasks whose wake time has come. With `alone`, at most one of them may be a task
+    /// that must be driven alone. Increments the version of each claimed task, which fences off the
+    /// task's old driver. For an expired lease, also increments `takeovers`, and `fruitless` if
+    /// work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -273,7 +279,8 @@ impl Store {
         Ok(!self.leased(BEGIN, values).await?.is_empty())
     }
 
-    /// Renews this process's leases. Returns the tasks whose lease it still holds.
+    /// Renews leases of this process. Returns those of `tasks` whose lease this process still
+    /// holds.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -23,11 +23,13 @@
 use super::db::Sql;
 
 /// Candidates for a claim: four times as many queued tasks as may be claimed, since other processes
-/// may claim some of them at the same moment. The parameters of the macro are the FROM and WHERE
-/// clauses of queued tasks (`c`), and a SELECT of the user that each tenant was served last.
+/// may claim some of them at the same moment. `$queued` stands for the FROM and WHERE clauses that
+/// select queued tasks as `c`. `$served` stands for a SELECT of each `tenant` and the `user_id` of
+/// its user whose task was claimed last.
 ///
-/// `tenants` and `users` begin after the name that was served last, and wrap around. Each tenant
-/// gets an equal share of the candidates, and each of its users an equal part of that share.
+/// The tables `tenants` and `users` begin after the name that was served last, and wrap around.
+/// Each tenant gets an equal share of the candidates, and each of its users an equal part of that
+/// share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -110,12 +112,13 @@ macro_rules! first {
     };
 }
 
-/// The statements differ because `SQLite` has no row locks: it runs only one writer at a time, and
-/// reads the tasks themselves. On Postgres the candidates are rows of `claimable_task`, whose
-/// `due_at` may be too early and whose `alone` may be out of date. So the tasks are locked and
-/// compared; for a task that is not to be claimed, the row of `claimable_task` is corrected, and
-/// `taken` is false. A task that another writer has locked is skipped (it is being driven), so a
-/// claim never waits and cannot deadlock.
+/// The two texts differ because `SQLite` has neither row locks nor `claimable_task`: it runs only
+/// one writer at a time, and the statement reads `agent_task` itself. On Postgres the candidates
+/// are rows of `claimable_task`, whose `due_at` may be too early and whose `alone` may be out of
+/// date. So the statement locks the tasks and compares. For a task that must not be claimed, it
+/// corrects the row of `claimable_task` and returns `taken` as false. It skips a task that another
+/// writer has locked, because that task is being driven. So a claim never waits and cannot
+/// deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(
         "

@@ -30,23 +30,23 @@ use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The maximum number of changes per batch, and of bytes of their items and credentials. A single
-/// change may have more bytes.
+/// The limits of a batch: the number of its changes, and the bytes of their items and credentials.
+/// A batch of a single change may have more bytes.
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. A change that is not
 /// found is sent again before the next lookup. The lookups also end once they have taken as long as
-/// one statement may. After the last one, the outcome is reported as unknown.
+/// one statement may take. After the last lookup, the outcome is reported as unknown.
 const MOST_ATTEMPTS: usize = 48;
-/// The unit of the pauses between attempts, after the database accepted no connection, the result
-/// was lost again, or the change lost against other transactions' locks.
+/// The backoff between two attempts to write or look up a change. After a conflict of locks, it
+/// grows with each attempt; otherwise it is constant.
 const BREATH: Duration = Duration::from_millis(100);
-/// How many times a single change is sent at most, the first included, when it loses against other
-/// transactions' locks each time.
+/// The maximum number of times that a single change is sent, the first included, if each attempt
+/// loses to other transactions' locks.
 const MOST_COLLISIONS: u32 = 3;
 
-/// How many changes of a failed batch are repeated at once.
+/// The maximum number of changes of a failed batch that are repeated concurrently.
 const REPEATED_AT_ONCE: usize = 4;
 
 pub(super) const FIND: Sql =
@@ -61,11 +61,11 @@ struct Waiting {
     reply: oneshot::Sender<Answer>,
 }
 
-/// A writer's queue.
+/// The changes that wait for a writer.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// The roots whose changes are repeated, by [`Committer::repeat`].
+    /// The roots with a change in [`Committer::repeat`]. Later changes of such a root stay queued.
     busy: HashSet<TaskId>,
     closed: bool,
 }
@@ -86,7 +86,7 @@ pub(super) struct Committer {
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events of which messages are sent; empty until it is set.
+    /// The events about which messages are sent. Until this is set, no change gets a notice.
     wanted: std::sync::OnceLock<Wanted>,
 }
 
@@ -130,7 +130,8 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. Dropping the future does not withdraw a queued change.
+    /// Writes one change. If the change stops its root, `stopped` is the root as the change leaves
+    /// it, for the readers in this process. Dropping the future does not withdraw a queued change.
     pub(super) async fn commit(&self, change: Change, stopped: Option<Stopped>) -> Answer {
         let nothing = Wanted::default();
         let Some(rows) = rows(change, self.wanted.get().unwrap_or(&nothing)) else {
@@ -174,12 +175,12 @@ impl Committer {
         let _ = self.observe.set(observer);
     }
 
-    /// Sets the events of which messages are sent, once for the life of the store.
+    /// Sets the events about which messages are sent. Only the first call takes effect.
     pub(super) fn want(&self, wanted: Wanted) {
         let _ = self.wanted.set(wanted);
     }
 
-    /// Rejects further changes.
+    /// Rejects further changes as `Unavailable`. Queued changes are still written.
     pub(super) fn close(&self) {
         for writer in &self.writers {
             writer.queue().closed = true;
@@ -230,9 +231,9 @@ impl Committer {
         }
     }
 
-    /// Handles a batch whose statement failed, each change by itself: a change that cannot be stored
-    /// must not fail the others, and a lost commit result is looked up. The writer goes on meanwhile
-    /// with other roots, so that a change that waits for a lock holds up only its own root.
+    /// Handles a failed batch change by change: a change that cannot be stored must not fail the
+    /// others, and a lost commit result is looked up. Meanwhile the writer goes on with other
+    /// roots. So a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<Waiting>, failure: Failure) {
         let apart = !failure.lost() && (batch.len() > 1 || collided(&failure));
         if apart {
@@ -318,7 +319,7 @@ impl Committer {
         }
     }
 
-    /// Sends one change. Sends it again if the statement lost against another writer's locks,
+    /// Sends one change. Sends the change again if the statement lost to another writer's locks,
     /// because such a statement wrote nothing.
     async fn send_apart(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
@@ -338,7 +339,8 @@ impl Committer {
         }
     }
 
-    /// The result for a change whose statement failed. If the commit result was lost, looks it up.
+    /// Returns the result of a change whose statement failed. If the commit result was lost, looks
+    /// the change up.
     async fn failed(&self, rows: &Arc<Rows>, failure: &Failure) -> Answer {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -351,10 +353,10 @@ impl Committer {
         Err(refusal(failure))
     }
 
-    /// Handles a lost commit result: looks the change up by its first item, and sends it again if
-    /// that item is missing. This cannot write the change twice: if the old statement is still
-    /// running, the new statement waits for its locks, and is stale if the old statement has
-    /// written the change.
+    /// Handles a lost commit result: looks the change up by its first item, and sends the change
+    /// again if that item is missing. This cannot write the change twice. If the first statement
+    /// still runs, the second waits for the first one's locks. If the first has written the change,
+    /// the second is stale.
     async fn find_or_repeat(&self, rows: &Arc<Rows>) -> Answer {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.fenced() {
@@ -415,7 +417,7 @@ impl Writer {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a change from the queue; `false` if it has already been taken.
+    /// Removes a change from the queue. Returns `false` if the writer has already taken the change.
     fn take_back(&self, id: uuid::Uuid) -> bool {
         let mut queue = self.queue();
         let before = queue.waiting.len();
@@ -423,8 +425,8 @@ impl Writer {
         queue.waiting.len() < before
     }
 
-    /// Takes waiting changes in order, up to the limits of a batch: only one of each root, and only
-    /// changes that go into the same statement as the first (see `is_single`).
+    /// Takes waiting changes in order, up to the limits of a batch: at most one change of each
+    /// root, and only changes that go into the same statement as the first (see `is_single`).
     fn take(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         let mut single = None;
@@ -462,8 +464,8 @@ fn answer(at: Option<i64>) -> Answer {
         .ok_or(CommitError::Stale)
 }
 
-/// Whether the statement lost against another writer's locks: it was rolled back and may succeed
-/// when repeated.
+/// Whether the statement lost to another writer's locks: it was rolled back and may succeed when
+/// repeated.
 fn collided(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }

@@ -19,7 +19,7 @@ use super::rows::Rows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
-/// The lists of every batch.
+/// The lists that the statement of every batch takes.
 const LISTS: [&List; 9] = [
     &CHANGES,
     &TASKS,
@@ -112,8 +112,8 @@ impl Extras {
     }
 }
 
-/// For Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see
-/// `commit_sqlite.rs`.
+/// Returns the statement of each combination of extras. They are for Postgres only, because
+/// `SQLite` has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
 pub(super) fn statements() -> [Sql; 4] {
     Extras::ALL.map(Extras::statement)
 }
@@ -232,8 +232,8 @@ const GRANTS_HELD: &str = ", used_grants as materialized (
 
 const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
 
-/// Refuses a change that relies on a standing decision that is missing, revoked or expired, or whose
-/// uses do not suffice for this change and those before it in the batch.
+/// Refuses a change if a standing decision that it relies on is missing, revoked or expired, or has
+/// too few uses left for this change and the earlier changes of the batch.
 const GRANTS_REFUSED: &str = "
     union all
     select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m
@@ -251,14 +251,14 @@ const GRANTS_WRITTEN: &str = ", inserted_grants as (
      where s.grant_id = w.grant_id
 )";
 
-/// Left out of a batch without a notice.
+/// This part is left out if no change of the batch gets a notice.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
     insert into notice ({notice.columns})
     select {notice.values}
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// Stores the keys of `used_keys`.
+/// Stores the idempotency keys of `used_keys`. `commit_single.rs` has this part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
     -- One spelling of a person takes the place of another, which is another row of the table. The condition is written
     -- so that no plan looks at every key that is over.
@@ -278,14 +278,16 @@ pub(super) const STORED_KEYS: &str = "spent_keys as (
 )";
 
 record! {
-    /// A change that was taken.
+    /// A change that the statement has written: its position in the batch, and the time of the
+    /// commit.
     struct Taken {
         change: i64,
         at: i64,
     }
 }
 
-/// Writes a batch. Results are in the order of the batch; `None` means that the change is stale.
+/// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
+/// `None` if the change is stale. A `repeated` change does not take the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],
@@ -295,7 +297,8 @@ pub(super) async fn write(
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
-/// Sends a statement that returns the changes it has taken.
+/// Sends a statement of a batch, and returns the results as [`write`] does. The parameters are the
+/// columns of `lists`.
 pub(super) async fn send(
     db: &Db,
     sql: Sql,

@@ -1,16 +1,16 @@
-//! A batch of changes of single tasks, each without sub-agents and with at most one answered
-//! request, as one autocommit statement of Postgres. Most changes are such; the others go through
-//! `commit_postgres.rs`.
+//! Writes a batch of changes that each concern only a root, and answer or close at most one
+//! request, as one autocommit statement of Postgres. Most changes are of this shape (see
+//! `is_single`); all other changes go through `commit_postgres.rs`.
 //!
-//! A line of `n` is one change. Its items, requests, approvers, decisions and key are found by
-//! their numbers in the lists, so the statement joins no list with another, and its cost is linear
-//! in the changes. The update itself compares the task's version, so no task is locked before it,
-//! except where a change answers or closes a request or moves an asker.
+//! A line of `n` is one change. The statement finds the change's items, requests, approvers,
+//! decisions and key by their numbers in the lists. So it joins no list with another, and its cost
+//! is linear in the changes. The update itself compares the task's version, so no task is locked
+//! before it, except where a change answers or closes a request or changes an asker's presence.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. The time of a change that answers a request or moves an asker is read after the
-//! locks are held. Nothing is
-//! written for a change whose task has another version, or whose request is closed or out of time.
+//! sorted. The time of a change that answers a request or changes an asker's presence is read after
+//! the locks are held. Nothing is written for a change whose task has another version, or whose
+//! request is closed or out of time.
 
 use std::sync::OnceLock;
 
@@ -28,7 +28,7 @@ struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
-/// Changes that answer or close a request, or move an asker.
+/// Changes that answer or close a request, or change an asker's presence.
 const TOUCHES: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
@@ -39,8 +39,9 @@ const QUEUES: usize = 1 << 6;
 const PARKS: usize = 1 << 7;
 /// Changes that get a notice.
 const NOTICED: usize = 1 << 8;
-/// The maximum number of lines of a batch, and of a change that fits. Postgres finds a text in an
-/// array by walking the array from its start, so the cost grows with the square of the lines.
+/// The maximum number of lines in the lists of a batch. A change with more lines goes through
+/// `commit_postgres.rs`. Postgres finds a text in an array by walking the array from its start, so
+/// the cost grows with the square of the lines.
 pub(super) const MOST_LINES: usize = 1_000;
 /// The number of combinations of parts.
 const SHAPES: usize = 1 << 9;
@@ -105,8 +106,8 @@ impl Parts {
 
     fn text(self) -> String {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
-        // The locks that a request needs are held before the update, so the time read after them
-        // (`n.moment`) holds for every change.
+        // With `TOUCHES`, the statement reads the clock once, after it holds the locks and before
+        // the update. Every change of the batch then has this time (`n.moment`).
         let moment = if self.has(TOUCHES) {
             "n.moment"
         } else {
@@ -210,7 +211,7 @@ const CREATED: &str = "
       from fresh n
 )";
 
-/// The changes that are taken.
+/// The changes that are written, with the columns that the parts below read.
 const ALL: &str = "
 , k as materialized (select * from {all})";
 
@@ -257,8 +258,8 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes every credential of the task: a commit that stores another one after this statement's
-/// snapshot also increments the task's version, so this change would be stale.
+/// Deletes every credential of the task. A commit that stores another credential after this
+/// statement's snapshot also increments the task's version, so this change would be stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
@@ -285,21 +286,21 @@ const NOTICES_INSERTED: &str = "
      cross join lateral {notices[g] o} where p.g is not null
 )";
 
-/// The statements of all shapes that can occur.
+/// Returns the statements of all shapes that can occur.
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     let all = (0..SHAPES).map(Parts);
     all.filter(|parts| parts.has(CREATES | UPDATES))
         .map(Parts::statement)
 }
 
-/// Whether a stored task's asker comes or leaves. Such a change needs the time that is read after
-/// the locks are held: `asker_until` is counted from the time that the commit answers with, and
-/// without items the row has no other time of the commit.
+/// Whether the line changes the presence of a stored task's asker. Such a change needs the time
+/// that is read after the locks are held: `asker_until` counts from the time that the commit
+/// returns, and without items the row has no other time of the commit.
 fn moves_asker(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }
 
-/// Whether a change fits this statement.
+/// Whether the statement of this module can write the change.
 pub(super) fn is_single(rows: &Rows) -> bool {
     let [task] = rows.tasks.as_slice() else {
         return false;
@@ -327,8 +328,8 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         && !rows.has_grants()
 }
 
-/// Writes a batch of changes that fit. Results are in the order of the batch; `None` means that the
-/// change is stale.
+/// Writes a batch of changes that all fit the statement (see [`is_single`]). Returns for each
+/// change, in the order of the batch, the time of the commit, or `None` if the change is stale.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

@@ -1,6 +1,6 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
 //! runs during the transaction, so everything that it reads stays valid until it commits. The
-//! effect is that of the one statement in `commit_postgres.rs`.
+//! effect is the same as that of the one statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -34,7 +34,7 @@ select {agent_task_item.values} from {items i}";
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
-/// The uses that a standing decision has left.
+/// Selects the remaining uses of a standing decision. Finds no row if it is revoked or expired.
 const READ_GRANT: &str = "select uses - used as uses from standing_grant
     where grant_id = $1 and revoked_at is null and expires_at > $2";
 
@@ -129,7 +129,7 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     filled.into_iter().collect()
 });
 
-/// All statements, for the test that prepares them.
+/// Returns all statements, for the test that prepares them.
 pub(super) fn statements() -> impl Iterator<Item = &'static str> {
     let writes = WRITES.iter().map(|(_, text)| text.as_str());
     [READ_TASK, READ_REQUEST, READ_GRANT, DELETE_CREDENTIALS]
@@ -169,7 +169,7 @@ record! {
 /// The current state of the rows that the batch names.
 struct State {
     at: i64,
-    /// The uses left of each standing decision that counts.
+    /// The remaining uses of each standing decision that is neither revoked nor expired.
     grants: HashMap<Uuid, i64>,
     tasks: HashMap<Uuid, TaskState>,
     requests: HashMap<Uuid, RequestState>,
@@ -247,7 +247,7 @@ impl State {
             })
     }
 
-    /// Whether every standing decision that the change relies on counts and has enough uses left
+    /// Whether each standing decision that the change relies on counts, and has enough uses left
     /// after the earlier changes of the batch. If so, subtracts the uses of this change.
     fn spends(&mut self, rows: &Rows) -> bool {
         let mut left = self.grants.clone();
@@ -275,8 +275,8 @@ impl State {
     }
 }
 
-/// The tasks that end with this batch and have credentials. Most tasks have none and need no delete
-/// statement.
+/// Returns the tasks that end with this batch and have credentials. Most tasks have none and need
+/// no delete statement.
 fn ended<'b>(batch: &'b [&Rows], state: &'b State) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());

@@ -1,5 +1,5 @@
-//! Connections to Postgres: their pool, and the check of an idle connection before it is used,
-//! which waits for a dead connection no longer than `PULSE`.
+//! The pool of connections to Postgres. An idle connection is checked before it is used. The check
+//! waits for a dead connection no longer than `PULSE`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::settings::OpenError;
 
 /// The timeout of the liveness check.
 const PULSE: Duration = Duration::from_millis(500);
-/// A connection that has been idle for longer is checked before it is used.
+/// A connection that has been idle for longer than this is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
 /// How long to wait for the answer to a statement whose caller is gone.
@@ -26,11 +26,11 @@ const LIFE: Duration = Duration::from_mins(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The last times at which a connection was found broken, and at which a connection did not answer
-/// in time. Connections that were idle at such a time have probably died too. If a connection was
-/// broken, the idle ones are checked before use, so that a crash of the server does not fail one
-/// statement per connection. If a connection was silent, they are replaced unchecked, so that no
-/// statement waits for each of them in turn.
+/// The last time at which a connection was found broken, and the last time at which a connection
+/// did not answer in time. A connection that was idle at such a time has probably died, too. After
+/// a broken connection, idle connections are checked before use, so that a crash of the server does
+/// not fail one statement per connection. After a silent connection, idle connections are replaced
+/// unchecked, so that no statement waits for several dead connections in turn.
 #[derive(Debug, Default)]
 pub(super) struct Breaks {
     broken: Mutex<Option<Instant>>,
@@ -47,7 +47,7 @@ impl Breaks {
         }
     }
 
-    /// Whether an idle connection may be used.
+    /// Whether a connection that was idle for `idle_for` may be used.
     ///
     /// # Errors
     /// The connection did not answer and must be discarded.
@@ -79,13 +79,13 @@ fn during(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
         .is_some_and(|last| last.elapsed() <= idle_for)
 }
 
-/// The error for an answer that did not come in time.
+/// Returns the error for an answer that did not come in time.
 pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// Connections to Postgres with the same settings. A connection comes back only after a whole
-/// answer, and then without a check. It is closed if it broke, if the statement's future was
+/// Connections to Postgres with the same settings. A connection returns to the pool only after a
+/// whole answer, and then without a check. It is closed if it broke, if the statement's future was
 /// dropped, or if it does not answer a ping after an error of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
@@ -102,7 +102,7 @@ pub(super) enum NoConnection {
     Refused(sqlx::Error),
 }
 
-/// Opens and checks connections.
+/// The pool's manager, which opens and checks connections.
 #[derive(Debug)]
 pub(super) struct Connect {
     pub(super) options: PgConnectOptions,
@@ -115,7 +115,7 @@ impl managed::Manager for Connect {
     type Error = NoConnection;
 
     async fn create(&self) -> Result<PgConnection, NoConnection> {
-        // Boxed, because every statement's future contains this one.
+        // Boxed, because the future of every statement contains this future.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
                 if starting(&error) {
@@ -150,7 +150,7 @@ impl managed::Manager for Connect {
 }
 
 impl Pool {
-    /// A pool of at most `size` connections, which are opened when they are needed.
+    /// Creates a pool of at most `size` connections, which are opened when they are needed.
     pub(super) fn new(connect: Connect, size: u32, timeout: Duration) -> Result<Self, OpenError> {
         let connections = managed::Pool::builder(connect)
             .max_size(usize::try_from(size).unwrap_or(1))
@@ -162,7 +162,7 @@ impl Pool {
         })
     }
 
-    /// A connection. Until the pool's `timeout`, a failed attempt to open one is repeated if the
+    /// Takes an idle connection, or opens a new one. Retries until the pool's `timeout` if the
     /// server is just starting or has no connection to spare, or if the comparison of the server's
     /// identity failed.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
@@ -212,12 +212,13 @@ impl CheckedOut {
         Ok(connection)
     }
 
-    /// Returns the connection after a whole answer.
+    /// Returns the connection to its pool, after a whole answer.
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
 
-    /// Returns the connection after an error of the server, once the rest of the answer is read.
+    /// Returns the connection to its pool after an error of the server, once the rest of the answer
+    /// is read.
     pub(super) async fn put_back_after_error(mut self) {
         if let Some(connection) = &mut self.0
             && matches!(timeout(PULSE, connection.ping()).await, Ok(Ok(())))

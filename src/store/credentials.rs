@@ -19,8 +19,8 @@ const CREDENTIALS: Sql = sql!(
 /// The maximum number of credentials removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; Postgres skips rows that a commit is replacing or
-/// another replica is removing.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
+/// replacing or another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with over as materialized (
@@ -56,7 +56,7 @@ record! {
 }
 
 impl Store {
-    /// The unexpired credentials of these tasks, by the database's clock.
+    /// Reads the credentials of these tasks that have not expired by the database's clock.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -14,7 +14,7 @@ use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
-/// The task's row, once for each of its open requests and at least once.
+/// Selects the task's row, once for each of the task's open requests and at least once.
 const REMAINS: Sql = sql!(
     "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
@@ -26,8 +26,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
 
-/// The maximum number of tasks kept as reported unreadable. A task beyond it is reported again the
-/// next time it is read.
+/// The maximum number of reported tasks that are kept. Further reports are dropped; such a task is
+/// reported again when it is read again.
 const REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
@@ -35,7 +35,7 @@ const REPORTS: usize = 1000;
 pub struct DamagedTask {
     /// The root of the task's tree.
     pub root_task_id: TaskId,
-    /// The version of the row.
+    /// The version of the row, for the commit that ends the task.
     pub version: i64,
     /// The task's open requests.
     pub open: Vec<RequestId>,
@@ -80,14 +80,14 @@ impl Store {
         }
     }
 
-    /// The tasks reported as unreadable since this function was last called.
+    /// Takes the tasks that were reported as unreadable since the last call.
     #[must_use]
     pub fn unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()
     }
 
-    /// The row of a task with a damaged journal; `None` if the journal can be read after all, or
-    /// the task does not exist.
+    /// Reads the row of a task with a damaged journal. Returns `None` if the journal can be read
+    /// after all, or the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the row can be decoded.
@@ -108,8 +108,8 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::damaged_task`], for any task, and without reading its journal; `None` when
-    /// there is no such task.
+    /// Like [`Store::damaged_task`], for any task, and without reading its journal: `newer` is
+    /// never set. Returns `None` if the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the row can be understood.

@@ -55,7 +55,7 @@ pub(super) enum Engine {
         lists: Pool,
         /// For the readiness probe, so that load on the other pools does not delay it.
         probe: Pool,
-        /// For the relay, which holds its one connection.
+        /// For the relay: its only connection, which it holds all the time.
         relay: PgPool,
     },
     Sqlite(SqliteFile),
@@ -67,14 +67,15 @@ pub(super) struct Db {
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
-    /// The time up to which the history is uncertain.
+    /// The time up to which the history is uncertain, shared with the connections that update it.
     pub(super) doubt: Doubt,
     /// The time limit for any one statement, network round trip included.
     pub(super) patience: Duration,
     pub(super) breaks: Arc<Breaks>,
     /// Logs when the database cannot be reached, and when it answers again.
     pub(super) outage: Outage,
-    /// The lock that keeps other processes off the `SQLite` file.
+    /// The lock that keeps other processes off the `SQLite` file; `None` on Postgres and after
+    /// `close`.
     pub(super) lock: Mutex<Option<File>>,
 }
 
@@ -90,12 +91,12 @@ impl std::fmt::Debug for Db {
 
 /// The time limit of the readiness probe.
 const PROBE: Duration = Duration::from_secs(2);
-/// How many times a read is sent at most, the first included, when the connection is lost each
-/// time.
+/// The maximum number of times that a read is sent, the first included, if the connection is lost
+/// each time.
 const READS: u32 = 3;
 
 impl Db {
-    /// Reads all rows.
+    /// Reads all rows of a statement.
     pub(super) async fn all<R: Record>(
         &self,
         sql: Sql,
@@ -146,7 +147,7 @@ impl Db {
         }
     }
 
-    /// Reads the first row.
+    /// Reads the first row of a statement, if there is one.
     pub(super) async fn one<R: Record>(
         &self,
         sql: Sql,
@@ -155,7 +156,8 @@ impl Db {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
-    /// The row of a statement without parameters, if the database answers within `PROBE`.
+    /// Reads the first row of a statement without parameters. Returns `None` if the database does
+    /// not answer within `PROBE`.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
@@ -197,7 +199,8 @@ impl Db {
         }
     }
 
-    /// Runs a job in a write transaction of `SQLite`, with the time at which the transaction began.
+    /// Runs a job in a write transaction of `SQLite`. The job gets the time at which the
+    /// transaction began.
     pub(super) async fn write_transaction<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
@@ -308,7 +311,7 @@ impl Db {
         self.noted(answer)
     }
 
-    /// Records for the log whether the database was reached. A refusal counts as reached.
+    /// Records in `outage` whether the database was reached. A refusal counts as reached.
     fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.unreached() => {
@@ -390,7 +393,7 @@ pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
     Json::Array(values.collect()).to_string()
 }
 
-/// An id in hex, for `unhex`; null for `None`.
+/// Converts an id to hex text for the SQL function `unhex`; `None` becomes null.
 pub(super) fn hex(id: Option<Uuid>) -> Json {
     id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
 }

@@ -3,8 +3,8 @@
 //! `delivery_list.rs` lists them for admins.
 //!
 //! Invariant: an attempt is recorded only while the lease under which it was made is the row's
-//! lease. A row has at most one lease that is not over, so two processes send the same delivery at
-//! once only if the first one is slower than its lease.
+//! lease. A delivery has at most one unexpired lease, so two processes send it at the same time
+//! only if the first one is slower than its lease.
 
 use std::time::Duration;
 
@@ -22,18 +22,19 @@ use crate::task::time::Time;
 const KEPT: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after its last attempt failed.
 const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
-/// How long the deliveries of a message are kept after the last item about a request that the
-/// message lists, so that the message can be changed: longer than all attempts at a change take.
+/// How long the deliveries of a message are kept after the last journal item about a request that
+/// the message lists. Until then the message can be changed. All attempts at a change take less
+/// time.
 const CHANGING: Duration = Duration::from_hours(4 * 24);
 /// How long a delivery waits for a replica whose configuration has its entry.
 const ORPHANED: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
 
-/// A claimed delivery.
+/// A delivery that this process has claimed, and may send until the lease ends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimedDelivery {
-    /// The delivery's id.
+    /// The delivery's id, for [`Store::record_attempt`].
     pub id: Uuid,
     /// The tenant of the tree.
     pub tenant: String,
@@ -45,24 +46,25 @@ pub struct ClaimedDelivery {
     pub change: ChangeId,
     /// The number of the event that the message is about.
     pub event_number: i64,
-    /// The message's type: the name of its event.
+    /// The message's type: the name of its event or reminder.
     pub kind: String,
-    /// The request that the message is about.
+    /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts so far.
+    /// The number of attempts before this claim.
     pub attempts: i64,
-    /// The end of this claim's lease; its fence.
+    /// The end of the claim's lease, in microseconds. It is the fence: an attempt is recorded only
+    /// while the row has this value.
     pub lease_until: i64,
     /// The time of the claim, by the database's clock.
     pub now: Time,
 }
 
-/// The result of one attempt.
+/// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The delivery's state after the attempt.
     pub next: Next,
-    /// The status of the answer, if there was one.
+    /// The status of the HTTP answer; `None` if there was none.
     pub http_status: Option<u16>,
     /// The reason for the failure, in fixed words; empty for a success.
     pub problem: &'static str,
@@ -105,7 +107,7 @@ pub(super) const LEASES_OVER: Sql = sql!(
 /// Finds the entries among $2 that have a due delivery without a lease. The index orders the
 /// deliveries of an entry by due time, so the search ends at the first delivery without a lease.
 ///
-/// Differs because `SQLite` has no `unnest`.
+/// The two texts differ because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
     postgres: "
 select x.target from unnest($2::text[]) as x (target)
@@ -120,7 +122,7 @@ select x.value as target from json_each($2) x
 };
 
 /// Claims the oldest due deliveries of an entry, of the types $5, or of any type if $5 is empty.
-/// Differs because `SQLite` has no row locks.
+/// The two texts differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -162,7 +164,7 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Whether an entry has deliveries that wait after a failure.
+/// Finds out whether an entry has deliveries that wait after a failure, except the deliveries $3.
 const WAITS: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and not delivery_id " (any 3 uuid) " limit 1"
@@ -174,7 +176,7 @@ const PULL: Sql = sql!(
     " returning target"
 );
 
-/// Drops the deliveries that no entry of the configuration sends any more.
+/// Drops the deliveries whose entry is not among $2 and that have been due for longer than $3.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_problem = 'no entry of the configuration has this name'
@@ -184,7 +186,8 @@ const DROP: Sql = sql!(
 /// Removes deliveries that ended long ago. Keeps the deliveries of a message that may still be
 /// changed, because it lists a request that is open or was closed a short while ago.
 ///
-/// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
+/// is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -268,7 +271,7 @@ impl ClaimRecord {
 }
 
 impl Store {
-    /// The entries among `targets` that have a due delivery.
+    /// Returns the entries among `targets` that have a due delivery without a lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -292,10 +295,11 @@ impl Store {
         self.claim_of(target, limit, lease, &[]).await
     }
 
-    /// Like [`Self::claim_deliveries`], but claims only deliveries that change a message.
+    /// Like [`Self::claim_deliveries`], but claims only deliveries that change a message that was
+    /// sent earlier.
     ///
     /// # Errors
-    /// As of [`Self::claim_deliveries`].
+    /// As [`Self::claim_deliveries`].
     pub async fn claim_changes(
         &self,
         target: &str,

@@ -10,7 +10,7 @@ use crate::task::event_name::{EXPIRING, WAITING};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
-/// The state of a delivery.
+/// The state of a delivery, as stored and as shown to admins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
     /// The message is to be sent, now or later.
@@ -24,10 +24,10 @@ pub enum DeliveryState {
 }
 
 impl DeliveryState {
-    /// All states.
+    /// Every state; [`Self::parse`] searches this list.
     pub const ALL: [Self; 4] = [Self::Due, Self::Sent, Self::Dead, Self::Dropped];
 
-    /// The word on the wire and in the database.
+    /// Returns the word on the wire and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl DeliveryState {
         }
     }
 
-    /// The state with this word.
+    /// Returns the state with this word; `None` if there is none.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
@@ -61,7 +61,7 @@ pub enum DeliveryChannel {
 impl DeliveryChannel {
     const ALL: [Self; 4] = [Self::Webhook, Self::Mail, Self::Slack, Self::Teams];
 
-    /// The word on the wire, in the database and in the configuration.
+    /// Returns the word on the wire, in the database and in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl DeliveryChannel {
 /// A delivery as an admin sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryRow {
-    /// The delivery's id.
+    /// The delivery's id. A newer delivery has a greater id.
     pub id: Uuid,
     /// The name of the configuration's entry.
     pub target: String,
@@ -84,7 +84,7 @@ pub struct DeliveryRow {
     pub channel: DeliveryChannel,
     /// The person whom the message is for; `None` for a receiver that is no person.
     pub person: Option<String>,
-    /// The message's type.
+    /// The message's type: the name of its event or reminder.
     pub kind: String,
     /// The root of the tree.
     pub root: TaskId,
@@ -92,22 +92,22 @@ pub struct DeliveryRow {
     pub change: ChangeId,
     /// The number of the event that the message is about.
     pub event_number: i64,
-    /// The request that the message is about.
+    /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The delivery's state.
+    /// The state at the time of the read.
     pub state: DeliveryState,
-    /// The number of attempts.
+    /// The number of attempts since the delivery was created or made due again.
     pub attempts: i64,
     /// The time from which the message is, or was, to be sent.
     pub due_at: Time,
-    /// The time at which the message was sent, dropped, or given up.
+    /// The time at which the message was sent, dropped, or given up; `None` while it is due.
     pub ended_at: Option<Time>,
-    /// The last attempt.
+    /// The last attempt; `None` if there was none.
     pub last: Option<LastAttempt>,
 }
 
 impl DeliveryRow {
-    /// The id of the message, the same for each attempt.
+    /// Returns the id of the message, which is the same for each attempt.
     #[must_use]
     pub fn message_id(&self) -> String {
         match (self.kind.as_str(), self.request) {
@@ -117,14 +117,14 @@ impl DeliveryRow {
     }
 }
 
-/// The id of an entry's reminder of a request that still waits.
+/// Returns the id of the reminder that the entry `target` sends about a request that still waits.
 #[must_use]
 pub fn timer_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
-/// The id of the message about an event. After a restore, an event number may be used again, but by
-/// another change, so the message gets another id.
+/// Returns the id of the message about an event. After a restore, an event number may be used
+/// again, but by another change, so the message gets another id.
 #[must_use]
 pub fn message_id(change: ChangeId, event_number: i64) -> String {
     format!("evt_{}_{event_number}", change.0.simple())
@@ -135,15 +135,15 @@ pub fn message_id(change: ChangeId, event_number: i64) -> String {
 pub struct LastAttempt {
     /// The time at which the attempt ended.
     pub at: Time,
-    /// The status of the answer, if there was one.
+    /// The status of the HTTP answer; `None` if there was none.
     pub http_status: Option<i64>,
-    /// The reason for the failure.
+    /// The reason for the failure; `None` for a success.
     pub problem: Option<String>,
-    /// How long the attempt took.
+    /// How long the attempt took, in milliseconds.
     pub milliseconds: i64,
 }
 
-/// Selects deliveries.
+/// A filter for [`Store::deliveries`].
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFilter {
     /// Deliveries of this tenant.
@@ -158,11 +158,11 @@ pub struct DeliveryFilter {
     pub roots: Vec<TaskId>,
     /// Only deliveries older than this delivery (with a smaller id).
     pub before: Option<Uuid>,
-    /// The maximum number of deliveries.
+    /// The maximum number of deliveries of a page.
     pub limit: i64,
 }
 
-/// Selects deliveries to be sent again.
+/// A filter for [`Store::resend_all`].
 #[derive(Clone, Debug)]
 pub struct ResendFilter {
     /// Deliveries of this tenant.
@@ -171,7 +171,7 @@ pub struct ResendFilter {
     pub target: String,
     /// Deliveries in this state.
     pub state: DeliveryState,
-    /// Deliveries about events from this time on.
+    /// Deliveries that were created at or after this time; `None` for any.
     pub since: Option<Time>,
 }
 
@@ -184,7 +184,8 @@ const LIST: Sql = sql!(
       order by delivery_id desc limit $3"
 );
 
-/// A delivery that is due keeps the lease under which it is being sent, and its attempts.
+/// Makes a delivery due now. A delivery that is due already keeps its attempts and its lease,
+/// because a process may be sending it.
 const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
@@ -195,7 +196,7 @@ const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Differs because `SQLite` has no row locks.
+/// The two texts differ because `SQLite` has no row locks.
 const RESEND_ALL: Sql = Sql {
     postgres: "
 with chosen as materialized (
@@ -281,7 +282,7 @@ impl DeliveryRecord {
 }
 
 impl Store {
-    /// Deliveries, newest first: one page.
+    /// Reads one page of deliveries, newest first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -309,8 +310,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now. A delivery that had ended gets all its attempts again. `false` if
-    /// the tenant has no such delivery.
+    /// Makes a delivery due now. A delivery that had ended gets all its attempts again. Returns
+    /// `false` if the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

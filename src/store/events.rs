@@ -87,8 +87,9 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// The event $2 of the tree $1, if the change $3 wrote it, with the root's columns that a message
-/// shows. `after` is the item that set the status of the event's task, up to the end of the change.
+/// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the root's columns
+/// that a message shows. `after` is the item that set the status of the event's task: the last such
+/// item up to the end of the change.
 const OF_MESSAGE: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -119,8 +120,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key: its items have the same
-/// time as the key's row.
+/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The items of that change
+/// have the same time as the key's row.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id
@@ -142,7 +143,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
 /// One event: an item with its number within the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// 1, 2, 3 … within the tree, without gaps.
+    /// The event's number within the tree: 1, 2, 3 …, without gaps.
     pub number: i64,
     /// The task that the item belongs to.
     pub task_id: TaskId,
@@ -152,7 +153,7 @@ pub struct Event {
     pub agent_path: Vec<String>,
     /// The commit that wrote the item.
     pub change: ChangeId,
-    /// The item itself.
+    /// The item, with its `seq` and time in the task's journal.
     pub item: Item,
 }
 
@@ -168,7 +169,7 @@ pub struct Part {
 /// A page of events, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Events {
-    /// The events of the page.
+    /// The events, by ascending number.
     pub events: Vec<Event>,
     /// Whether more events may follow; `false` if none did at the time of the read.
     pub more: bool,
@@ -177,19 +178,19 @@ pub struct Events {
 /// An event with everything that a message shows of its tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageEvent {
-    /// The event.
+    /// The event that the message is about.
     pub event: Event,
     /// The tenant of the tree.
     pub tenant: String,
-    /// The user of the tree.
+    /// The owner of the tree.
     pub user_id: String,
-    /// The session of the tree.
+    /// The session id of the tree.
     pub session_id: String,
     /// The name of the root's agent.
     pub root_agent: String,
     /// The metadata of the tree, as JSON text.
     pub metadata: String,
-    /// The status of the root now.
+    /// The status of the root at the time of the read.
     pub root_status: TaskStatus,
     /// The status of the event's task right after the commit of the event.
     pub status_after: TaskStatus,
@@ -200,7 +201,8 @@ pub struct MessageEvent {
 pub struct Portion {
     /// The maximum number of events.
     pub events: i64,
-    /// Once the bodies of the events read have this many bytes together, no further event is read.
+    /// The size in bytes at which a read ends: it adds no further event once the bodies together
+    /// have this size.
     pub bytes: i64,
 }
 
@@ -281,8 +283,8 @@ record! {
 }
 
 impl Store {
-    /// The events of a tree or subtree after a given number, in order. If an event cannot be
-    /// decoded, the events before it are returned.
+    /// Reads the events of a tree or subtree with numbers greater than `after`, in order. If an
+    /// event cannot be decoded, the events before it are returned.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
@@ -327,9 +329,9 @@ impl Store {
         Ok(read)
     }
 
-    /// The request that an event is about, as of the commit that wrote the event, and the last
-    /// `seq` of the task's journal after that commit. The request's status is never `Resumed`: only
-    /// the journal says whether the same commit resumed the request.
+    /// Reads the request that an event is about, as of the commit that wrote the event. Also
+    /// returns the last `seq` of the task's journal after that commit. The request's status is
+    /// never `Resumed`: only the journal says whether the same commit resumed the request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -372,7 +374,8 @@ impl Store {
         Ok((row, last))
     }
 
-    /// An event of a tree for a message; `None` if it is gone, or another change wrote it.
+    /// Reads an event of a tree for a message. Returns `None` if the event is gone, or if another
+    /// change than `change` wrote it.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -395,8 +398,8 @@ impl Store {
         read.map(Some)
     }
 
-    /// The number of the first event of the change that wrote an item; `None` if there is no such
-    /// item.
+    /// Returns the number of the first event of the change that wrote an item; `None` if there is
+    /// no such item.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -408,8 +411,8 @@ impl Store {
         Ok(found.map(|found| found.event_number))
     }
 
-    /// The number of the first event of the change that stored an idempotency key; `None` if that
-    /// change wrote no events or the key is no longer stored.
+    /// Returns the number of the first event of the change that stored an idempotency key; `None`
+    /// if that change wrote no events or the key is no longer stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

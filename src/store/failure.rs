@@ -20,7 +20,7 @@ pub(super) enum DriverError {
 }
 
 impl DriverError {
-    /// The reason for the log.
+    /// Returns the reason of the failure, in the words of the log.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Sqlx(error) => outage::reason(error),
@@ -79,7 +79,7 @@ impl Failure {
         (!self.sent || self.lost()) && !closed
     }
 
-    /// The database's error code; empty if there is none.
+    /// Returns the database's error code; empty if the error has none.
     pub(super) fn code(&self) -> String {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {
@@ -117,7 +117,7 @@ impl Failure {
 /// Why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Another commit came first: read again.
+    /// Another commit came first. The caller must read the rows again.
     #[error("another commit came first")]
     Stale,
     /// The data of the change cannot be stored: a used idempotency key, a value that does not fit,

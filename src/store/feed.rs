@@ -22,7 +22,7 @@ use crate::task::id::{RequestId, TaskId};
 /// How many deltas a listener may fall behind. A listener that falls further behind misses the
 /// oldest ones.
 const PIECES: usize = 64;
-/// How many deltas are buffered for the relay.
+/// The maximum number of deltas that are buffered for the relay.
 const WAITING: usize = 1024;
 /// The maximum number of trees that other replicas subscribe to at once.
 const WANTED: usize = 100_000;
@@ -63,7 +63,7 @@ pub enum Heard {
 }
 
 impl Listener {
-    /// The next delta that is already buffered, if any.
+    /// Returns the next buffered delta, if any, without waiting.
     pub fn piece(&mut self) -> Option<Arc<Delta>> {
         loop {
             match self.deltas.try_recv() {
@@ -88,8 +88,8 @@ impl Listener {
         loop {
             tokio::select! {
                 biased;
-                // News come before buffered deltas. A reader that gets news takes the deltas from
-                // before the commit with `piece`.
+                // News come before buffered deltas. A reader that gets news calls `piece` for the
+                // deltas from before the commit.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Heard::News,
                     Err(_) => return std::future::pending().await,
@@ -169,7 +169,7 @@ struct Abroad {
     wanted: HashMap<TaskId, Instant>,
     /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
     inboxes: HashMap<String, Instant>,
-    /// Until when another replica is assumed to exist.
+    /// The time until which another replica is assumed to exist; `None` if no replica was heard.
     others: Option<Instant>,
     out: Outgoing,
 }
@@ -185,9 +185,9 @@ impl Abroad {
 /// Notifications to be sent to other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Trees with news, and whether their roots run, if a commit said so.
+    /// Trees with a commit, each with whether its root runs; `None` if no commit said so.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
-    /// The models' deltas.
+    /// Deltas of models' answers, in the order in which they were published.
     pub(super) said: Vec<Arc<Delta>>,
     /// The trees that this replica subscribes to.
     pub(super) wants: BTreeSet<TaskId>,
@@ -195,7 +195,7 @@ pub(super) struct Outgoing {
     pub(super) inboxes: BTreeSet<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
     pub(super) touched: BTreeMap<String, BTreeSet<RequestId>>,
-    /// Whether tasks were queued that any worker may claim.
+    /// Whether this process has queued a task, which any worker may claim.
     pub(super) work: bool,
 }
 
@@ -204,13 +204,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Feed {
-    /// A receiver of one tree's news.
     pub(super) fn watch(&self, root: TaskId) -> watch::Receiver<News> {
         self.with(root, |senders| senders.news.subscribe())
     }
 
-    /// A listener for the news and deltas of a tree, not counted as a subscriber: other replicas
-    /// are not asked for their notifications.
+    /// Returns a listener for the news and deltas of a tree. The listener does not count as a
+    /// subscriber: other replicas are not asked for notifications.
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
@@ -316,7 +315,7 @@ impl Feed {
         locked(&self.abroad).others = Some(Instant::now() + INTEREST);
     }
 
-    /// Records that another replica queued a task.
+    /// Wakes a worker, because another replica has queued a task.
     pub(super) fn has_work(&self) {
         self.work.notify_one();
     }
@@ -326,12 +325,13 @@ impl Feed {
         self.work.notified().await;
     }
 
-    /// Records that this process wrote a notice, or made a message due.
+    /// Wakes the sender of messages, because this process has written a notice or made a delivery
+    /// due.
     pub(super) fn noticed(&self) {
         self.notices.notify_one();
     }
 
-    /// Returns when this process has written a notice, or made a message due.
+    /// Returns when this process has written a notice, or made a delivery due.
     pub(super) async fn notices(&self) {
         self.notices.notified().await;
     }
@@ -381,7 +381,8 @@ impl Feed {
         }
     }
 
-    /// Records that a relay to other replicas runs.
+    /// Records that a relay to other replicas runs. Without a relay, nothing is stored for other
+    /// replicas.
     pub(super) fn open(&self) {
         locked(&self.abroad).open = true;
     }
@@ -409,7 +410,8 @@ impl Feed {
         );
     }
 
-    /// Records a commit by another replica.
+    /// Publishes a commit of another replica to the local readers. `running` says whether the root
+    /// runs; `None` if unknown.
     pub(super) fn heard(&self, root: TaskId, running: Option<bool>) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root) {
             senders.last_event = None;
@@ -417,7 +419,8 @@ impl Feed {
         }
     }
 
-    /// Records that any tree may have changed unnoticed.
+    /// Tells all local readers that commits may have been missed, so that any tree or inbox may
+    /// have changed.
     pub(super) fn heard_nothing(&self) {
         for senders in locked(&self.trees).senders.values_mut() {
             senders.last_event = None;
@@ -426,8 +429,8 @@ impl Feed {
         self.touched_unknown();
     }
 
-    /// Announces this replica's subscriptions again, as a replica that has just started does not
-    /// know them.
+    /// Announces this replica's subscriptions again, because a replica that has just started does
+    /// not know them.
     pub(super) fn want_again(&self) {
         let (wants, inboxes) = (self.listened(), self.listened_inboxes());
         self.hand_over(|abroad| {
@@ -436,7 +439,7 @@ impl Feed {
         });
     }
 
-    /// The trees with a subscriber on this replica.
+    /// Returns the trees with a subscriber on this replica.
     pub(super) fn listened(&self) -> Vec<TaskId> {
         let trees = locked(&self.trees);
         trees

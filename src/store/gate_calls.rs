@@ -1,11 +1,11 @@
-//! Reads the calls of one user at a gate: those to which an equal call may attach, and the number of
-//! the pending ones.
+//! Reads the calls of one user at a gate: the calls to which an equal call may attach, and the
+//! number of pending calls.
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
-//! pending requests, through the index `intervention_request_gate`: an index of `agent_task` that
-//! knew which calls are pending would have the status, and then hardly any commit would update its
-//! task without touching an index. Both walks are bounded, so a look costs the same however many
-//! calls other people, or this user, have made.
+//! pending requests, through the index `intervention_request_gate`. An index of `agent_task` on
+//! pending calls would contain the status, so nearly every commit would have to write to an index.
+//! Both searches are bounded, so their cost does not depend on how many calls this user or other
+//! people have made.
 
 use std::slice;
 
@@ -20,17 +20,19 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::user::UserId;
 
-/// The number of the newest calls of each key, and of the newest pending calls of the user, that a
-/// look walks.
+/// The maximum number of rows that `EQUAL` looks at: the newest calls with each key, and the newest
+/// pending requests of the user.
 const WALKED: i64 = 1000;
 
-/// The calls of the tool $5 with one of the keys $6 that are open or ended since $7: first those that
-/// run or may start, then results that wait for their askers, then open questions; and the other pending
-/// calls of the tool, the doubtful ones first. At most 20 of each.
+/// Selects two groups of calls of the tool $5, at most 20 of each group. The first group has the
+/// calls with one of the keys $6 that are open or have ended since $7. If there are more than 20,
+/// it keeps running calls first, then results that wait for their askers, then paused calls. The
+/// second group has the other pending calls of the tool, and keeps calls with an unknown outcome
+/// first.
 ///
-/// Differs because `SQLite` has no lateral join. There a list that depends on the outer row takes
-/// its place. On Postgres each limit, also that of a single row, makes the planner search by the
-/// outer row instead of walking an index.
+/// The two texts differ because `SQLite` has no lateral join; a list that depends on the outer row
+/// takes its place. On Postgres each limit, even that of a single row, makes the planner search by
+/// the outer row instead of walking an index.
 const EQUAL: Sql = Sql {
     postgres: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
@@ -89,10 +91,11 @@ select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, 
     by_key: true,
 };
 
-/// Counts up to $4 pending requests. A call has at most one, and is paused as long as it has it.
+/// Counts the user's pending requests at a gate, up to $4. This is the number of pending calls,
+/// because a pending call has exactly one pending request.
 ///
-/// Differs because Postgres, planning once, would compare the user with each pending request of the
-/// gate, and `SQLite` has no lateral join.
+/// The two texts differ because `SQLite` has no lateral join. Postgres needs it: the plan of a
+/// plain join, made once, would compare the user with each pending request of the gate.
 const OPEN: Sql = Sql {
     postgres: "
 select count(*) as calls from (select 1
@@ -131,31 +134,34 @@ record! {
 /// A call at a gate that is equal to a proposed one, or a pending call of the same tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualCall {
-    /// The call's task.
+    /// The task that carries out the call.
     pub task_id: TaskId,
-    /// The version of its row, for the commit that attaches to it.
+    /// The version of the task's row, for the commit that attaches an asker to the call.
     pub version: i64,
-    /// The status of the task.
+    /// The status of the task: `Paused` while the call is pending.
     pub status: TaskStatus,
     /// The identity of the call, see [`crate::task::change::KeyedCall`].
     pub call_key: String,
-    /// The time until which its asker waits, see [`crate::task::change::TaskRow::asker_until`].
+    /// The time until which the call's asker waits, see
+    /// [`crate::task::change::TaskRow::asker_until`].
     pub asker_until: Option<Time>,
     /// Time of the commit that created the task.
     pub created_at: Time,
-    /// Time of the commit of the task's last item: of an ended call, when it ended.
+    /// Time of the commit of the task's last item. For an ended call, this is the time at which it
+    /// ended.
     pub updated_at: Time,
-    /// Whether a reconcile request is pending: nobody knows what became of the call.
+    /// Whether a reconcile request is pending, because the outcome of the call is unknown.
     pub doubtful: bool,
     /// Time of the read, by the database's clock.
     pub now: Time,
 }
 
 impl Store {
-    /// The calls of a user in a session at a gate that decide about a new call of `tool`, newest
-    /// first: calls with one of the `keys` that are open or have ended since `since` (20 at most,
-    /// the open ones before all others), and other pending calls of the tool (20 at most, the
-    /// doubtful ones before all others).
+    /// Reads the calls of a user in a session at a gate that decide how a new call of `tool` is
+    /// handled, newest first. These are equal calls, with one of the `keys`, that are open or have
+    /// ended since `since`; and other pending calls of the tool. Returns at most 20 equal calls,
+    /// and prefers running calls, then undelivered results, then paused calls. Returns at most 20
+    /// other calls, and prefers calls with an unknown outcome.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -204,7 +210,7 @@ impl Store {
         records.into_iter().map(call).collect()
     }
 
-    /// The number of pending calls of a user at a gate, counted up to `most`.
+    /// Counts the pending calls of a user at a gate, up to `most`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -20,17 +20,17 @@ use super::record::record;
 use super::sqlite::records;
 use super::{ReadError, Store};
 
-/// The most deliveries of one claim, and so of one message.
+/// The maximum number of deliveries of one claim, and so of one message.
 const MOST: i64 = 1000;
 /// How long a row is kept after its `next_at`.
 const KEPT: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4, except
-/// changes of earlier messages (`task::event_name::CHANGES`). Deliveries to a person whose next
-/// message has to wait are put off until that message may be sent.
+/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4. Leaves out
+/// deliveries that change an earlier message (`task::event_name::CHANGES`). Deliveries to a person
+/// whose next message has to wait are put off until that message may be sent.
 ///
-/// Differs because `SQLite` has no data-modifying CTEs: there it is a transaction of `DUE`,
-/// `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
+/// The two texts differ because `SQLite` has no data-modifying CTEs: there the claim is a
+/// transaction of `DUE`, `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -67,8 +67,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Gives back what the ended process had claimed, when a `SQLite` file is opened: a time that is the
-/// lease of a delivery. Runs before `deliveries::LEASES_OVER`.
+/// Expires the claims of an ended process when a `SQLite` file is opened: resets each `next_at`
+/// that is the end of a delivery's lease. Runs before `deliveries::LEASES_OVER`, which deletes the
+/// leases.
 pub(super) const LEASES_OVER: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
@@ -101,7 +102,7 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Sets the time of the next message, if the row still has the time $5 that the claim has set.
+/// Sets the time of the next message, if the row still has the time $5, which the claim has set.
 const CLOSE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -178,8 +179,8 @@ impl Store {
         Ok(messages)
     }
 
-    /// Allows the next message to the person of a claimed delivery once `wait` has passed. `false`
-    /// if another process has claimed a message to this person since.
+    /// Allows the next message to the person of a claimed delivery once `wait` has passed. Returns
+    /// `false` if another process has claimed a message to this person since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,6 +1,6 @@
 //! Standing decisions. The commit of an approval inserts the row. The commit that starts a call
 //! counts the use (`commit_postgres.rs`, `commit_sqlite.rs`), so a call never starts with a
-//! standing decision that was ended, is over or is used up. This module reads and ends standing
+//! standing decision that is revoked, expired or used up. This module reads and ends standing
 //! decisions.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::task::user::UserId;
 /// A standing decision in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRow {
-    /// The standing decision's id.
+    /// The standing decision's id. A newer standing decision has a greater id.
     pub grant_id: GrantId,
     /// The tenant of the tree in which the standing decision was given.
     pub tenant: String,
@@ -30,13 +30,13 @@ pub struct GrantRow {
     pub root_task_id: TaskId,
     /// The tasks in which the standing decision counts.
     pub scope: GrantScope,
-    /// The root's agent.
+    /// The name of the root's agent.
     pub agent: String,
     /// The tool of the calls that the standing decision covers.
     pub tool: String,
     /// The rule that offered the standing decision.
     pub rule: String,
-    /// The basis of the offer, see `task/grant.rs`.
+    /// The basis of the offer, see [`crate::task::grant::Offer::basis`].
     pub basis: String,
     /// The person who gave the standing decision.
     pub by: Vote,
@@ -50,18 +50,21 @@ pub struct GrantRow {
     pub uses: i64,
     /// How many calls have started with the standing decision.
     pub used: i64,
-    /// The person who ended the standing decision before its time.
+    /// The person who ended the standing decision before its time; `None` if no person has ended
+    /// it.
     pub revoked_by: Option<String>,
     /// Whether a later message of the user to the tree has ended the standing decision.
+    /// [`Store::grants_covering`] does not read this.
     pub superseded: bool,
-    /// The time up to which the history is uncertain, as of the read.
+    /// A standing decision given up to this time has ended, because a restore or failover lost the
+    /// end of the history (`Journal::history_uncertain_until`). `None` if the history is certain.
     pub uncertain_until: Option<Time>,
     /// The time of the read.
     pub now: Time,
 }
 
 impl GrantRow {
-    /// Why the standing decision counts no more, as far as the row says why; `None` while it
+    /// Returns why the standing decision has ended, as far as the row shows; `None` while it
     /// counts.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
@@ -81,17 +84,17 @@ impl GrantRow {
     }
 }
 
-/// Selects standing decisions.
+/// A filter for [`Store::grants`].
 #[derive(Clone, Debug, Default)]
 pub struct GrantFilter {
-    /// The tenant.
+    /// Standing decisions of this tenant.
     pub tenant: String,
     /// A person who gave the standing decisions, owns their tasks, or may decide their requests;
     /// `None` for all standing decisions.
     pub person: Option<Person>,
     /// Only standing decisions older than this standing decision (with a smaller id).
     pub before: Option<GrantId>,
-    /// The maximum number of standing decisions.
+    /// The maximum number of standing decisions of a page.
     pub limit: i64,
 }
 
@@ -99,12 +102,12 @@ pub struct GrantFilter {
 const KEPT: Duration = Duration::from_hours(24 * 30);
 /// The maximum number of rows that are removed per statement.
 const BATCH: usize = 1000;
-/// The maximum number of standing decisions of one person with the same basis that are looked at,
-/// the newest first.
+/// The maximum number of standing decisions that [`Store::grants_covering`] returns, the newest
+/// first.
 const MOST_COVERING: i64 = 32;
 
-/// Finds standing decisions with this basis that were given for this owner and have time left, the
-/// newest first.
+/// Finds standing decisions with this basis that were given for this owner and are neither revoked
+/// nor expired, the newest first.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -118,8 +121,8 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Of the standing decisions $2, selects those that a person gave, whose tasks the person owns, or
-/// whose requests the person may decide; with $3, selects all of them.
+/// Selects those of the standing decisions $2 that a person gave, whose owner the person is, or
+/// whose request the person may decide. Selects all of them if $3 is true.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -262,7 +265,7 @@ impl IdsFirst for GrantList<'_> {
 
 impl Store {
     fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
-        // This process may have noticed a restore that the database does not show yet.
+        // This process may have noticed a restore that the database's row does not show yet.
         let noticed = self.history_uncertain_until();
         let row = |record: Record| {
             record.row().map(|row| GrantRow {
@@ -273,8 +276,9 @@ impl Store {
         records.into_iter().map(row).collect()
     }
 
-    /// The standing decisions with this basis that were given for this owner and have time left,
-    /// the newest first. Whether the user has sent a message since is not read.
+    /// Reads the standing decisions with this basis that were given for this owner and are neither
+    /// revoked nor expired, the newest first. Does not read whether the user has sent a message
+    /// since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -295,7 +299,7 @@ impl Store {
         self.rows(self.db().all(COVERING, values).await?)
     }
 
-    /// Standing decisions, newest first: one page.
+    /// Reads one page of standing decisions, newest first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -313,7 +317,7 @@ impl Store {
             .await
     }
 
-    /// One standing decision.
+    /// Reads the standing decision with this id, of any tenant; `None` if there is none.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -327,8 +331,8 @@ impl Store {
         Ok(page.into_iter().next())
     }
 
-    /// Ends a standing decision for good. `false` if a person has ended it already, or if it does
-    /// not exist.
+    /// Ends a standing decision for good. Returns `false` if a person has ended it already, or if
+    /// the tenant has no such standing decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -23,13 +23,13 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// The end of the path of calls at a gate, whichever method and prefix it has.
+/// The end of the path of calls at a gate. A method and a prefix come before it.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
-/// `KEY` for a call at a gate. A statement of its own, so that the keys of other paths do not pay for
-/// the look at the task. The commit of a command does not ask for the task: a command whose key is
-/// found here is answered from its row and commits nothing, and a key that is over stays over,
-/// because an ended call does not run again.
+/// Like `KEY`, for a call at a gate. It is a separate statement, so that the keys of other paths do
+/// not pay for the read of the task. The commit of a command does not read the task: a command
+/// whose key is found here is answered from the key's row and commits nothing, and an expired key
+/// stays expired, because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4
@@ -42,11 +42,11 @@ const KEY_OF_CALL: Sql = sql!(
 /// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
-/// Keeps what `KEY_OF_CALL` finds. The task is a scalar and not a condition `exists`, which Postgres
-/// might answer by reading all tasks.
+/// Removes expired keys, but none that `KEY_OF_CALL` still finds. The task is read by a scalar
+/// subquery, because Postgres might answer an `exists` by reading all tasks.
 ///
-/// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed
-/// by another replica.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that are being
+/// reused, or removed by another replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -91,9 +91,9 @@ record! {
 }
 
 impl Store {
-    /// The row of an idempotency key, under any stored spelling of the user. If several spellings
-    /// have a row for the key, because they once counted as different people, the row of the
-    /// caller's own spelling is preferred.
+    /// Finds the unexpired row of an idempotency key, under any stored spelling of the user. If
+    /// several spellings have a row for the key, because they once counted as different people, the
+    /// row of the caller's own spelling is preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

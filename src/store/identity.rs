@@ -37,9 +37,9 @@ select case when not pg_is_in_recovery() then 'untold' end as told, k.identity a
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
-/// now becomes uncertain; `greatest` also takes the stored timestamps, in case the server's clock
-/// is behind them. The row is locked first, so that only the first of several connections that find
-/// the difference at the same time reads all tasks.
+/// now becomes uncertain. `greatest` also takes the stored timestamps, in case the server's clock
+/// is behind them. The row is locked first: if several connections find the difference at the same
+/// time, only the first one reads all tasks.
 const OTHER: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -225,9 +225,10 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 }
 
 impl Store {
-    /// The time up to which the history is uncertain. Needs no query, because the value is updated
-    /// whenever a connection is opened. A driver whose journal was read when the value was smaller
-    /// must read the journal again before it starts a tool call.
+    /// Returns the time up to which the history is uncertain; `None` if it is certain. Needs no
+    /// query, because the value is updated whenever a connection is opened. A driver whose journal
+    /// was read when the value was smaller must read the journal again before it starts a tool
+    /// call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()

@@ -1,5 +1,5 @@
-//! Reads the requests that wait for a person: the ids and the number of the open requests, and the
-//! changes that a reader of an inbox was not notified of.
+//! Reads the inbox of a person: the open requests that the person can answer, the requests that the
+//! person has decided, and the changes that a reader was not notified of.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of open requests that a look returns beside the shown requests.
+/// The maximum number of requests in [`InboxLook::new`].
 const MOST_NEW: i64 = 1000;
 
-/// Finds the requests among $2 that match and that are open to a person with the spellings $8 of
-/// their id. The owner decides only where the owner is an approver, so a request of a task that the
-/// person owns must be stored under the key of its owner; $9 is whether the person may decide every
-/// request.
+/// Selects those of the requests $2 that match the filter and are open to a person. $8 has the
+/// spellings of the person's id. The owner of a task may decide its requests only where the owner
+/// is an approver. So if the person owns the task, the request must be in `inbox` under the kind
+/// `owner`, unless the person may decide every request ($9).
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -38,7 +38,8 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
-/// The state of the requests $2, and the open requests of the tenant after $3.
+/// Selects the status and the number of items of the requests $2, and the ids of at most $4 open
+/// requests of the tenant after $3.
 const LOOK: Sql = sql!(
     "select r.request_id, r.status,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
@@ -49,9 +50,9 @@ const LOOK: Sql = sql!(
       order by r.request_id limit $4) n"
 );
 
-/// Finds the requests that a person has answered, the newest first: those of each stored spelling
-/// ($2) of the person's id. The statements differ because `SQLite` has no lateral join; there each
-/// spelling is one statement.
+/// Finds the requests that a person has answered under any stored spelling ($2) of their id, the
+/// newest first. The two texts differ because `SQLite` has no lateral join; there the statement
+/// runs once for each spelling.
 const ANSWERED: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -66,8 +67,8 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
     by_key: true,
 };
 
-/// Finds the requests that a person may decide, in any status, the newest first: those of each of
-/// the person's keys ($2 kinds, $3 names). Differs as `ANSWERED` does.
+/// Finds the requests, in any status, that are stored under a key of a person, the newest first. $2
+/// has the kinds of the keys, $3 the names. The two texts differ as those of `ANSWERED` do.
 const OF_KEYS: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -118,9 +119,9 @@ record! {
 /// An open request of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// The request's id.
+    /// The request's id. A newer request has a greater id.
     pub id: RequestId,
-    /// The request's deadline.
+    /// The request's deadline; `None` if the request does not expire.
     pub expires_at: Option<Time>,
     /// The number of answers so far.
     pub answers: usize,
@@ -152,21 +153,21 @@ impl IdsFirst for OpenList<'_> {
     }
 }
 
-/// The requests that a look at a tenant found.
+/// The result of [`Store::look_at_inbox`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxLook {
-    /// The shown requests that are open, each with its number of answers.
+    /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// Other open requests, the oldest first.
+    /// Open requests that are not shown, the oldest first.
     pub new: Vec<RequestId>,
     /// Whether more open requests follow those in `new`.
     pub more: bool,
 }
 
 impl Store {
-    /// The open requests that the person of the filter may decide and has not answered, oldest
-    /// first: one page, bounded in the number of requests looked at. A page may be short although
-    /// more follow. The filter selects kinds, agents and sessions.
+    /// Reads one page of the open requests that the filter's person may decide and has not
+    /// answered, oldest first. The number of requests looked at is bounded, so a page may be short
+    /// although more follow. The filter selects kinds, agents and sessions.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -180,7 +181,7 @@ impl Store {
         list.page(self, filter.limit, after).await
     }
 
-    /// The requests among `ids` that the filter's person can answer.
+    /// Returns those of the requests `ids` that the filter's person can still answer.
     async fn open_among(
         &self,
         filter: &RequestFilter,
@@ -194,8 +195,8 @@ impl Store {
         values.extend(filter.values());
         values.extend([Value::Texts(spellings), Value::Bool(person.everything)]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may be able to answer others; only the
-        // request itself shows this.
+        // A person who has answered some calls of a request may still be able to answer its other
+        // calls. Only the request itself shows this.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
@@ -219,7 +220,8 @@ impl Store {
             .collect())
     }
 
-    /// Requests by their ids, in any status, in the order of the ids. Unknown ids are left out.
+    /// Reads requests by their ids, in any status, in the order of the ids. Unknown ids are left
+    /// out.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -253,9 +255,9 @@ impl Store {
         Ok(rows)
     }
 
-    /// The ids of at most `limit` requests before `before`, the newest first: those that a person
-    /// has answered, and with `all` those that the person may decide. Requests that are open may be
-    /// among the latter.
+    /// Returns the ids of at most `limit` requests older than `before` that a person has answered,
+    /// the newest first. With `all`, also returns requests that the person may decide; some of
+    /// these may be open.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -351,7 +353,8 @@ impl Store {
     }
 }
 
-/// The number of answers to an open request with this many items; the first item is the question.
+/// Returns the number of answers to an open request with this many items; the first item is the
+/// question.
 fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

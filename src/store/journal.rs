@@ -1,5 +1,5 @@
-//! Reads journals: a task's row with all its items, the same with one of the task's requests, and
-//! some of a task's items.
+//! Reads journals: a task's row with all its items, the same together with one of the task's
+//! requests, and pages of a task's items.
 
 use super::damaged_task::whole;
 use super::db::{Sql, Value, sql};
@@ -89,7 +89,8 @@ record! {
 }
 
 impl RequestColumns {
-    /// The request, put together from its row and its task's journal; `None` if the two disagree.
+    /// Assembles the request from its row and its task's journal. Returns `None` if the two
+    /// disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let items = journal.items.iter().map(|item| (item.at, item));
         let request = RequestRow::of(&journal.row, items, id)?;
@@ -133,7 +134,8 @@ fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
 }
 
 impl Store {
-    /// A task's row and its whole journal, in one snapshot.
+    /// Reads a task's row and its whole journal in one snapshot. Reports an unreadable journal to
+    /// [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -154,7 +156,7 @@ impl Store {
         read.map(|(head, items)| journal(head, &items)).transpose()
     }
 
-    /// A request with the journal of its task, in one snapshot. Without the journal if the journal
+    /// Reads a request with the journal of its task, in one snapshot. The journal is `None` if it
     /// cannot be decoded or disagrees with the request's row.
     ///
     /// # Errors
@@ -183,8 +185,9 @@ impl Store {
         Ok(self.request(id).await?.map(|row| (row, None)))
     }
 
-    /// A task's items after a `seq`, with their event numbers in the tree. At most `limit` items,
-    /// and at most `PAGE` bytes unless the first item alone is larger.
+    /// Reads the items of a task with a `seq` greater than `after`, each with its event number in
+    /// the tree. Returns at most `limit` items, and at most `PAGE` bytes unless the first item
+    /// alone is larger.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -35,7 +35,7 @@ struct Of<'b, T> {
     line: T,
 }
 
-/// The lines of all changes, in the order of the batch.
+/// Returns the lines of all changes, in the order of the batch.
 fn all<'b, T: 'b>(batch: &[&'b Rows], of: impl Fn(&'b Rows) -> &'b [T]) -> Vec<Of<'b, &'b T>> {
     let numbered = (0_i64..).zip(batch);
     numbered
@@ -54,7 +54,7 @@ fn changes<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
         .collect()
 }
 
-/// The changes that get a notice.
+/// Returns the changes that get a notice.
 fn noticed<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
     let mut changes = changes(batch);
     changes.retain(|of| of.rows.noticed);
@@ -112,8 +112,8 @@ impl Place<'_> {
     }
 }
 
-/// The change of an asker's presence as a number: how long the asker waits, in microseconds; -1
-/// once it has left, and the number of `DELIVERED`.
+/// Converts the change of an asker's presence to a number for SQL: how long the asker waits, in
+/// microseconds; -1 if the asker has left; the number of `DELIVERED` if the result was delivered.
 fn asker(asker: Asker) -> i64 {
     match asker {
         Asker::For(time) => micros(time),
@@ -229,7 +229,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
     call_key: text = of.line.call().map(|call| call.key.as_str()),
 );
 
-/// One line for each change of a single task.
+/// One line for each change of a batch of [`super::commit_single`].
 pub(super) const PLACES: List = list!("places", places(), |of|
     touched: uuid = of.rows.touched.first().map(|line| line.request_id),
     is_open: boolean = of.needs().open(),

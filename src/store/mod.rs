@@ -122,7 +122,7 @@ struct Inner {
     uncompared: AtomicBool,
     /// The tenant and the users after which the next claim continues.
     turns: Mutex<claim::Turns>,
-    /// Tasks reported as unreadable.
+    /// Tasks that were reported as unreadable, until [`Store::unreadable`] takes them.
     unreadable: Mutex<BTreeSet<TaskId>>,
     /// Stops the writers when the last handle is dropped.
     _last: DropGuard,
@@ -140,9 +140,9 @@ const DEFINITION: Sql = sql!("select definition from agent_version where digest 
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
-/// Reads one of our tables: a database without them is not ready.
+/// Reads one of our tables, because a database without the schema is not ready.
 ///
-/// Differs because Postgres may have been set to read-only.
+/// The two texts differ because Postgres may have been set to read-only.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",
@@ -278,7 +278,7 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the last news of a tree that has no receiver in this process.
+    /// Frees the last news of a tree, if the tree has no receiver in this process.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
@@ -313,7 +313,8 @@ impl Store {
         })
     }
 
-    /// The definition stored under a digest, unverified: the caller compares it with the digest.
+    /// Reads the definition stored under a digest; `None` if there is none. The definition is not
+    /// verified: the caller compares it with the digest.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -325,7 +326,7 @@ impl Store {
         Ok(row.map(|row| row.definition))
     }
 
-    /// The time of the database's clock.
+    /// Reads the database's clock.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -340,32 +341,33 @@ impl Store {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// A receiver that is notified of each commit of this process to that tree. It is sure to be
-    /// notified of the commits of other replicas only while the tree also has a listener from
-    /// [`Store::listen`].
+    /// Returns a receiver that is notified of each commit of this process to that tree. The commits
+    /// of other replicas are sure to reach the receiver only while the tree also has a listener
+    /// from [`Store::listen`].
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
-    /// A listener for the commits to that tree and its models' deltas, on any replica.
+    /// Returns a listener for the commits to that tree and for the deltas of its models, on any
+    /// replica.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.listen_on(root, self.attend(root))
     }
 
-    /// A listener that other replicas are not told of, and for which no deltas are produced. It is
-    /// sure to get only the notifications of commits of this process.
+    /// Returns a listener that is not announced to other replicas, and for which no deltas are
+    /// produced. Only the notifications of this process's commits are sure to reach the listener.
     pub fn attend(&self, root: TaskId) -> Listener {
         self.inner.feed.attend(root)
     }
 
-    /// Turns a listener from [`Store::attend`] into one for all replicas. It misses no notification
-    /// in between.
+    /// Turns a listener from [`Store::attend`] into a listener for all replicas. The listener
+    /// misses no notification meanwhile.
     pub fn listen_on(&self, root: TaskId, attends: Listener) -> Listener {
         self.inner.feed.listen(root, attends)
     }
 
-    /// A listener for the commits, on any replica, that open, answer or close requests of this
-    /// tenant.
+    /// Returns a listener for the commits, on any replica, that open, answer or close requests of
+    /// this tenant.
     pub fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
         self.inner.feed.listen_to_inbox(tenant)
     }
@@ -375,7 +377,7 @@ impl Store {
         self.inner.feed.is_listened_to(root)
     }
 
-    /// Publishes a delta of a model's answer that is not stored yet.
+    /// Publishes a delta of a model's answer. The answer itself is not stored yet.
     pub fn say(&self, delta: Delta) {
         self.inner.feed.say(delta);
     }
@@ -401,8 +403,8 @@ impl Store {
             .fetch_add(batch::micros(by), Ordering::Relaxed);
     }
 
-    /// For the test that prepares every statement on both engines. An empty text means that the
-    /// statement is not used on that engine.
+    /// Returns every statement, for the test that prepares each statement on both engines. An empty
+    /// text means that the statement is not used on that engine.
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
         let lite = commit_sqlite::statements().map(|sqlite| Sql {

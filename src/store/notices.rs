@@ -66,7 +66,7 @@ impl Wanted {
     }
 }
 
-/// The names of a change's events.
+/// Returns the names of a change's events.
 fn names(change: &Change) -> impl Iterator<Item = &'static str> + '_ {
     change.tasks.iter().flat_map(|task| {
         let of_root = task.task_id == change.root;
@@ -76,14 +76,14 @@ fn names(change: &Change) -> impl Iterator<Item = &'static str> + '_ {
     })
 }
 
-/// A notice.
+/// A pointer to a commit about which messages are to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The notice's id.
+    /// The notice's id, which equals the id of the change.
     pub id: Uuid,
     /// The root of the changed tree.
     pub root: TaskId,
-    /// The change.
+    /// The change that wrote the notice.
     pub change: ChangeId,
     /// The number of the change's first event.
     pub event_number: i64,
@@ -103,18 +103,18 @@ pub struct NotedChange {
 /// An event of a change, without its content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotedEvent {
-    /// The event's number.
+    /// The event's number in the tree.
     pub number: i64,
-    /// The event's name.
+    /// The event's name, such as `request.created`.
     pub name: &'static str,
-    /// The request that the event is about.
+    /// The request that the event is about; `None` if it concerns no request.
     pub request: Option<RequestId>,
 }
 
 /// A message to be sent about one event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewDelivery {
-    /// A fresh id.
+    /// The id of the new row, which the caller generates.
     pub id: Uuid,
     /// The notice that this delivery replaces.
     pub notice: Notice,
@@ -126,12 +126,12 @@ pub struct NewDelivery {
     pub channel: DeliveryChannel,
     /// The person whom the message is for; empty for a receiver that is no person.
     pub person: String,
-    /// The message's type.
+    /// The message's type: the name of its event or reminder.
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: NotedEvent,
-    /// The time from which the message is sent; `None` for now. The row's `created_at` is this
-    /// time, so that the age of a reminder is not that of the event.
+    /// The time from which the message is sent; `None` for now. This time becomes the row's
+    /// `created_at`, so that the age of a reminder is not counted from the event.
     pub due_at: Option<Time>,
 }
 
@@ -139,8 +139,9 @@ const NOTICES: Sql = sql!(
     "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
 );
 
-/// Events of the tree $1 from the number $2 on, at most $3. The content of an item is read only where
-/// the event's name depends on it. The two kinds of event numbers are explained in `events.rs`.
+/// Selects at most $3 events of the tree $1, from the number $2 on. The content of an item is read
+/// only where the event's name depends on it. The two kinds of event numbers are explained in
+/// `events.rs`.
 const NOTED: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item
@@ -159,11 +160,10 @@ const NOTED: Sql = sql!(
 )
 .by_key();
 
-/// Replaces notices by deliveries. Skips the notices that another replica is replacing, and those
-/// that are gone.
+/// Replaces notices by deliveries. Skips notices that another replica is replacing or has replaced.
 ///
-/// Differs because `SQLite` has neither arrays nor data-modifying CTEs: there it is a transaction of
-/// `DELETE_NOTICE` and `INSERT_DELIVERY`.
+/// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs: there the
+/// replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
 const REPLACE: Sql = Sql {
     postgres: "
 with held as materialized (
@@ -242,7 +242,7 @@ record! {
 }
 
 impl NotedRecord {
-    /// The item as an event, if messages may be about it.
+    /// Returns the item as an event; `None` if no message can be about it.
     fn event(&self, root: TaskId) -> Option<NotedEvent> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
@@ -276,7 +276,7 @@ impl Store {
         self.inner.feed.notices().await;
     }
 
-    /// The oldest notices.
+    /// Reads the oldest notices, at most `limit`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -291,8 +291,8 @@ impl Store {
         Ok(notices.collect())
     }
 
-    /// The events of a notice's change; none if they are gone. An event whose item cannot be decoded
-    /// is left out.
+    /// Reads the events of a notice's change. Returns no events if they are gone, and leaves out an
+    /// event whose item cannot be decoded.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -365,7 +365,7 @@ impl Store {
 }
 
 impl NewDelivery {
-    /// The parameters of `INSERT_DELIVERY`.
+    /// Returns the parameters of `INSERT_DELIVERY`. `at` is the time of the transaction.
     fn values(&self, at: i64) -> [Value; 11] {
         let text = |text: &str| Value::Text(text.to_owned());
         [
@@ -384,7 +384,7 @@ impl NewDelivery {
     }
 }
 
-/// The parameters of `REPLACE`.
+/// Returns the parameters of `REPLACE`.
 fn columns(notices: Vec<Uuid>, all: &[NewDelivery]) -> Vec<Value> {
     let ids = |of: &dyn Fn(&NewDelivery) -> Uuid| Value::Ids(all.iter().map(of).collect());
     let texts = |of: &dyn Fn(&NewDelivery) -> &str| {

@@ -25,7 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 /// How to treat the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
-    /// Migrate it.
+    /// Migrate an older schema.
     Migrate,
     /// Require the schema that this binary knows.
     Check,
@@ -222,8 +222,9 @@ async fn alone(
     }
 }
 
-/// Drops the indexes that a migration without a transaction left invalid, because it was killed, so
-/// that the migration can be repeated. Only the process that migrates builds indexes.
+/// Drops the invalid indexes that a killed migration without a transaction has left, so that the
+/// migration can be repeated. Only the process that migrates builds indexes, so no other process is
+/// building an index that is dropped.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);
@@ -313,9 +314,9 @@ pub(super) fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool
     Ok(found < known)
 }
 
-/// Migrates an older schema, or with [`Schema::Check`] refuses it; a newer one is always refused. A
-/// caller that migrates holds the advisory lock against other processes. A lost connection is an
-/// outage: a start waits for the server and then goes on with the next migration.
+/// Migrates an older schema, or with [`Schema::Check`] refuses it; a newer schema is always
+/// refused. A caller that migrates holds the advisory lock against other processes. A lost
+/// connection is an outage: a start waits for the server and then goes on with the next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,
@@ -363,8 +364,8 @@ fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(&outage::reason(error))
 }
 
-/// Whether the server is away, starting, stopping or out of resources: an error that a later attempt
-/// may not meet.
+/// Whether the server is away, starting, stopping or out of resources. A later attempt may succeed
+/// after such an error.
 fn is_outage(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(inner) = error {
         let code = inner.code();

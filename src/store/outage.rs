@@ -15,22 +15,22 @@ use crate::world::Clock;
 /// outage, so that a flapping database does not flood the log.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Tracks whether the database can be reached, and logs it.
+/// A tracker that logs when the database cannot be reached, and when it answers again.
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage lasts. Spares `answered` the lock while the database is reachable.
+    /// Whether an outage lasts. While there is none, `answered` need not lock `told`.
     lasting: AtomicBool,
     told: Mutex<Told>,
 }
 
 #[derive(Default)]
 struct Told {
-    /// The start of the outage, by the machine's uptime.
+    /// The start of the outage, by the machine's uptime; `None` if the database is reachable.
     since: Option<Duration>,
     /// Whether the outage has been logged.
     said: bool,
-    /// The uptime of the last line.
+    /// The uptime at which the last line was logged.
     last: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Outage {
 }
 
 impl Outage {
-    /// A tracker for the database that these settings name.
+    /// Creates a tracker for the database that these settings name.
     #[must_use]
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Outage {
         }
     }
 
-    /// Records a failed attempt to reach the database.
+    /// Records a failed attempt to reach the database, and logs it at most once in ten seconds.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Outage {
         tracing::warn!(database = %self.database, reason, seconds, "the database cannot be reached");
     }
 
-    /// Records that the database answered.
+    /// Records that the database answered, and logs the end of an outage that was logged.
     pub fn answered(&self) {
         if !self.lasting.swap(false, Ordering::Relaxed) {
             return;
@@ -82,7 +82,7 @@ impl Outage {
         }
     }
 
-    /// The error for a database that could not be opened.
+    /// Returns the error for a database that could not be opened.
     pub(super) fn unavailable(&self, reason: &str) -> OpenError {
         OpenError::Unavailable {
             database: self.database.clone(),
@@ -92,8 +92,8 @@ impl Outage {
 }
 
 impl Settings {
-    /// The database's location: host and port, a socket's folder, or a file. Never the URL, which
-    /// may hold a password.
+    /// Returns the database's location: host and port, a socket's folder, or a file. Never the URL,
+    /// which may hold a password.
     fn place(&self) -> String {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -109,8 +109,8 @@ impl Settings {
     }
 }
 
-/// The reason why the database was not reached, in the words of the system, the driver or the
-/// server.
+/// Returns the reason why the database was not reached, in the words of the system, the driver or
+/// the server.
 pub(super) fn reason(error: &sqlx::Error) -> String {
     if let sqlx::Error::Io(error) = error {
         let late = error.kind() == std::io::ErrorKind::TimedOut;

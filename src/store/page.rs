@@ -11,7 +11,7 @@ use super::{ReadError, Store};
 /// larger.
 pub(super) const PAGE: i64 = 4 * 1024 * 1024;
 
-/// Part of a list.
+/// One page of a list, with the position of the next page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
     /// The rows of this page.
@@ -24,7 +24,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// The page of a list without rows.
+    /// Returns the page of an empty list.
     #[must_use]
     pub const fn empty() -> Self {
         Self {
@@ -34,7 +34,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// A page of at most `limit` rows, out of `found` matches (counted up to `limit + 1`).
+    /// Makes a page of the first `limit` of the rows. `found` is the number of matches, counted up
+    /// to `limit + 1`; more matches than rows mean that more rows follow.
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
         let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);
@@ -45,7 +46,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// The id after which the next page begins, if more rows may follow; `id` is that of a row.
+    /// Returns the id after which the next page begins; `None` if no rows follow. `id` returns the
+    /// id of a row.
     pub fn next(&self, id: impl Fn(&T) -> Uuid) -> Option<Uuid> {
         let last = self.looked_at.or(self.rows.last().map(id));
         last.filter(|_| self.more)
@@ -54,13 +56,13 @@ impl<T> Page<T> {
 
 /// A page ends early once it has looked at this many ids.
 const MOST_LOOKED_AT: i64 = 2_000;
-/// The number of ids that are found first, if the filter may drop most of them. Each further step
-/// finds four times as many, up to `MOST_FILTERED`.
+/// The number of ids in the first step, if the filter may drop most of them. Each further step
+/// finds four times as many ids, up to `MOST_FILTERED`.
 const FILTERED: i64 = 500;
 const MOST_FILTERED: i64 = 1_500;
 
-/// A list that is read by looking at ids first, so that the cost of a page does not depend on the
-/// rows of other people.
+/// A list whose pages are read in steps: first ids, then the rows of these ids that match the
+/// filter. So the cost of a page does not depend on the rows of other people.
 pub(super) trait IdsFirst: Sync {
     /// A row of the list.
     type Row: Send;
@@ -68,7 +70,7 @@ pub(super) trait IdsFirst: Sync {
     /// Whether some of the ids may not match the filter.
     fn filters(&self) -> bool;
 
-    /// At most `limit` ids after `after`, in the order of the list.
+    /// Finds at most `limit` ids after `after`, in the order of the list.
     fn ids(
         &self,
         store: &Store,
@@ -76,7 +78,7 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Uuid>, ReadError>> + Send;
 
-    /// The rows of these ids that match the filter, at most `limit`.
+    /// Reads the rows of these ids that match the filter, at most `limit`.
     fn matching(
         &self,
         store: &Store,
@@ -84,7 +86,8 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
-    /// One page of at most `limit` rows after `after`. It ends early after [`MOST_LOOKED_AT`] ids.
+    /// Reads one page of at most `limit` rows after `after`. The page ends early after
+    /// [`MOST_LOOKED_AT`] ids.
     fn page(
         &self,
         store: &Store,

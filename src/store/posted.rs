@@ -26,11 +26,11 @@ pub struct Listed {
     pub requests: Vec<RequestId>,
     /// How many requests the message lists.
     pub all: u64,
-    /// The message's type.
+    /// The message's type: the name of its event or reminder.
     pub kind: String,
 }
 
-/// The deliveries of the entry $2 about the event that opened the request $3.
+/// Selects the deliveries of the entry $2 about the event that opened the request $3.
 const POSTED: Sql = sql!(
     "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
        from intervention_request r
@@ -41,7 +41,7 @@ const POSTED: Sql = sql!(
 )
 .by_key();
 
-/// The oldest $3 requests of the message $2 of the entry $1.
+/// Selects the oldest $3 requests of the message $2 of the entry $1.
 const LISTED: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null
@@ -66,7 +66,7 @@ record! {
 }
 
 impl Store {
-    /// Whether an entry's message about the opening of a request was sent.
+    /// Returns whether the message of the entry `target` about the opening of a request was sent.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -83,7 +83,7 @@ impl Store {
         })
     }
 
-    /// The oldest requests of a message, at most `limit`.
+    /// Reads the oldest requests of a message, at most `limit`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

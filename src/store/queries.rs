@@ -45,8 +45,9 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
-    /// An open request, put together from its task's row and items, each with its time. `None`
-    /// unless exactly one item opens the request. [`Self::read_at`] sets `expired` and `doubted`.
+    /// Assembles an open request from its task's row and items, each item with the time of its
+    /// commit. Returns `None` unless exactly one item opens the request. [`Self::read_at`] sets
+    /// `expired` and `doubted`.
     pub(crate) fn of<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -92,7 +93,7 @@ impl RequestRow {
         request.map(|request| Self { answers, ..request })
     }
 
-    /// The request with the answers so far.
+    /// Returns the request with the answers so far, which tell the calls that are already decided.
     #[must_use]
     pub fn state(&self) -> RequestState<'_> {
         RequestState {
@@ -114,7 +115,7 @@ impl RequestRow {
     }
 }
 
-/// Selects the tasks of a list.
+/// A filter for `Store::tasks`.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
     /// Tasks of this tenant.
@@ -133,11 +134,11 @@ pub struct TaskFilter {
     pub roots: Vec<TaskId>,
     /// Only tasks older (with a smaller id) than this task.
     pub before: Option<TaskId>,
-    /// The maximum number of tasks.
+    /// The maximum number of tasks of a page.
     pub limit: i64,
 }
 
-/// Selects the requests of a list.
+/// A filter for `Store::requests` and `Store::open_requests`.
 #[derive(Clone, Debug, Default)]
 pub struct RequestFilter {
     /// Requests of this tenant.
@@ -156,16 +157,16 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// Requests of these trees; empty for any.
     pub roots: Vec<TaskId>,
-    /// When only pending requests are selected: includes those past their deadline, which stay
-    /// pending until closed.
+    /// Whether a filter for only pending requests also selects requests past their deadline, which
+    /// stay pending until a commit closes them.
     pub overdue: bool,
     /// Only requests younger (with a greater id) than this request.
     pub after: Option<RequestId>,
-    /// The maximum number of requests.
+    /// The maximum number of requests of a page.
     pub limit: i64,
 }
 
-/// A person, as far as the filters of requests need to know.
+/// The person for whom a list is read, with everything that decides which requests are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Person {
     /// The person's id.

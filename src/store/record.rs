@@ -11,7 +11,7 @@ pub(super) trait Record: Sized + Send + 'static {
 /// Declares a struct that is read from a row, each field from the column of its name. A field that
 /// is marked `=> flatten` is itself a record and reads its own columns.
 ///
-/// A macro of ours, because sqlx's derive knows no row of another driver.
+/// The macro is our own, because sqlx's derive does not read the rows of another driver.
 macro_rules! record {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$about:meta])* $seen:vis $field:ident: $kind:ty $(=> $how:ident)?),* $(,)?

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const PAYLOAD: usize = 7_900;
 
-/// Differs because `SQLite` has only one process and no other replicas.
+/// `SQLite` has no text, because its one process has no other replicas.
 const NOTIFY: Sql = Sql {
     postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
     sqlite: "",
@@ -62,10 +62,11 @@ record! {
 struct Word {
     /// The sending replica.
     from: Uuid,
-    /// The sender has just started to listen: answer with your subscriptions.
+    /// Whether the sender has just started to listen. The receiver then announces its
+    /// subscriptions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hello: bool,
-    /// Tasks were queued that any worker may claim.
+    /// Whether the sender has queued a task, which any worker may claim.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     work: bool,
     /// The trees that the sender subscribes to.
@@ -83,7 +84,7 @@ struct Word {
     /// Deltas of models' answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said: Vec<Delta>,
-    /// The last delta continues in the sender's next message.
+    /// Whether the last delta continues in the sender's next message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     more: bool,
 }
@@ -100,7 +101,8 @@ pub(super) struct Relay {
     begun: Vec<(Uuid, Delta)>,
 }
 
-/// The connection failed, or did not answer in time, and must be replaced.
+/// The error that the connection failed or did not answer in time. The relay then replaces the
+/// connection.
 struct Broken;
 
 impl Relay {
@@ -275,7 +277,7 @@ impl Relay {
     }
 }
 
-/// The pending notifications as messages that fit Postgres' payload limit.
+/// Converts the pending notifications to messages that fit Postgres' payload limit.
 fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
     let word = || Word {
         from: replica,
@@ -317,7 +319,8 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
         .collect()
 }
 
-/// The messages about inboxes. A tenant's name is short enough for the chunks to fit.
+/// Makes the messages about inboxes. A tenant's name is short enough for each chunk to fit in a
+/// message.
 fn inbox_words(
     replica: Uuid,
     inboxes: BTreeSet<String>,

@@ -12,9 +12,9 @@ use super::requests::RequestRecord;
 use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
 
-/// Finds open requests that a person may decide: those of each of the person's keys ($3 kinds, $4
-/// names). The statements differ because `SQLite` has no lateral join; there the statement runs
-/// once for each key.
+/// Finds the open requests that are stored under a key of a person. $3 has the kinds of the keys,
+/// $4 the names. The two texts differ because `SQLite` has no lateral join; there the statement
+/// runs once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -29,7 +29,8 @@ select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and r
     by_key: true,
 };
 
-/// Finds requests in any status that a person may decide or has decided. Differs as `INBOX` does.
+/// Finds requests in any status that a person may decide or has decided. The two texts differ as
+/// those of `INBOX` do.
 const OF_PERSON: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -71,8 +72,8 @@ const OF_TREES: Sql = sql!(
       order by r.request_id limit $3"
 );
 
-/// Of the requests $2, reads those that match the filter. $8 says whether requests past their
-/// deadline can match.
+/// Reads those of the requests $2 that match the filter. $8 is true if requests past their deadline
+/// can match.
 const MATCHING: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -104,7 +105,7 @@ record! {
     }
 }
 
-/// Where a list finds its ids.
+/// The rows among which a list finds its ids.
 pub(super) enum Source {
     /// Under the keys of a person (kind and name), with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
@@ -204,8 +205,8 @@ impl IdsFirst for RequestList<'_> {
 }
 
 impl Store {
-    /// Requests, oldest first: one page, bounded in number, in bytes and in the number of requests
-    /// looked at. A page may be short although more follow.
+    /// Reads one page of requests, oldest first. The page is bounded in number, in bytes and in the
+    /// number of requests looked at, so it may be short although more follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -231,7 +232,9 @@ impl Store {
         }
     }
 
-    /// The keys under which the requests that a person may decide are stored.
+    /// Returns the keys of a person, each with its kind (`owner`, `user` or `group`) and name. The
+    /// tables `inbox` and `request_approver` have a row for each request and key that may decide
+    /// it.
     pub(super) async fn keys(
         &self,
         tenant: &str,
@@ -258,7 +261,7 @@ impl RequestFilter {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
     }
 
-    /// The statuses, kinds, agents and sessions, as parameters.
+    /// Returns the statuses, kinds, agents and sessions, as parameters.
     pub(super) fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());

@@ -184,7 +184,7 @@ impl Store {
         gathered(records)
     }
 
-    /// A request by its id, found through the primary key.
+    /// Reads a request by its id, through the primary key.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -196,7 +196,8 @@ impl Store {
             .next())
     }
 
-    /// The open requests of a task and its descendants, in the order they were asked.
+    /// Reads the open requests of a task and its descendants, in the order in which they were
+    /// asked.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -213,7 +214,7 @@ impl Store {
         .await
     }
 
-    /// The open requests of whole trees, tree by tree, in the order they were asked.
+    /// Reads the open requests of whole trees, tree by tree, in the order in which they were asked.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -247,9 +248,9 @@ impl Store {
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 
-    /// Open requests whose deadline has passed, by the database's clock, each with its task. The
-    /// earliest deadline comes first. The questions are not read, so that an unreadable question
-    /// does not hold up other requests.
+    /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
+    /// The earliest deadline comes first. The questions are not read, so that an unreadable
+    /// question does not hold up other requests.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -9,7 +9,7 @@ use crate::task::grant::Grant;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// A change, ready to be written.
+/// The rows that one change inserts or updates.
 #[derive(Debug)]
 pub(super) struct Rows {
     pub(super) root: TaskId,
@@ -81,7 +81,7 @@ pub(super) struct TaskLine {
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    /// The change of the presence of the asker of a gate call.
+    /// How the presence of the asker of a gate call changes; `None` if it does not.
     pub(super) asker: Option<Asker>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
@@ -122,7 +122,8 @@ pub(super) struct AskedLine {
     pub(super) status: RequestStatus,
     pub(super) required: i64,
     pub(super) call_id: Option<Uuid>,
-    /// In microseconds from now.
+    /// The time until the deadline, in microseconds from the commit; `None` if there is no
+    /// deadline.
     pub(super) expires_in: Option<i64>,
 }
 
@@ -178,7 +179,8 @@ pub(super) struct DecisionLine {
 pub(super) struct CredentialLine {
     pub(super) task_id: Uuid,
     pub(super) sealed: SealedCredential,
-    /// In microseconds from now.
+    /// The time until the credential expires, in microseconds from the commit; `None` if it does
+    /// not.
     pub(super) expires_in: Option<i64>,
 }
 
@@ -186,11 +188,11 @@ pub(super) struct CredentialLine {
 #[derive(Debug)]
 pub(super) struct GrantLine {
     pub(super) grant: Grant,
-    /// The root's agent.
+    /// The name of the root's agent.
     pub(super) agent: String,
     pub(super) by: String,
     pub(super) via: Option<String>,
-    /// A JSON list.
+    /// The person's groups, as a JSON list.
     pub(super) groups: String,
     pub(super) door: Option<Door>,
     pub(super) task_id: Uuid,
@@ -198,8 +200,8 @@ pub(super) struct GrantLine {
     pub(super) request_id: Uuid,
 }
 
-/// A standing decision that must count when the change is written, and by how much its number of
-/// uses grows.
+/// A standing decision that a started call relies on. It must still count when the change is
+/// written. `calls` is added to its uses; 0 if an earlier attempt of the call was counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -214,7 +216,7 @@ impl Needs {
 }
 
 impl TouchedLine {
-    /// The status after this change, as far as the change alone determines it.
+    /// Returns the status after this change, as far as the change alone determines it.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -224,7 +226,7 @@ impl TouchedLine {
 }
 
 impl TaskLine {
-    /// The identity of a new call at a gate.
+    /// Returns the identity of a new call at a gate; `None` for any other line.
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()
@@ -249,28 +251,29 @@ impl TaskLine {
 }
 
 impl Rows {
-    /// Whether the root runs after this change; `None` if the change does not set the root's
-    /// status.
+    /// Returns whether the root runs after this change; `None` if the change does not set the
+    /// root's status.
     pub(super) fn root_runs(&self) -> Option<bool> {
         let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
         root.status
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// The change of the presence of the root's asker.
+    /// Returns how the presence of the root's asker changes; `None` if it does not.
     pub(super) fn asker(&self) -> Option<Asker> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
-    /// Whether the change only says whether an asker waits: no reader of the tree sees it.
+    /// Whether the change only sets the presence of an asker. Readers of the tree are not notified
+    /// of such a change.
     pub(super) fn is_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
         let unmoved = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
         self.items.is_empty() && self.touched.is_empty() && unmoved
     }
 
-    /// The requests that the change opens, answers or closes.
+    /// Returns the requests that the change opens, answers or closes.
     pub(super) fn touched_requests(&self) -> impl Iterator<Item = RequestId> {
         let asked = self.asked.iter().map(|line| line.request_id);
         let touched = self.touched.iter().map(|line| line.request_id);
@@ -322,7 +325,7 @@ impl Rows {
             .any(|text| text.contains('\0'))
     }
 
-    /// The number of lines in the lists of items, requests, approvers and decisions.
+    /// Returns the number of lines in the lists of items, requests, approvers and decisions.
     pub(super) fn lines(&self) -> usize {
         self.items.len() + self.asked.len() + self.approvers.len() + self.decisions.len()
     }
@@ -334,7 +337,7 @@ impl Rows {
         asked.any(|line| line.request_id == request_id && pending(line))
     }
 
-    /// The size in bytes of the change's items and sealed credentials.
+    /// Returns the size in bytes of the change's items and sealed credentials.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();
         items
@@ -345,13 +348,13 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// Task id and `seq` of the first item: by these a change is looked up when its commit result
-    /// was lost.
+    /// Returns the task id and `seq` of the first item. A change whose commit result was lost is
+    /// looked up by them.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }
 
-    /// Whether the change gives standing decisions or relies on some.
+    /// Whether the change gives a standing decision or relies on one.
     pub(super) fn has_grants(&self) -> bool {
         !self.given.is_empty() || !self.uses.is_empty()
     }

@@ -1,6 +1,6 @@
-//! Browser sessions: begins, finds and ends them, and removes expired ones. The store only ever
-//! sees digests, never a token or a key. A session's row has the digest of its token, and as its
-//! binding a digest of the token and the key that opened the session.
+//! Begins, finds and ends browser sessions, and removes expired ones. The store sees only digests,
+//! never a token or a key. A session's row has the digest of its token, and as binding a digest of
+//! the token and of the key that opened the session.
 //!
 //! A session expires by the database's clock. An expired session counts as absent, whether removed
 //! or not.
@@ -29,7 +29,8 @@ const END: Sql =
 /// The maximum number of sessions removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
+/// is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -82,7 +83,7 @@ impl Store {
         Ok(())
     }
 
-    /// The binding of an unexpired session.
+    /// Returns the binding of an unexpired session; `None` if there is no such session.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

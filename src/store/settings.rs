@@ -11,7 +11,7 @@ use crate::secret::Secret;
 use crate::task::units::duration_text;
 use crate::world::Mistakes;
 
-/// The database.
+/// The database that keeps the service's state.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Database")]
@@ -58,12 +58,13 @@ impl Default for Settings {
 pub(super) enum Address<'a> {
     /// The whole URL.
     Postgres(&'a str),
-    /// The file.
+    /// The path of the file.
     Sqlite(&'a str),
 }
 
 impl Settings {
-    /// Adds the mistakes in these settings. Never shows the URL: it may hold a password.
+    /// Adds the errors and warnings about these settings to `mistakes`. Never shows the URL,
+    /// because it may hold a password.
     pub fn check(&self, mistakes: &mut Mistakes) {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -144,12 +145,12 @@ pub enum OpenError {
         /// The error of the system or of `SQLite`.
         why: String,
     },
-    /// The database does not answer: try again.
+    /// The database does not answer. A later attempt may succeed.
     #[error("the database at {database} cannot be reached: {reason}")]
     Unavailable {
         /// The location: host and port, a socket's folder, or a file.
         database: String,
-        /// The reason why it was not reached.
+        /// The reason why the database was not reached.
         reason: String,
     },
     /// The database answers and refuses: a wrong password, no such database.
@@ -160,7 +161,7 @@ pub enum OpenError {
         "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
     )]
     Unsafe(&'static str),
-    /// A newer version made the schema.
+    /// A newer version of this program has migrated the schema.
     #[error(
         "the schema (migration {found}) is newer than this version knows ({known}): start a newer version"
     )]

@@ -31,7 +31,7 @@ pub(super) struct SqliteFile {
     patience: Duration,
 }
 
-/// Opens connections with the same settings.
+/// A pool's manager, which opens connections with the same settings.
 #[derive(Debug)]
 pub(super) struct Connect {
     file: PathBuf,
@@ -88,7 +88,7 @@ impl SqliteFile {
         })
     }
 
-    /// Reads with one statement. `decode` reads the result from its rows.
+    /// Reads with one statement. `decode` makes the result from the statement's rows.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         sql: &'static str,
@@ -171,8 +171,8 @@ async fn blocking<T: Send + 'static>(
     result.unwrap_or_else(|_| Err(Failure::sent(sqlx::Error::WorkerCrashed)))
 }
 
-/// A statement with its values. A parameter `$n` gets the value number `n`, from 1; `SQLite` itself
-/// takes `$n` for a name, and counts parameters as they occur.
+/// Prepares a statement and binds its values. A parameter `$n` gets the value number `n`, from 1;
+/// `SQLite` itself takes `$n` for a name, and counts parameters as they occur.
 fn prepared<'c>(
     connection: &'c Connection,
     sql: &str,
@@ -221,7 +221,6 @@ pub(super) fn execute_each(
     })
 }
 
-/// Every row as a record.
 pub(super) fn decoded<R: Record>(rows: &mut rusqlite::Rows<'_>) -> rusqlite::Result<Vec<R>> {
     let mut records = Vec::new();
     while let Some(row) = rows.next()? {

@@ -11,7 +11,8 @@ use super::open::{SQLITE, Schema, is_older, migrations};
 use super::settings::{OpenError, Settings};
 use super::sqlite::SqliteFile;
 
-/// Opens the file, with the lock that keeps other processes off it.
+/// Opens the file and locks it against other processes. The lock lasts until the returned [`File`]
+/// is dropped.
 pub(super) async fn open(
     file: &Path,
     settings: &Settings,
@@ -33,7 +34,7 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates an older schema of the file, or with [`Schema::Check`] refuses it; a newer one is
+/// Migrates an older schema of the file, or with [`Schema::Check`] refuses it; a newer schema is
 /// always refused. The applied migrations are recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());

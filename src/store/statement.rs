@@ -24,8 +24,8 @@ use super::tables::{TABLES, TASK_CHANGES, Table};
 /// once it holds the locks of the stored rows that it changes. `$1` is the offset that tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
-/// The text for Postgres. Parameter 1 is the offset for `{now}`; then come the columns of `lists`,
-/// in order, each as an array. `words` are names in braces, each with its replacement.
+/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`; then come the columns of
+/// `lists`, in order, each as an array. `words` are names in braces, each with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
@@ -59,7 +59,7 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// The text for `SQLite`, which is run once for each line of the list: its parameters are the
+/// Makes the text for `SQLite`, which is run once for each line of the list. Its parameters are the
 /// columns of the line, and after them the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
@@ -74,7 +74,7 @@ pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> Str
     })
 }
 
-/// The columns of a list, each with the number of its parameter and its type.
+/// Returns the columns of a list, each with the number of its parameter and its type.
 fn numbered<'l>(
     lists: &'l [&'l List],
     name: &str,
@@ -110,7 +110,8 @@ fn fill(template: &str, words: &[(&str, &str)], named: &dyn Fn(&str) -> Option<S
     text
 }
 
-/// The columns, values or assignments of a table.
+/// Returns the columns, values or assignments that a name such as `agent_task.columns` stands for;
+/// `None` for any other name.
 fn table_part(name: &str) -> Option<String> {
     let (table, part) = name.split_once('.')?;
     let Table { name, columns } = TABLES.iter().find(|known| known.name == table)?;

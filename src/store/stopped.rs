@@ -1,5 +1,5 @@
-//! A task that a commit of this process has stopped, for the clients that wait for it: they are
-//! answered without a read.
+//! A task that a commit of this process has stopped. The clients that wait for the task are
+//! answered without a read of the database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
@@ -10,8 +10,8 @@ use super::Store;
 use crate::task::change::{Asker, TaskRow};
 use crate::task::time::Time;
 
-/// A root task that a commit stops, and its open requests, as a read right after the commit returns
-/// them.
+/// A root task that a commit stops, and its open requests, as a read right after the commit would
+/// return them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stopped {
     /// The task's row.
@@ -28,7 +28,7 @@ pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl Stopped {
     /// Sets the commit's time, by the database's clock. `asker` is the commit's change of the
-    /// task's asker, whose end depends on that time.
+    /// asker's presence, whose end is counted from that time.
     pub(super) fn committed(self, at: Time, asker: Option<Asker>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {

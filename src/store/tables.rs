@@ -27,7 +27,7 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// The presence that a change sets; null if it sets none. `n.asker` is the number that
+/// The `asker_until` that a change sets; null if the change sets none. `n.asker` is the number that
 /// [`super::lists::TASKS`] gives.
 macro_rules! asker_until {
     () => {

@@ -12,8 +12,8 @@ use super::tasks::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 
-/// Finds the root tasks of some users ($2), the newest first. The statements differ because
-/// `SQLite` has no lateral join; there the statement runs once for each user.
+/// Finds the root tasks of some users ($2), the newest first. The two texts differ because `SQLite`
+/// has no lateral join; there the statement runs once for each user.
 const OF_USERS: Sql = Sql {
     postgres: "
 select x.task_id from unnest($2::text[]) as p (user_id)
@@ -40,7 +40,7 @@ const OF_TREES: Sql = sql!(
       order by t.task_id desc limit $3"
 );
 
-/// Of the tasks $1, reads those that match the filter.
+/// Reads those of the tasks $1 that match the filter.
 const MATCHING: Sql = sql!(
     "with page (task_id) as (select t.task_id from agent_task t
       where t.task_id " (any 1 uuid) "
@@ -85,7 +85,7 @@ impl TaskList<'_> {
 }
 
 impl TaskFilter {
-    /// The statuses, agents, sessions and left out agents, as parameters.
+    /// Returns the statuses, agents, sessions and excluded agents, as parameters.
     fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
@@ -167,9 +167,9 @@ impl IdsFirst for TaskList<'_> {
 }
 
 impl Store {
-    /// Tasks, newest first: one page, bounded in number, in bytes and in the number of tasks looked
-    /// at. A page may be short although more follow. The bytes include the open requests of each
-    /// task.
+    /// Reads one page of tasks, newest first. The page is bounded in number, in bytes and in the
+    /// number of tasks looked at, so it may be short although more follow. The bytes include the
+    /// open requests of each task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

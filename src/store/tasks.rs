@@ -1,4 +1,4 @@
-//! Reads task rows.
+//! Reads rows of `agent_task`, and decodes the JSON texts of items and of lists of names.
 
 use uuid::Uuid;
 
@@ -57,14 +57,14 @@ record! {
 }
 
 impl TaskRecord {
-    /// The task's id, readable even if the rest of the row is not.
+    /// Returns the task's id, which is readable even if the rest of the row is not.
     pub(super) fn id(&self) -> TaskId {
         TaskId(self.task_id)
     }
 
-    /// The row, and whether all of it could be decoded. An undecodable status item is left out,
-    /// with the output or error that it holds. An undecodable agent path is replaced by the agent's
-    /// own name.
+    /// Returns the row, and whether all of it could be decoded. An undecodable status item is left
+    /// out, with the output or error that it holds. An undecodable agent path is replaced by the
+    /// agent's own name.
     pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
         let ended = self
             .status_body
@@ -80,7 +80,7 @@ impl TaskRecord {
         Ok((self.row()?, ended && named))
     }
 
-    /// The row, or an error if a value cannot be decoded.
+    /// Returns the row, or an error if a value cannot be decoded.
     pub(super) fn row(self) -> Result<TaskRow, ReadError> {
         let (output, error) = match self.status_body.as_deref().map(fact).transpose()? {
             Some(Fact::TaskStatus { output, error, .. }) => (output, error),
@@ -140,7 +140,8 @@ pub(super) fn corrupt(what: &str) -> ReadError {
 }
 
 impl Store {
-    /// A task's row.
+    /// Reads a task's row; `None` if there is no such task. Reports a task whose row cannot be
+    /// decoded to [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

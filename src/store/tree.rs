@@ -34,7 +34,7 @@ const ROWS: Sql = sql!(
 )
 .by_key();
 
-/// Two ranges, as in `events.rs`.
+/// Selects the events with numbers greater than $2 and up to $3, as two ranges (see `events.rs`).
 const EVENTS: Sql = sql!(
     "select task_id, seq, at, body, event_number from agent_task_item
       where task_id = $1 and seq > $2 and seq <= $3 and event_number = seq
@@ -54,7 +54,7 @@ pub struct TreeSnapshot {
     pub rows: Vec<TaskRow>,
     /// The items that were read, in the order of their event numbers.
     pub items: Vec<TreeItem>,
-    /// The number of the last event.
+    /// The number of the tree's last event, whether it was read or not.
     pub last_event: i64,
     /// The time of the snapshot, by the database's clock.
     pub now: Time,
@@ -71,7 +71,7 @@ pub struct TreeItem {
     pub event: i64,
     /// The item's task.
     pub task_id: TaskId,
-    /// The item itself.
+    /// The item, with its `seq` and time in the task's journal.
     pub item: Item,
 }
 
@@ -83,8 +83,9 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// The tasks with a missing item after the event `after`. If `after` is not 0, some missing
-    /// items are not found, because the `seq` of a task's first item after `after` is not known.
+    /// Returns the tasks with a missing item after the event `after`. If `after` is not 0, some
+    /// missing items are not found, because the `seq` of a task's first item after `after` is not
+    /// known.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
@@ -111,9 +112,9 @@ impl TreeSnapshot {
 }
 
 impl Store {
-    /// A tree: all its rows, and the items with an event number greater than `after`; `None` if
-    /// there is no such root. An undecodable part of one task is reported and does not prevent
-    /// reading the other tasks.
+    /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
+    /// `None` if there is no such root. An undecodable part of one task is reported and does not
+    /// prevent reading the other tasks.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
@@ -157,7 +158,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// The tree without reading any item: every task counts as unreadable.
+    /// Reads the rows of the tree and none of its items, so that every task counts as unreadable.
     ///
     /// # Errors
     /// As [`Store::tree`].
@@ -169,7 +170,8 @@ impl Store {
         Ok(tree)
     }
 
-    /// The rows of a tree, without its items. `unreadable` holds the tasks with an incomplete row.
+    /// Reads the rows of a tree, without its items. `unreadable` holds the tasks with an incomplete
+    /// row.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self
             .db()

@@ -11,9 +11,9 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Adds the missing rows of the tasks after `$1`, at most `$2` tasks, corrects each `due_at` that
-/// is too late, and returns the last of the tasks. A `due_at` may be too early, so values from an
-/// older snapshot do no harm.
+/// Reads at most `$2` tasks after `$1`. Adds their missing rows of `claimable_task`, corrects each
+/// `due_at` that is too late, and returns the last of these tasks. A `due_at` may be too early, so
+/// values from an older snapshot do no harm.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -34,8 +34,8 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Corrects `inbox` for the rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`), at most
-/// `$2`, and returns the last of those rows. The request is locked, so no commit closes it
+/// Reads at most `$2` rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`). Corrects `inbox`
+/// for them, and returns the last of these rows. The request is locked, so no commit closes it
 /// meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
@@ -86,7 +86,8 @@ record! {
 /// The time between the end of one pass and the next.
 const PAUSE: Duration = Duration::from_mins(10);
 
-/// The last rows that were looked at; `None` before the first page and after the last.
+/// The progress of a pass: the last row that was looked at in each table; `None` before the first
+/// page and after the last.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<Last>,

@@ -1,8 +1,8 @@
 //! The stored spellings of user ids. A row keeps the spelling that it was written with, so a query
 //! for a user lists every stored spelling that the current setting counts as the same person
 //! (`task/user.rs`). Database triggers record each spelling that case folding or normalization may
-//! change, also when an older version of the service writes it; `fold_spellings` adds its folded
-//! form, the key, later. Any other spelling equals its key and needs no record.
+//! change, also when an older version of the service writes it. Later `fold_spellings` adds the
+//! spelling's folded form, the key. Any other spelling equals its key and needs no record.
 //!
 //! Invariant: a spelling missing from the list can hide rows from their user, and never grants
 //! anything.
@@ -16,7 +16,7 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// The spellings with one of these keys, and the spellings whose key is not stored yet.
+/// Selects the spellings with one of these keys, and the spellings whose key is not stored yet.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -28,7 +28,7 @@ const UNFOLDED: Sql = sql!(
     "select tenant, spelling from user_spelling where folded is null order by spelling limit $1"
 );
 
-/// Differs because each engine reads a list of lists in its own way.
+/// The two texts differ because each engine reads a list of lists in its own way.
 const FOLD: Sql = Sql {
     postgres: "
 update user_spelling u set folded = v.value ->> 2
@@ -59,7 +59,7 @@ record! {
 }
 
 impl Store {
-    /// Every spelling under which rows of these people may be stored.
+    /// Returns every spelling under which rows of these people may be stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -17,7 +17,7 @@ use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
 impl Open {
-    /// The distinct people who have approved a call.
+    /// Returns the distinct people who have approved a call.
     fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
         self.approvals
             .get(&call)
@@ -27,7 +27,7 @@ impl Open {
             .collect()
     }
 
-    /// The number of distinct people who have approved a call, `user` included.
+    /// Returns the number of distinct people who have approved a call, `user` included.
     #[must_use]
     pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
         let mut people = self.approved(call, user.ids());
@@ -35,7 +35,7 @@ impl Open {
         u32::try_from(people.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether `user` has approved that call.
+    /// Whether `user` has approved `call` in this request.
     #[must_use]
     pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
         self.approvals
@@ -99,8 +99,8 @@ impl Progress {
         }
     }
 
-    /// Resets the calls that a closed request left undecided. This program writes no journal with
-    /// such a call, but if there is one, it must neither run nor be forgotten.
+    /// Resets the calls that a closed request left undecided. This program never writes such a
+    /// journal. If it reads one nevertheless, the calls must neither run nor be lost.
     fn left_out(&mut self, open: &Open) {
         for call in open.asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -115,8 +115,8 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls whose result a person supplied, when the decision of their approval
-    /// request ends the task: then only rejections keep their answer.
+    /// Cancels the calls whose result a person supplied in an approval request, because a decision
+    /// of that request ends the task. Only the rejected calls of the request keep their results.
     fn given_up(&mut self, open: &Open) {
         for (call, _) in open
             .decided
@@ -146,8 +146,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // Counting people by `Folded` gives the smallest number. If the setting in use counts
-            // more people, and they are enough, the answer itself carries `leave`.
+            // `Folded` counts the fewest people. If the configured setting counts more people and
+            // they are enough, the answer itself carries `leave`.
             let people =
                 u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();
@@ -163,7 +163,8 @@ impl Progress {
             return;
         };
         if !state.is_asked_by(open.asked.request_id) {
-            // The user has sent another message: the call is over, whatever the answer.
+            // The user has sent another message, so the call is over and the answer changes
+            // nothing.
             return;
         }
         let name = state.call.name.clone();
@@ -188,14 +189,15 @@ impl Progress {
         }
         state.phase = phase;
         // A person who only provides credentials, or answers the tool's server, has not judged the
-        // call: its tool stays quarantined.
+        // call, so the tool stays quarantined.
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
             self.quarantine.cleared(&name);
         }
     }
 
-    /// A call's phase after an answer; `None` if the phase does not change. An answer to the call's
-    /// server is kept for the next attempt.
+    /// Returns the call's phase after an answer; `None` if the phase does not change. `leave` says
+    /// whether the call may run now. The answer to a question of the tool's server is kept for the
+    /// next attempt at the call.
     fn next_phase(
         &mut self,
         open: &Open,
@@ -217,7 +219,7 @@ impl Progress {
         })
     }
 
-    /// Keeps a rejection, which applies to every equal call. An approval removes the rejections of
+    /// Records a rejection, so that equal calls are refused. An approval removes the rejections of
     /// equal calls.
     fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
         let Some(state) = self.call(id) else { return };
@@ -289,7 +291,8 @@ impl Progress {
     }
 }
 
-/// The phase of a call after its confirmation was answered: the answer is the call's result.
+/// Returns the phase of a call after its confirmation was answered: the answer is the call's
+/// result. `comment` is the person's reason.
 fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
     let mut said = json!({"confirmed": yes});
     if let (Some(comment), Value::Object(members)) = (comment, &mut said) {
@@ -298,7 +301,7 @@ fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
     Phase::Settled(Outcome::Responded, said.to_string())
 }
 
-/// A call's phase after a person rejected the call in a request of this kind.
+/// Returns a call's phase after a person rejected the call in a request of this kind.
 fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
     let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     match kind {
@@ -322,7 +325,8 @@ fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Ph
     }
 }
 
-/// A call's phase after an answer; `None` if the phase does not change.
+/// Returns a call's phase after an answer; `None` if the phase does not change. `leave` says
+/// whether the call may run now.
 fn phase_after(
     state: &CallState,
     open: &Open,
@@ -384,8 +388,8 @@ fn phase_after(
     }
 }
 
-/// A call's phase after credentials were provided. If the model had asked for them by this call,
-/// the call's result says how they are used. A call that only needed the credentials continues.
+/// Returns a call's phase after a person provided credentials. A call by which the model requested
+/// the credentials gets a result that says how tools use them. Any other call continues.
 fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
@@ -403,7 +407,7 @@ fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// The phase of a call that a question only interrupted: approved or allowed as before.
+/// Returns the phase in which a call continues after a question: approved or allowed, as before.
 fn goes_on(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),
@@ -411,7 +415,8 @@ fn goes_on(state: &CallState) -> Phase {
     }
 }
 
-/// Why a rejection ended the task, with the person's own reason if any.
+/// Returns the text of `Progress::canceled_for` after a rejection, with the person's reason if they
+/// gave one.
 fn said_no(decision: &Decision) -> String {
     let own = decision
         .decisions
@@ -422,7 +427,7 @@ fn said_no(decision: &Decision) -> String {
     format!("a human rejected what it wanted to do{why}")
 }
 
-/// The text of a JSON string; any other JSON unchanged.
+/// Returns the text of a JSON string; any other JSON unchanged.
 fn as_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

@@ -1,23 +1,23 @@
-//! The step of a call at a gate, which may start only while its asker is there.
+//! The next step of a call at a gate. Such a call may start only while its asker waits for it.
 
 use super::question::awaited;
 use super::step::{Ending, On, Step};
 use super::tool_spec::ToolKind;
 use super::turn::Progress;
 
-/// Whether the asker of a gate call is there to take it.
+/// Whether the asker of a gate call waits for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskerState {
-    /// The asker waits for the call.
+    /// The asker waits, so the call may start.
     Present,
-    /// The asker has left; the call waits until it is asked about again.
+    /// The asker has left. The call cannot start until the agent proposes it again.
     Absent,
-    /// The time in which the call could be started is over.
+    /// The time limit for starting the call, or for reporting the outcome of a started call, has
+    /// passed.
     Late,
 }
 
-/// The step of a gate call when neither a decision nor an attempt is awaited: a call may start only
-/// while its asker is there.
+/// Decides the step of a gate call that waits neither for a decision nor for an attempt.
 pub(super) fn at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

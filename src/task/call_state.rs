@@ -13,7 +13,7 @@ use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Terms};
 
-/// Phase of one call.
+/// The phase of a call, from the proposal to the written result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
     /// Proposed by the model, not judged yet.
@@ -47,9 +47,9 @@ pub enum Phase {
 pub struct Approval {
     /// Request whose decision approved the call.
     pub request_id: RequestId,
-    /// The approvers.
+    /// The people whose approvals count; for an edited call, the editor alone.
     pub by: Vec<Vote>,
-    /// Terms of the request.
+    /// Terms under which the call was approved.
     pub terms: Terms,
     /// Digest of the call as it was approved, with an edit's arguments if there is one.
     pub digest: String,
@@ -57,33 +57,34 @@ pub struct Approval {
     pub rule: Option<String>,
 }
 
-/// The prefix of [`Start::replica`] where the asker of a gate call runs the call. The id of the ask
-/// whose commit gave out the permit follows, a colon, and the name of the runner.
+/// The prefix of [`Start::replica`] if the asker of a gate call runs the call. The id of the ask
+/// (the proposal that was answered with the permit), a colon and the name of the runner follow.
 const ELSEWHERE: &str = "elsewhere:";
 
-/// A started attempt.
+/// The start of an attempt at a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Time of the commit that recorded the start.
     pub at: Time,
     /// Number of the attempt: 1, 2, 3 …
     pub attempt: u32,
-    /// Timeout of the attempt.
+    /// Time after the start at which the attempt is given up.
     pub timeout: Duration,
-    /// Process that sends the call; of a call that its asker runs, the text of
+    /// Id of the process that sends the call; if the asker runs the call, the text of
     /// [`Start::elsewhere`].
     pub replica: String,
 }
 
 impl Start {
-    /// The `replica` of a call that the asker `ask` gets the permit for, to run it in `runner`.
+    /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
+    /// answered with the permit, `runner` the name of the process that gets the permit, or `""`.
     #[must_use]
     pub fn elsewhere(ask: Uuid, runner: &str) -> String {
         format!("{ELSEWHERE}{}:{runner}", ask.simple())
     }
 
-    /// The ask whose commit gave out the permit, and the runner that has it, `""` if it has no
-    /// name; `None` for a call of this service.
+    /// Returns the `ask` and the `runner` of [`Start::elsewhere`]; `None` if this service runs the
+    /// call.
     #[must_use]
     pub fn permitted(&self) -> Option<(Uuid, &str)> {
         let (ask, runner) = self.replica.strip_prefix(ELSEWHERE)?.split_once(':')?;
@@ -96,8 +97,9 @@ impl Start {
         self.replica.starts_with(ELSEWHERE)
     }
 
-    /// When the attempt is over. An attempt of this service may be noticed up to `grace` (the
-    /// duration of a lease) later.
+    /// Returns the time from which the attempt counts as over. For an attempt of this service that
+    /// is `grace` (the duration of a lease) after the timeout, because the process that runs the
+    /// attempt may notice the timeout late.
     #[must_use]
     pub fn over(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -109,7 +111,7 @@ impl Start {
     }
 }
 
-/// One call and its state.
+/// A call and its state after the items read so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallState {
     /// The call as the model proposed it.
@@ -118,45 +120,46 @@ pub struct CallState {
     pub edited: Option<Edited>,
     /// Number of the turn that proposed the call.
     pub turn: u32,
-    /// Phase that the call has reached.
+    /// Phase after the items read so far.
     pub phase: Phase,
-    /// The policy's last judgement.
+    /// The policy's last judgement; `None` before the first.
     pub judgement: Option<Judgement>,
-    /// Effect of repeating the call.
+    /// Effect of repeating the call; `once` until the call is judged.
     pub effect: Effect,
-    /// Kind of the called tool.
+    /// How the call is performed; the default kind until the call is judged.
     pub performer: ToolKind,
-    /// The call's approval, also after the call was started.
+    /// Approval under which the call runs, if any; kept after the start.
     pub approval: Option<Approval>,
-    /// Attempts started so far.
+    /// Number of attempts started so far.
     pub attempts: u32,
-    /// The last started attempt.
+    /// The last started attempt; `None` before the first.
     pub start: Option<Start>,
-    /// Whether the asker of a gate call has given the permit of the last attempt back: it does not
-    /// know the outcome.
+    /// Whether the asker of a gate call has returned the permit of the last attempt, by a report
+    /// that the outcome is unknown.
     pub given_back: bool,
-    /// The last questions of the call's server, with the answers that the next attempt returns.
+    /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicited: Option<Box<Elicitation>>,
     /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
     pub of_uncertain_turn: bool,
     /// Whether the call's approval came after the uncertain history.
     pub vouched: bool,
-    /// The standing decision of which an attempt at the call has already counted a use.
+    /// The standing decision that an earlier attempt at the call has used. A further attempt under
+    /// the same standing decision counts no second use.
     pub used_grant: Option<GrantId>,
 }
 
 /// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
-    /// The exact text that runs.
+    /// The exact argument text that runs.
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
 }
 
 impl CallState {
-    /// The text that is judged, shown and run: a person's edit where there is one, else the model's
-    /// text.
+    /// Returns the argument text that is judged, shown and run: a person's edit where there is one,
+    /// else the model's text.
     #[must_use]
     pub fn arguments_text(&self) -> &str {
         self.edited
@@ -164,7 +167,8 @@ impl CallState {
             .map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
     }
 
-    /// The rule that the call runs under: that of its approval, else that of its last judgement.
+    /// Returns the rule that the call runs under: the rule of its approval, else the rule of its
+    /// last judgement.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         match &self.approval {
@@ -176,7 +180,8 @@ impl CallState {
         }
     }
 
-    /// The standing decision that allows the call, if it needs one to run.
+    /// Returns the standing decision that lets the call run. `None` if a person approved the call,
+    /// or if no standing decision is needed.
     #[must_use]
     pub fn grant(&self) -> Option<GrantId> {
         let judgement = self.judgement.as_ref();
@@ -185,7 +190,7 @@ impl CallState {
             .and_then(|judgement| judgement.grant_id)
     }
 
-    /// The use of the standing decision that lets the next attempt through, if any.
+    /// Returns the use of a standing decision that the next attempt has to record, if any.
     #[must_use]
     pub fn grant_use(&self) -> Option<GrantUse> {
         self.grant().map(|grant_id| GrantUse {
@@ -194,7 +199,8 @@ impl CallState {
         })
     }
 
-    /// The terms of its approval, else of its last judgement, else the default terms.
+    /// Returns the terms of the call's approval, else of its last judgement, else the default
+    /// terms.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let of_rule = self
@@ -208,13 +214,14 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether an attempt with this number has ended with questions and none was started since.
+    /// Whether `attempt` is the last attempt and still has no result. Questions that ended this
+    /// attempt have then not been asked yet.
     #[must_use]
     pub fn ended_asking(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
     }
 
-    /// The sub-agent's task that performs the call.
+    /// Returns the sub-agent's task that performs the call; `None` unless the call is delegated.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {
         if let Phase::Delegated(child) = self.phase {
@@ -224,16 +231,17 @@ impl CallState {
         }
     }
 
-    /// The phase of a call with an unknown outcome after the request about the call was closed.
+    /// Returns the phase of a call with an unknown outcome after the request about the call was
+    /// closed.
     pub(super) fn unasked(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
-    /// The call's result when the task is canceled before the call has one.
+    /// Returns the result of a call that has none yet when its task is canceled.
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            // A call settled with one of these outcomes keeps its result.
+            // A call that is settled with one of these outcomes keeps its result.
             Phase::Settled(
                 outcome @ (Outcome::Rejected
                 | Outcome::Responded
@@ -268,7 +276,8 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// The result of a gate call that was not asked for in time.
+    /// Returns the result of a gate call whose asker missed the time limit, either for starting the
+    /// call or for reporting its outcome.
     #[must_use]
     pub fn not_asked_for(&self) -> (CallId, Outcome, String) {
         let id = self.call.tool_call_id;
@@ -282,8 +291,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// The last attempt, if the tool has not answered it; also after the call has ended as
-    /// `unknown`.
+    /// Returns the last attempt if the tool has not answered it. A call that ended as `unknown`
+    /// counts as unanswered.
     #[must_use]
     pub fn unanswered(&self) -> Option<(CallId, &Start)> {
         let open = matches!(
@@ -296,7 +305,7 @@ impl CallState {
             .map(|start| (self.call.tool_call_id, start))
     }
 
-    /// Whether this open request asks about the call.
+    /// Whether `request` is open and asks about the call.
     pub(super) fn is_asked_by(&self, request: RequestId) -> bool {
         matches!(self.phase, Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request)
     }
@@ -324,15 +333,15 @@ impl CallState {
         };
     }
 
-    /// The result to write for a call that will not run (again): the call is settled, or it is
-    /// repeatable and its last permitted attempt got no answer.
+    /// Returns the result to write for a call that will not run (again): a settled call, or a
+    /// repeatable call whose last permitted attempt got no answer. `None` for any other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
         }
-        // An attempt that ended with questions was answered.
+        // Attempts that ended with questions got an answer, so they do not count.
         let asked = self.elicited.as_ref().map_or(0, |asked| asked.round);
         let given_up = self.effect.repeatable() && self.attempts.saturating_sub(asked) >= ATTEMPTS;
         let text = || {
@@ -349,7 +358,7 @@ pub const ATTEMPTS: u32 = 3;
 pub const UNKNOWN: &str =
     "This call was started and its outcome is not known: it may have taken effect.";
 
-/// Result of a call whose sub-agent was canceled while it was at work.
+/// Result of a call whose sub-agent was canceled while at work.
 pub const STOPPED: &str =
     "The sub-agent was at work and was canceled. What it had done before is not undone.";
 

@@ -22,9 +22,9 @@ pub struct Change {
     pub id: ChangeId,
     /// Root of the changed tree. Two changes of one root never share a batch.
     pub root: TaskId,
-    /// Tenant of the tree.
+    /// Tenant of every task of the tree.
     pub tenant: String,
-    /// Name of the root's agent.
+    /// Name of the root's agent, by which receivers of messages can filter.
     pub root_agent: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
@@ -34,24 +34,24 @@ pub struct Change {
     pub idempotency: Option<IdempotencyRow>,
 }
 
-/// The change of one task.
+/// The part of a [`Change`] that concerns one task.
 #[derive(Clone, Debug)]
 pub struct TaskChange {
-    /// The changed task.
+    /// Id of the changed task, or of the task to insert.
     pub task_id: TaskId,
-    /// Version that the task's row must have.
+    /// Version that the task's row must have; otherwise the commit is refused.
     pub guard: Guard,
     /// Facts to append; their `seq` continues from `last_seq`.
     pub facts: Vec<Fact>,
     /// The `seq` of the last item before this change (0 for a new task).
     pub last_seq: i64,
-    /// The agent's new version, where it changes.
+    /// New `agent_version` of the row; `None` keeps the stored one.
     pub agent_version: Option<String>,
     /// Added to the counters of the task's row.
     pub counters: Counters,
-    /// Change of the task's lease.
+    /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
-    /// Change of the presence of the asker of a gate call.
+    /// New presence of the asker of a gate call; `None` keeps the stored one.
     pub asker: Option<Asker>,
     /// Credentials that a person provided for the task. A change that ends the task writes none and
     /// removes the stored ones.
@@ -61,44 +61,46 @@ pub struct TaskChange {
 /// Version that a task's row must have when the change is written.
 #[derive(Clone, Debug)]
 pub enum Guard {
-    /// No row may exist: the change inserts it.
+    /// No row may exist: the change inserts the row.
     New(Box<NewTask>),
-    /// Exactly this version; the change increments it.
+    /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// Any version, for an ancestor: the change adds counters and carries no facts.
+    /// Any version. For an ancestor: its change only adds to counters and carries no facts.
     Any,
 }
 
-/// Members of a new task's row.
+/// The initial columns of a new task's row.
 #[derive(Clone, Debug)]
 pub struct NewTask {
-    /// Tenant of the row.
+    /// Tenant of the owner.
     pub tenant: String,
-    /// User id of the owner.
+    /// User id of the owner, as spelled by the caller.
     pub user_id: String,
     /// The session id that the API's client gave, or a fresh one.
     pub session_id: String,
-    /// The agent's name.
+    /// Name of the agent in the configuration.
     pub agent: String,
     /// `sha256:…` of the agent's definition.
     pub agent_version: String,
-    /// Parent task, and its call that started this task; `None` for a root.
+    /// Parent task, and the parent's call that started this task; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
     /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
-    /// Set for a call at a gate to which an equal call may attach.
+    /// Identity of a gate call, by which an equal later call is recognized. `None` for other tasks,
+    /// for a call that is settled at once, and for a call that is neither held nor `once`.
     pub call: Option<KeyedCall>,
 }
 
-/// The identity of a call at a gate: equal calls of one user and session have equal identities.
+/// The identity of a call at a gate, by which the calls of one user and session are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedCall {
-    /// Name of the tool.
+    /// Name of the called tool.
     pub tool: String,
-    /// `b:<hash>` of the call's bytes, or `k:<hash>` if the caller named the call by a key of its
-    /// own; only the former attach.
+    /// `b:` or `k:`, and a hash over the tool's name and the arguments. An equal call attaches to
+    /// the stored call only if both keys begin with `b:`. A `k:` marks a call that its caller names
+    /// by a key of its own, or proposes as new.
     pub key: String,
 }
 
@@ -107,7 +109,7 @@ pub struct KeyedCall {
 pub enum Asker {
     /// The asker waits for this long from the time of the commit, in database time.
     For(Duration),
-    /// The asker has left; a result has not been delivered.
+    /// The asker has left, and the result has not been delivered.
     Gone,
     /// The result has been delivered.
     Delivered,
@@ -118,11 +120,11 @@ pub enum Asker {
 pub struct Counters {
     /// Busy tasks: a driver holds the task, the task is queued, or a timer will wake it.
     pub busy: i32,
-    /// Open requests.
+    /// Opened requests minus closed requests.
     pub open_requests: i32,
-    /// Model tokens.
+    /// Tokens that the model's answers took.
     pub usage: Usage,
-    /// Model answers.
+    /// Answers of the model. The turn of a gate call does not count.
     pub model_calls: i32,
 }
 
@@ -138,7 +140,7 @@ impl AddAssign for Counters {
 }
 
 impl Asker {
-    /// The `asker_until` that a commit at time `at` stores.
+    /// Returns the `asker_until` that a commit at time `at` stores.
     #[must_use]
     pub fn until(self, at: Time) -> Time {
         match self {
@@ -156,9 +158,9 @@ pub enum LeaseChange {
     Keep,
     /// Takes or extends the lease for `time` from now, in database time.
     Take {
-        /// Id of the process, random per start.
+        /// Id of the process that takes the lease, generated when the process starts.
         owner: String,
-        /// Duration of the lease.
+        /// Duration of the lease, after which another process may claim the task.
         time: Duration,
     },
     /// Releases the lease: any worker may claim the task at once.
@@ -166,21 +168,21 @@ pub enum LeaseChange {
     /// Releases the lease: the task sleeps until a commit wakes it, or until `wake_in` has passed,
     /// if given.
     Park {
-        /// Time after which a worker looks at the task again.
+        /// Time after which a worker looks at the task again; `None`: only a commit wakes the task.
         wake_in: Option<Duration>,
     },
 }
 
-/// The row that makes a repeated POST a no-op.
+/// The row of an `Idempotency-Key`: a POST that repeats the key has no second effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRow {
-    /// Tenant of the row.
+    /// Tenant of the caller.
     pub tenant: String,
     /// User that the command acts for, as the HTTP request spells the id.
     pub user_id: String,
-    /// Comparison key of that user, where spellings are compared folded.
+    /// Comparison key of that user; `None` where user ids are compared byte by byte.
     pub person: Option<UserKey>,
-    /// Method and path.
+    /// Method and path of the POST, for example `POST /v1/tasks`.
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
@@ -189,11 +191,11 @@ pub struct IdempotencyRow {
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
-    /// Request that the command decided, on `/resume`.
+    /// Request that the command decided; `None` if the command is no decision.
     pub request_id: Option<RequestId>,
 }
 
-/// Result of a commit.
+/// The result of a successful commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// Time of the items that the commit wrote, by the database's clock.
@@ -206,56 +208,57 @@ pub const DELIVERED: Time = Time(i64::MAX);
 /// The stored row of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRow {
-    /// Id of the task.
+    /// Id of the task and key of the row.
     pub task_id: TaskId,
     /// Id of the tree's root; for a root, its own id.
     pub root_task_id: TaskId,
-    /// Parent task, and its call that started this task; `None` for a root.
+    /// Parent task, and the parent's call that started this task; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
-    /// Tenant of the row.
+    /// Tenant of the owner.
     pub tenant: String,
-    /// User id of the owner.
+    /// User id of the owner, as spelled by the caller that created the tree.
     pub user_id: String,
     /// The session id that the API's client gave, or a generated one.
     pub session_id: String,
-    /// The agent's name.
+    /// Name of the agent in the configuration.
     pub agent: String,
     /// `sha256:…` of the agent's definition.
     pub agent_version: String,
     /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
-    /// Status of the task.
+    /// Status of the last `task_status` item.
     pub status: TaskStatus,
-    /// The fence: every write names the version it read.
+    /// Number of commits of the task. It fences writes: a write names the version that it read, and
+    /// is refused if the row has another version by then.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
     /// The metadata that the API's client gave, as JSON text.
     pub metadata: String,
-    /// Busy tasks of the task's subtree, see [`Counters::busy`].
+    /// Number of busy tasks in the task's subtree, see [`Counters::busy`].
     pub busy: i32,
-    /// Open requests of the task's subtree.
+    /// Number of open requests in the task's subtree.
     pub open_requests: i32,
     /// Tokens that the task's subtree has used over the task's life.
     pub usage: Usage,
-    /// Model answers in the task's subtree over the task's life.
+    /// Number of model answers in the task's subtree over the task's life.
     pub model_calls: i64,
-    /// The last `task_status` item's `output`.
+    /// Final text in the last `task_status` item; `None` unless the task is completed.
     pub output: Option<String>,
-    /// The last `task_status` item's `error`.
+    /// Failure in the last `task_status` item; `None` unless the task is failed.
     pub error: Option<super::failure::Failure>,
-    /// Process that holds the lease, if any.
+    /// Id of the process that holds the lease, if any.
     pub lease_owner: Option<String>,
-    /// End of the lease.
+    /// End of the lease, by the database's clock.
     pub lease_until: Option<Time>,
     /// Whether the task is idle: not leased, not queued, and without a wake-up time.
     pub parked: bool,
-    /// Of a gate call: the time until which its asker waits; [`DELIVERED`] once its result was
+    /// For a gate call, the time until which its asker waits; [`DELIVERED`] once the result was
     /// delivered. `None` for any other task.
     pub asker_until: Option<Time>,
-    /// Takeovers since the task's last item.
+    /// Number of takeovers since the task's last item.
     pub takeovers: i32,
-    /// Leases that ran out after work on the task had begun, since the task's last item.
+    /// Number of leases, since the task's last item, that ran out after work on the task had begun.
     pub fruitless: i32,
     /// Number of the tree's last event, on the root's row; 0 on all other rows.
     pub next_event: i64,
@@ -266,7 +269,7 @@ pub struct TaskRow {
 }
 
 impl TaskRow {
-    /// The name of the root's agent.
+    /// Returns the name of the root's agent: the first name of `agent_path`.
     #[must_use]
     pub fn root_agent(&self) -> &str {
         self.agent_path.first().map_or(&self.agent, String::as_str)
@@ -276,13 +279,13 @@ impl TaskRow {
 /// A task's row and its whole journal, read in one snapshot.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// The task's row.
+    /// The task's row as of the snapshot.
     pub row: TaskRow,
     /// The task's items, `seq` 1, 2, 3 …
     pub items: Vec<Item>,
     /// Time of the snapshot, by the database's clock.
     pub now: Time,
     /// Time up to which the history is uncertain, because a restore or the promotion of a standby
-    /// has lost its end. `None` if the history is certain.
+    /// lost the end of that history. `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
 }

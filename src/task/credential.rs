@@ -10,15 +10,15 @@ use super::time::Time;
 /// A credential that a change writes. It replaces the task's earlier credential with the same name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedCredential {
-    /// Name in the configuration.
+    /// Name of the credential in the configuration.
     pub name: String,
     /// Request whose answer provided the credential.
     pub request_id: RequestId,
     /// Id of the key that sealed the value.
     pub key_id: String,
-    /// The sealed value, as text.
+    /// Base64 of the nonce and the ciphertext.
     pub text: String,
-    /// Lifetime, in database time; `None`: until the task ends.
+    /// Lifetime from the commit on, in database time; `None`: until the task ends.
     pub expires_in: Option<Duration>,
 }
 
@@ -28,18 +28,18 @@ impl fmt::Debug for SealedCredential {
     }
 }
 
-/// A credential as stored.
+/// A stored credential, still sealed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CredentialRow {
     /// Task that the credential was provided for.
     pub task_id: TaskId,
-    /// Name in the configuration.
+    /// Name of the credential in the configuration.
     pub name: String,
     /// Request whose answer provided the credential.
     pub request_id: RequestId,
     /// Id of the key that sealed the value.
     pub key_id: String,
-    /// The sealed value, as text.
+    /// Base64 of the nonce and the ciphertext.
     pub text: String,
     /// Time of the commit that wrote the row.
     pub created_at: Time,
@@ -53,8 +53,8 @@ impl fmt::Debug for CredentialRow {
     }
 }
 
-/// The values that a sealed credential is bound to. Tenant and task are those of the task's own
-/// row.
+/// Returns the values that a sealed credential is bound to. `tenant` and `task` come from the row
+/// of the task that the credential was provided for.
 #[must_use]
 pub fn credential_bound<'b>(
     tenant: &'b str,

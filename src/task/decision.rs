@@ -30,9 +30,9 @@ pub enum Action {
     Reject,
     /// Run the call with other arguments.
     Edit,
-    /// Take the human's answer or result instead.
+    /// Do not run the call; the human's answer or result is the call's result.
     Respond,
-    /// Run a call whose outcome is unknown again.
+    /// Run the call again, although the outcome of an earlier attempt is unknown.
     Retry,
     /// Only for a whole request: its calls were decided with different actions.
     #[schemars(skip)]
@@ -40,7 +40,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The word on the wire.
+    /// Returns the word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,12 +64,12 @@ pub enum Door {
     Session,
     /// With a sealed link from a message.
     Link,
-    /// As the user of a chat who is mapped to a person.
+    /// With a Slack account that is mapped to a person.
     Slack,
 }
 
 impl Door {
-    /// The API name.
+    /// Returns the word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Door {
         }
     }
 
-    /// The door with this word.
+    /// Returns the door with exactly this word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Key, Self::Session, Self::Link, Self::Slack]
@@ -105,7 +105,7 @@ impl Door {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// The model is told, and goes on.
+    /// The model is told of the rejection and continues.
     Continue,
     /// The task that asked is canceled.
     #[default]
@@ -117,9 +117,9 @@ pub enum Then {
 /// One person's answer about one call, inside a [`Decision`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallAnswer {
-    /// Action on the call.
+    /// The person's choice for this call.
     pub action: Action,
-    /// The person's reason.
+    /// Reason for the answer about this call, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The new arguments, for `edit`.
@@ -132,13 +132,13 @@ pub struct CallAnswer {
     /// that needs no further approval. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
-    /// The standing decision that was given with an approval.
+    /// The standing decision that the person gave with this approval, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remember: Option<Box<Grant>>,
 }
 
 impl CallAnswer {
-    /// An answer with an action alone.
+    /// Creates an answer that consists of the action alone.
     #[must_use]
     pub fn plain(action: Action) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl CallAnswer {
 /// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edit {
-    /// The exact text that runs.
+    /// The exact argument text that runs.
     pub arguments_text: String,
     /// Digest of the call with these arguments. Not on the wire.
     pub digest: String,
@@ -177,13 +177,13 @@ pub struct Vote {
     pub by: String,
     /// User of the service key that spoke for the approver, if any.
     pub via: Option<String>,
-    /// The approver's groups at that time, if a service key spoke for the approver.
+    /// The approver's groups when they approved; empty unless a service key spoke for the approver.
     pub groups: Vec<String>,
-    /// How the approver proved who they are.
+    /// How the approver proved who they are; `None` as in [`Decision::door`].
     pub door: Option<Door>,
 }
 
-/// One answer to a request, as the journal keeps it. Its time is that of its item.
+/// One answer to a request, as the journal keeps it. The answer's time is that of the item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The action; `mixed` when the calls were answered differently.
@@ -197,10 +197,10 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// How the person proved who they are. `None` in a service without accounts, and in decisions
-    /// from before this was recorded.
+    /// that older versions recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub door: Option<Door>,
-    /// The person's reason.
+    /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The consequence that the person named for a rejection. In the answer that closes the
@@ -222,13 +222,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The standing decisions that were given with this answer, each with its call.
+    /// Returns the standing decisions that were given with this answer, each with its call.
     pub fn grants(&self) -> impl Iterator<Item = (CallId, &Grant)> {
         let answers = self.decisions.iter();
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
-    /// The person who answered, as a vote.
+    /// Returns the person who answered as a [`Vote`], to be counted as an approval.
     #[must_use]
     pub fn vote(&self) -> Vote {
         Vote {

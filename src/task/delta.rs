@@ -1,6 +1,6 @@
 //! Deltas of a model's answer that is not complete yet. Deltas are sent to subscribers and never
-//! stored. The complete answer becomes an item of the journal; its deltas after the last `Reset`,
-//! joined, are its text and its calls.
+//! stored. The complete answer becomes an item of the journal. The deltas after the last `Reset`,
+//! joined, equal the text and the calls of that item.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -27,7 +27,7 @@ pub struct Delta {
     pub asking: Uuid,
     /// Time at which the delta was published, by the clock of the process that called the model.
     pub at: Time,
-    /// Content of the delta.
+    /// The part of the answer that this delta adds.
     pub said: Said,
 }
 
@@ -37,7 +37,7 @@ pub struct Delta {
 pub enum Said {
     /// More of the answer's text.
     Text {
-        /// Characters before this delta.
+        /// Number of characters of the text before this delta.
         offset: u64,
         /// Text to append.
         delta: String,
@@ -46,14 +46,14 @@ pub enum Said {
     Named {
         /// The id that the call will have.
         tool_call_id: CallId,
-        /// Name of the tool.
+        /// Name of the called tool.
         name: String,
     },
     /// More of a call's arguments.
     Arguments {
         /// The id that the call will have.
         tool_call_id: CallId,
-        /// Characters before this delta.
+        /// Number of characters of the arguments before this delta.
         offset: u64,
         /// Text to append.
         delta: String,

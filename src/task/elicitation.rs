@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::decision::{Action, Decision};
 
-/// How often a server may ask within one call.
+/// Maximum number of attempts at one call that may end with questions of the server.
 pub const ROUNDS: u32 = 10;
 
 /// The questions of one attempt that are still open, and the answers so far. The text of a server
@@ -17,15 +17,15 @@ pub const ROUNDS: u32 = 10;
 pub struct Elicitation {
     /// Name of the server in the configuration.
     pub server: String,
-    /// Name of the tool at its server.
+    /// Name of the tool as its server offers it.
     pub tool: String,
     /// Number of attempts at the call that have ended with questions, this one included: 1, 2, 3 …
     pub round: u32,
     /// The questions without an answer, in the server's order. A request asks the first one.
     pub questions: Vec<ServerQuestion>,
-    /// The answers by the server's keys, as the protocol has them.
+    /// The answers in the form of the protocol, each under its question's key.
     pub responses: Map<String, Value>,
-    /// The state that the server wants back. Never on the wire.
+    /// State that the next attempt returns to the server, if the server sent any. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ServerState>,
 }
@@ -33,13 +33,13 @@ pub struct Elicitation {
 /// One question of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerQuestion {
-    /// The server's key for the answer.
+    /// Key under which the server expects the answer.
     pub key: String,
-    /// The server's text.
+    /// The question in the server's words.
     pub message: String,
-    /// JSON Schema of the answer: a flat form, or, of a question with a `url`, `opened`.
+    /// JSON Schema of the answer. It is flat; for a question with a `url` it only has `opened`.
     pub form: Value,
-    /// The page that the person is to visit.
+    /// The page that the person is to visit; `None` if the person fills in the form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
@@ -48,9 +48,9 @@ pub struct ServerQuestion {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// As the server wrote it: in memory, and where the configuration has no sealing key.
+    /// Unsealed, as the server sent it: in memory, or if the configuration has no sealing key.
     Plain(String),
-    /// Sealed for its call.
+    /// Sealed: bound to the task, the call and the round.
     Sealed {
         /// Id of the sealing key.
         key_id: String,
@@ -66,7 +66,7 @@ impl std::fmt::Debug for ServerState {
 }
 
 impl ServerState {
-    /// The text of a state that is not sealed.
+    /// Returns the text of an unsealed state; `None` if the state is sealed.
     #[must_use]
     pub fn plain(self) -> Option<String> {
         match self {
@@ -77,7 +77,8 @@ impl ServerState {
 }
 
 impl Elicitation {
-    /// The details of the request that asks the first question: `server`, `tool`, `mode` and `url`.
+    /// Returns the details of the request that asks the first question: `server`, `tool`, `mode`
+    /// and `url`.
     #[must_use]
     pub fn details(&self) -> Value {
         let url = self.questions.first().and_then(|asked| asked.url.as_ref());
@@ -100,13 +101,14 @@ impl Elicitation {
     }
 }
 
-/// The continuation of a call: for a server that asked in an earlier attempt.
+/// The data with which an attempt continues a call whose server asked questions in an earlier
+/// attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// Number of earlier attempts that ended with questions.
     pub round: u32,
-    /// The server's state, as the server wrote it.
+    /// The server's state, unsealed; `None` if the server sent none.
     pub request_state: Option<String>,
-    /// The answers by the server's keys.
+    /// The answers in the form of the protocol, each under its question's key.
     pub responses: Map<String, Value>,
 }

@@ -24,16 +24,18 @@ pub const TOLD: [&str; 16] = [
     "request.withdrawn",
 ];
 
-/// The type of a reminder: the deadline of a request is near. No event causes a reminder.
+/// Type of the message that reminds people of a request whose deadline is near. No event causes
+/// this message.
 pub const EXPIRING: &str = "request.expiring";
-/// The type of a reminder: a request has waited for some time. No event causes a reminder.
+/// Type of the message that reminds people of a request that has waited for some time. No event
+/// causes this message.
 pub const WAITING: &str = "request.waiting";
 
 /// The events after which an earlier message about the request is out of date.
 pub const CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
 
-/// The name of an item's event. `of_root` says whether the item's task is the root of its tree;
-/// `seq` is the item's number in its journal.
+/// Returns the name of an item's event. `of_root` says whether the item's task is the root of its
+/// tree; `seq` is the item's number in its journal.
 #[must_use]
 pub fn event_name(fact: &Fact, of_root: bool, seq: i64) -> &'static str {
     match fact {
@@ -55,7 +57,8 @@ pub fn event_name(fact: &Fact, of_root: bool, seq: i64) -> &'static str {
     }
 }
 
-/// Only the root's events are named `task.*`.
+/// Returns the name of an event about a status. Only the root's events are named `task.*`. `first`
+/// says whether the item is the first of its journal.
 fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
     match (of_root, status) {
         (true, _) if first => "task.created",

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Codes of a failed task.
+/// The code of a failure, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCode {
@@ -12,14 +12,14 @@ pub enum FailureCode {
     LimitReached,
     /// The stored data contradicts itself.
     Integrity,
-    /// The configuration no longer has what the task needs.
+    /// The configuration no longer fits the task, for example because the agent is gone.
     Configuration,
-    /// The task was taken over again and again without a new item.
+    /// The task lost its lease again and again without a new item.
     NoProgress,
 }
 
 impl FailureCode {
-    /// The word on the wire, also the name of its problem page.
+    /// Returns the word on the wire, which is also the name of the code's problem page.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,20 +32,21 @@ impl FailureCode {
     }
 }
 
-/// A task's `error`.
+/// Why a task failed: the task's `error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure.
+    /// The reason, for programs.
     pub code: FailureCode,
-    /// One sentence for a person; no secret, no URL.
+    /// The reason in one sentence, for people; without secrets and URLs.
     pub detail: String,
-    /// The limit's name (`max_model_calls`) when `code` is `limit_reached`.
+    /// Key of the reached limit, for example `max_model_calls`; `None` unless `code` is
+    /// `limit_reached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
 
 impl Failure {
-    /// A failure without a limit's name.
+    /// Creates a failure that names no limit.
     #[must_use]
     pub fn new(code: FailureCode, detail: impl Into<String>) -> Self {
         Self {
@@ -55,7 +56,7 @@ impl Failure {
         }
     }
 
-    /// The failure for a limit that was reached.
+    /// Creates the failure for a reached limit. `name` is the limit's key in the configuration.
     #[must_use]
     pub fn limit(name: &str) -> Self {
         Self {

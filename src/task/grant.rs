@@ -1,6 +1,7 @@
-//! Standing decisions: an approval that also lets later calls of its rule through. The operator's
-//! rule offers them, a person gives them with an approval. The policy computes an [`Offer`] for each
-//! call that a rule holds; a [`Grant`] counts for a call only while both have the same basis.
+//! Standing decisions: approvals that also let later calls of their rule through. A rule offers a
+//! standing decision, and a person gives it with an approval. The policy computes an [`Offer`] for
+//! each call that a rule holds. A [`Grant`] lets such a call through only if the offer has the same
+//! basis.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub enum GrantScope {
 }
 
 impl GrantScope {
-    /// The word on the wire and in the database.
+    /// Returns the word on the wire and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,7 +31,7 @@ impl GrantScope {
         }
     }
 
-    /// The scope with this word.
+    /// Returns the scope with exactly this word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Task, Self::Owner]
@@ -45,53 +46,55 @@ pub struct Offer {
     /// Digest of the rule, of the tool's definition and, without `when`, of the arguments: a
     /// standing decision counts for the calls whose offer has the same basis.
     pub basis: String,
-    /// The operator's condition on later calls; `None`: the same arguments.
+    /// The operator's condition on later calls; `None` means that later calls need the same
+    /// arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// The scopes that a person may choose from.
     #[serde(rename = "for")]
     pub scopes: Vec<GrantScope>,
-    /// The longest time for which the standing decision may be given.
+    /// The longest lifetime that a person may choose.
     pub most: Duration,
-    /// How many calls the standing decision lets through.
+    /// Number of calls that the standing decision lets through.
     pub uses: u32,
 }
 
-/// A person's wish to give a standing decision with an approval.
+/// A person's request to give a standing decision with an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remember {
     /// The scope that the person chose.
     pub scope: GrantScope,
-    /// How long the standing decision counts.
+    /// Lifetime of the standing decision, from the commit of the approval.
     pub expires_in: Duration,
 }
 
 /// A standing decision, as the journal keeps it with the approval that gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The standing decision's id.
+    /// Id by which the standing decision is listed and ended.
     pub grant_id: GrantId,
     /// The tasks in which the standing decision counts.
     #[serde(rename = "for")]
     pub scope: GrantScope,
-    /// How long the standing decision counts, from the commit of the approval.
+    /// Lifetime of the standing decision, from the commit of the approval.
     pub expires_in: Duration,
-    /// How many calls the standing decision lets through.
+    /// Number of calls that the standing decision lets through.
     pub uses: u32,
     /// The tool of the calls that the standing decision covers. Not on the wire.
     pub tool: String,
     /// The rule that offered the standing decision. Not on the wire.
     pub rule: String,
-    /// The basis of the offer. Not on the wire.
+    /// Basis of the offer, see [`Offer::basis`]. Not on the wire.
     pub basis: String,
 }
 
 /// The standing decision that a started call relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantUse {
-    /// The standing decision's id.
+    /// Id of the standing decision that lets the call through.
     pub grant_id: GrantId,
-    /// Whether an earlier attempt at the call has counted as a use already.
+    /// Whether an earlier attempt at the call has been counted as a use: this attempt is then not
+    /// counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
 }
@@ -107,10 +110,10 @@ pub enum GrantEnd {
     UsedUp,
     /// The user has sent the tree a message since the standing decision was given.
     Message,
-    /// A restored backup or a promoted standby has made the history uncertain in which the standing
-    /// decision was given.
+    /// The standing decision was given in a history that a restored backup or a promoted standby
+    /// has made uncertain.
     HistoryLost,
-    /// The person who gave the standing decision may not approve such a call any more.
+    /// The person who gave the standing decision may no longer approve such a call.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

@@ -23,7 +23,7 @@ macro_rules! id {
         impl FromStr for $name {
             type Err = uuid::Error;
 
-            /// Accepts only the hyphenated form, the one that `Display` writes.
+            /// Accepts only the hyphenated form, which `Display` writes.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let id = Uuid::try_parse(text)?;
                 if text.len() == 36 { Ok(Self(id)) } else { Uuid::try_parse("").map(Self) }
@@ -33,22 +33,23 @@ macro_rules! id {
 }
 
 id!(
-    /// One conversation of one agent for one user.
+    /// The id of a task: one conversation of a user with an agent.
     TaskId
 );
 id!(
-    /// One request to a person; never reused.
+    /// The id of a request to people; never reused.
     RequestId
 );
 id!(
-    /// One tool call: unique, whatever id the model used.
+    /// The id of a tool call: unique, whatever id the model used.
     CallId
 );
 id!(
-    /// One standing decision.
+    /// The id of a standing decision.
     GrantId
 );
 id!(
-    /// One commit. Its items carry the id, so that a commit whose answer was lost can be looked up.
+    /// The id of a commit. The commit's items carry the id, so that a commit whose answer was lost
+    /// can be looked up.
     ChangeId
 );

@@ -26,7 +26,7 @@ pub struct Item {
     pub seq: i64,
     /// Time of the item's commit, by the database's clock.
     pub at: Time,
-    /// Content of the item.
+    /// The event that the item records.
     pub fact: Fact,
 }
 
@@ -36,18 +36,18 @@ pub struct Item {
 pub enum Fact {
     /// The task's status changed.
     TaskStatus {
-        /// The new status.
+        /// Status from this item on.
         status: TaskStatus,
-        /// The failure of a failed task.
+        /// The failure; `None` unless `status` is `Failed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
-        /// The final text of a completed task.
+        /// The task's final text; `None` unless `status` is `Completed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<String>,
     },
     /// The user sent a message.
     UserMessage {
-        /// Parts of the message.
+        /// Texts and images, in the user's order.
         items: Vec<Part>,
         /// Data about the user, shown to the model before the message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub enum Fact {
     AssistantMessage(Turn),
     /// The policy judged a call.
     Judged {
-        /// The judged call.
+        /// The judged call, which an earlier turn proposed.
         tool_call_id: CallId,
         /// The verdict, with its reason and terms.
         #[serde(flatten)]
@@ -78,33 +78,34 @@ pub enum Fact {
     InterventionRequested(RequestSpec),
     /// A person answered a request.
     Decision {
-        /// The answered request.
+        /// The answered request, opened by an earlier item.
         request_id: RequestId,
-        /// The person's answer.
+        /// The answer, with the person who gave it.
         decision: Decision,
     },
     /// A request was closed without an answer that decides it.
     RequestClosed {
-        /// The closed request.
+        /// The closed request, opened by an earlier item.
         request_id: RequestId,
         /// `expired` or `withdrawn`.
         status: RequestStatus,
-        /// Reason for closing the request.
+        /// The event that closed the request.
         reason: CloseReason,
     },
     /// A call is about to be sent; committed before the sending.
     ToolStarted {
-        /// The started call.
+        /// The started call, which an earlier turn proposed.
         tool_call_id: CallId,
-        /// Name of the tool.
+        /// Name of the called tool.
         name: String,
-        /// Digest of the call that runs.
+        /// Digest of the call with the arguments that run, see `call_digest`.
         digest: String,
         /// Number of the attempt at this call: 1, 2, 3 …
         attempt: u32,
         /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Process that sends the call. Not on the wire.
+        /// Id of the process that sends the call, or the text of `Start::elsewhere`. Not on the
+        /// wire.
         replica: String,
         /// The standing decision that the attempt relies on, if any. Not on the wire.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,21 +113,21 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result that arrived when its call no longer waited for one.
+    /// A result that settles no call: it came late, or an asker reported an unknown outcome.
     LateResult(ToolResult),
     /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted {
         /// The call that started the task or sent the message.
         tool_call_id: CallId,
-        /// Id of the sub-agent's task.
+        /// The sub-agent's task: new, or of the kept conversation.
         child_task_id: TaskId,
-        /// Name of the sub-agent.
+        /// Name of the sub-agent in the configuration.
         agent: String,
     },
 }
 
 impl Fact {
-    /// The item's `type` on the wire and in the database.
+    /// Returns the item's `type` on the wire and in the database.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -144,7 +145,7 @@ impl Fact {
         }
     }
 
-    /// The item's `role` on the wire and in the database.
+    /// Returns the item's `role` on the wire and in the database.
     #[must_use]
     pub fn role(&self) -> &'static str {
         match self {
@@ -161,7 +162,7 @@ impl Fact {
         }
     }
 
-    /// The request that the fact concerns, if any.
+    /// Returns the request that the fact opens, answers or closes, if any.
     #[must_use]
     pub fn request_id(&self) -> Option<RequestId> {
         match self {
@@ -193,20 +194,20 @@ pub enum CloseReason {
     Canceled,
     /// The tool's definition changed after the request was opened.
     ToolChanged,
-    /// The call's result arrived by itself.
+    /// The result of the call arrived while the request about the call was open.
     AnsweredLate,
 }
 
 /// One part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Type of `content`.
+    /// Whether `content` is a text or an image.
     pub content_type: PartType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
     pub content: String,
 }
 
-/// Type of a part.
+/// The type of a part's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartType {
@@ -216,7 +217,7 @@ pub enum PartType {
     Image,
 }
 
-/// One answer of the model.
+/// One answer of the model, with the proposed calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Number of the turn within its task: 1, 2, 3 …
@@ -224,25 +225,25 @@ pub struct Turn {
     /// Text of the answer, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Calls that the model proposes, in its order.
+    /// Calls that the model proposes, in the model's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Why the answer ended.
+    /// The provider's reason for the end of the answer.
     pub finish_reason: FinishReason,
-    /// Tokens that the answer took.
+    /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
     /// The provider's own JSON of the answer, which later model calls send back unchanged; null if
-    /// the other members say the same. Not on the wire.
+    /// the other members have the same content. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
 
-/// One call of a turn.
+/// A call that a turn proposes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Our own id of the call.
+    /// Id that this service gave the call.
     pub tool_call_id: CallId,
-    /// The name the model used.
+    /// Name of the tool, as the model wrote it.
     pub name: String,
     /// The exact text that the model wrote, with secrets redacted.
     pub arguments_text: String,
@@ -250,13 +251,13 @@ pub struct ToolCall {
     /// call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider: the provider's own id, or ours if the provider's
-    /// was empty or repeated. Not on the wire.
+    /// Id of the call in requests to the provider: the provider's own id, or the id of this service
+    /// if the provider's was empty or repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
 
-/// Why the model's answer ended.
+/// Why the answer of a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
@@ -274,7 +275,7 @@ pub enum FinishReason {
     Gate,
 }
 
-/// Token counts.
+/// Token counts, as the provider reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Tokens of the prompt.
@@ -314,7 +315,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The word on the wire.
+    /// Returns the word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -336,18 +337,18 @@ impl Outcome {
 /// A call's result, as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The call that ended.
+    /// Id of the call that the result is for.
     pub tool_call_id: CallId,
-    /// Name of the tool.
+    /// Name of the called tool.
     pub name: String,
-    /// How the call ended.
+    /// How the call ended, for example `denied` or `unknown`.
     pub outcome: Outcome,
-    /// Text of the result.
+    /// Text of the result, which the model sees cut after 64 KiB.
     pub content: String,
-    /// The status of an HTTP tool's answer.
+    /// Status of an HTTP tool's answer; `None` for other tools, and if there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Whether the tool reported an error after which it may have acted all the same.
+    /// Whether the tool reported an error, but may have acted nevertheless.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
 }

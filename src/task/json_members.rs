@@ -1,18 +1,19 @@
-//! The members of a JSON object with their texts to the byte. A member twice is refused, because two
-//! parsers could take different ones.
+//! Reads the members of a JSON object, each with the exact text of its value. A duplicate member is
+//! refused, because two parsers could choose different values.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The most members of an object: each one is compared with those before.
+/// Maximum number of members of an object. It bounds the time, because each member is compared with
+/// all members before it.
 const MOST: usize = 64;
 
-/// The error of a member twice, and of too many.
+/// Error for a duplicate member, and for an object with too many members.
 pub(crate) const REPEATED: &str = "A member is repeated";
 
-/// The members of an object, each once, in their order.
+/// The members of an object in the order of the text. No name occurs twice.
 #[derive(Debug)]
 pub(crate) struct Members<'t>(pub(crate) Vec<(String, &'t RawValue)>);
 

@@ -13,21 +13,21 @@ use super::units::duration_text;
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the configuration's keys")]
 pub struct Limits {
-    /// The number of model calls.
+    /// The maximum number of model calls.
     pub max_model_calls: u32,
-    /// The time that the tasks spend running. Waiting for a person does not count.
+    /// The maximum time that the tasks spend running. Waiting for a person does not count.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub max_duration: Duration,
-    /// The number of levels of sub-agents below the task.
+    /// The maximum number of levels of sub-agents below the task.
     pub max_depth: u32,
-    /// The number of calls that are refused because they repeat a rejected call.
+    /// The maximum number of calls that are refused because they repeat a rejected call.
     pub max_rejections: u32,
-    /// The number of sub-agents that one turn starts.
+    /// The maximum number of sub-agents that one turn starts.
     pub max_children: u32,
-    /// The number of sub-agent tasks that are started below the task.
+    /// The maximum number of sub-agent tasks that are started below the task.
     pub max_tasks: u32,
-    /// The number of calls in one turn. A turn with more calls runs none of them.
+    /// The maximum number of calls in one turn. A turn with more calls runs none of them.
     pub max_calls: u32,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Each limit that is out of its bounds: its key, and the values that are allowed.
+    /// Returns the key of each limit that is out of bounds, with the values that are allowed.
     #[must_use]
     pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
         let counts = [

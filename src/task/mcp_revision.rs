@@ -1,6 +1,7 @@
-//! The revisions of the Model Context Protocol that are spoken here, as a client and as a server.
+//! The revisions of the Model Context Protocol that this service speaks, as a client and as a
+//! server.
 
-/// A revision of the protocol.
+/// A revision of the protocol. A later revision is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Revision {
     /// 2025-06-18.
@@ -15,14 +16,14 @@ impl Revision {
     /// All revisions, the oldest first.
     pub(crate) const ALL: [Self; 3] = [Self::June2025, Self::November2025, Self::July2026];
 
-    /// The revision with this name; `None` if it is not spoken here.
+    /// Returns the revision with this name; `None` if this service does not speak it.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|revision| revision.as_str() == name)
     }
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::June2025 => "2025-06-18",
@@ -31,7 +32,8 @@ impl Revision {
         }
     }
 
-    /// Whether each request carries what the handshake agreed on in older revisions.
+    /// Whether the revision has no handshake, so that each request carries the version and the
+    /// capabilities itself.
     pub(crate) fn is_stateless(self) -> bool {
         self == Self::July2026
     }

@@ -1,6 +1,6 @@
 //! The types that most rooms use (task, item, request, decision …), and `step::next_step`, which
-//! decides the next step of a task. Pure: no clock, no I/O, no memory. This room imports no other
-//! room.
+//! decides the next step of a task. Pure: no clock, no I/O, no global state. This room imports no
+//! other room.
 
 #![warn(missing_docs)]
 

@@ -1,8 +1,8 @@
-//! Quarantined tools. A call that must not happen twice puts its tool into quarantine when its
-//! outcome is unknown, or when it was sent and failed with a 5xx status or with an error after which
-//! the tool may have acted. No rule lets a quarantined
-//! tool run. A person who decides a call of the tool lifts the quarantine, unless the request is
-//! for credentials. A message, a cancel or a retry of the task does not lift it.
+//! Quarantined tools. A `once` call puts its tool into quarantine if the outcome is unknown, or if
+//! the call was sent and failed with a 5xx status or with an error after which the tool may have
+//! acted. No rule lets a quarantined tool run. A person who decides a call of the tool lifts the
+//! quarantine. Credentials for the call, an answer to the tool's server, a message, a cancel and a
+//! retry of the task do not lift it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ struct Quarantined {
 }
 
 impl Quarantine {
-    /// Why the tool is quarantined, if it is: the call, and what is known of it.
+    /// Returns the reason for the tool's quarantine, which names the call that caused it; `None` if
+    /// the tool is not quarantined.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
         let Quarantined { call, known } = self.0.get(tool)?;
@@ -77,7 +78,7 @@ impl Quarantine {
         }
     }
 
-    /// Lifts the quarantine: a person has decided a call of the tool.
+    /// Lifts the tool's quarantine, after a person has decided a call of the tool.
     pub(super) fn cleared(&mut self, tool: &str) {
         self.0.remove(tool);
     }

@@ -17,14 +17,14 @@ pub(crate) const OPEN: usize = 20;
 /// Maximum number of calls that run together.
 const TOGETHER: usize = 8;
 
-/// A request to open.
+/// A request that the driver is to open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Kind of the request.
+    /// Kind of the request, which decides the actions that people may take.
     pub kind: RequestKind,
     /// The calls that the request decides.
     pub calls: Vec<CallId>,
-    /// Terms of the request.
+    /// Terms that the request gets from the rule of its calls.
     pub terms: Terms,
 }
 
@@ -37,7 +37,8 @@ impl Progress {
             || self.unfinished().any(unasked)
     }
 
-    /// Whether the task has work left that waits neither for an open request nor for a sub-agent.
+    /// Whether the task has work now: no request blocks the turn, and the task waits for no request
+    /// and no sub-agent, or has a call that waits for neither.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -50,8 +51,8 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether the task needs room for a request: one of its calls has to open a request, or may
-    /// have to later.
+    /// Whether one of the task's calls opens a request now, or may open one later. Such a task
+    /// waits while the tree has the maximum number of open requests.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -80,7 +81,7 @@ impl Progress {
             .any(|open| open.asked.kind.facts().decides_calls && decides(open))
     }
 
-    /// How many more requests the tree may open.
+    /// Returns the number of further requests that the tree may open.
     #[must_use]
     pub fn room(&self) -> usize {
         OPEN.saturating_sub(self.open.len())
@@ -88,16 +89,16 @@ impl Progress {
     }
 }
 
-/// The requests to open now: one for all held calls with equal terms, and one for each call that is
-/// itself a request or that a person has edited. Requests beyond [`Progress::room`] are opened
-/// later.
+/// Returns the requests to open now: one for all held calls with equal terms, and one for each call
+/// that is itself a request or that a person has edited. Requests beyond [`Progress::room`] are
+/// opened later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
     // Each request, and whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // The verdict is `human`, but the tool's name is unknown: an approver has to look at
+            // If the verdict is `human` but the tool's name is unknown, an approver has to look at
             // the call.
             Phase::Human(terms) => (
                 RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval),
@@ -139,8 +140,8 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
         .collect()
 }
 
-/// Requests for the results of external calls, which the API's client runs. `next_step` opens them
-/// once no call of the turn waits for a decision.
+/// Returns requests for the results of external calls, which the API's client runs. `next_step`
+/// opens them once no call of the turn waits for a decision.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -154,8 +155,8 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     asked.take(progress.room()).collect()
 }
 
-/// The calls whose sub-agents start now. All of them start at once, but a sub-agent that keeps its
-/// conversation (its name is in `sessions`) performs its calls one after the other.
+/// Returns the calls whose sub-agents start now. All of them start at once, but a sub-agent that
+/// keeps its conversation (its name is in `sessions`) performs its calls one after the other.
 pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut talking: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -176,8 +177,8 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
     starting
 }
 
-/// The next calls to run, in the model's order: consecutive repeatable calls together, any other
-/// call alone. Each call that starts may have to open a request, so it waits for room.
+/// Returns the next calls to run, in the model's order: consecutive repeatable calls together, any
+/// other call alone. Each call that starts may have to open a request, so it waits for room.
 pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
     let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;
@@ -210,8 +211,9 @@ pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
     together
 }
 
-/// The calls whose servers have a question that no request asks yet: those in `ended`, whose
-/// attempt has ended with questions, and those that have another question.
+/// Returns the calls whose server has a question that no request asks yet. Either the last attempt
+/// ended with questions (the call is in `ended`), or a person answered a question and the same
+/// attempt has a further question.
 pub(super) fn asking(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::Questioned => true,
@@ -231,7 +233,8 @@ pub(super) fn asking(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallI
     asking.map(|state| state.call.tool_call_id).collect()
 }
 
-/// The events that the task waits for. `attempts` are the calls that may still be in flight.
+/// Returns the events that the task waits for. `attempts` are the calls that may still be in
+/// flight.
 pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
     let requests = progress
         .open

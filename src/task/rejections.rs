@@ -1,5 +1,5 @@
 //! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the
-//! person's words, without a new request, until the user sends a message or a person approves an
+//! person's reason, without a new request, until the user sends a message or a person approves an
 //! equal call. An expired request is no rejection.
 
 use serde_json::Value;
@@ -10,19 +10,20 @@ use super::id::CallId;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectedCalls(Vec<RejectedCall>);
 
-/// A rejected call.
+/// A rejected call, with the tool and the arguments that an equal call has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RejectedCall {
-    /// Id of the rejected call.
+    /// Id of the call that the person rejected.
     pub call: CallId,
-    /// The person's reason.
+    /// Reason for the rejection, if the person gave one; the model reads it when an equal call is
+    /// refused.
     pub reason: Option<String>,
     tool: String,
     arguments: Value,
 }
 
 impl RejectedCalls {
-    /// The last rejection of an equal call, if any.
+    /// Returns the last rejection of an equal call, if any.
     #[must_use]
     pub fn find(&self, tool: &str, arguments: &Value) -> Option<&RejectedCall> {
         self.0
@@ -31,7 +32,7 @@ impl RejectedCalls {
             .find(|no| no.tool == tool && same(&no.arguments, arguments))
     }
 
-    /// The rejection of exactly this call.
+    /// Returns the rejection of exactly this call, if the call was rejected.
     #[must_use]
     pub fn of(&self, call: CallId) -> Option<&RejectedCall> {
         self.0.iter().find(|no| no.call == call)
@@ -44,7 +45,7 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // Arguments that do not parse are never shown to a person.
+        // A person never saw arguments that do not parse, so no equal call can have been rejected.
         if let Ok(arguments) = read(arguments_text) {
             self.0.push(RejectedCall {
                 call,
@@ -97,7 +98,8 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// A text of a value: two values have the same text only if they are equal as JSON.
+/// Returns a text that represents a value: two values have the same text only if they are equal as
+/// JSON.
 #[must_use]
 pub(crate) fn canonical(value: &Value) -> String {
     match value {

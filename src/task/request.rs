@@ -15,7 +15,7 @@ use super::verdict::{Terms, Verdict};
 /// A warning for an approver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// Stable code of the warning.
+    /// Stable code of the warning, for programs.
     pub code: String,
     /// JSON pointer to the value of the arguments that the warning is about; empty for the
     /// arguments as a whole.
@@ -27,40 +27,40 @@ pub struct Warning {
 /// One call, as it was when the request was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
-    /// Our own id of the call.
+    /// Id that this service gave the call.
     pub tool_call_id: CallId,
-    /// Name of the tool.
+    /// Name of the called tool.
     pub name: String,
     /// The exact argument text: shown, digested and run.
     pub arguments_text: String,
-    /// Effect of repeating the call.
+    /// Effect of repeating the call; `once` if there is no such tool.
     pub effect: Effect,
     /// Target of the tool's calls; the digest covers it.
     pub target: String,
-    /// The call's whole address, as an approver sees it, where it says more than `target`.
+    /// Whole address of the call, as an approver sees it; `None` where `target` says as much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// Summary line for the approver.
+    /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// Warnings for the approver.
+    /// Warnings for the approver; none for a call that is only shown for context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
     /// Whether this request decides the call; the turn's other calls are shown for context.
     pub needs_decision: bool,
-    /// The policy's verdict.
+    /// The policy's last verdict on the call.
     pub verdict: Verdict,
     /// Rule that gave the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The rule's reason.
+    /// Reason for the verdict, from the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The tool's JSON Schema.
+    /// JSON Schema of the tool's arguments.
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// Digest of the tool's definition. It is stored here so that the call's digest, which covers
-    /// it, can be recomputed without the tool. `None` where there is no such tool. Not on the wire.
+    /// Digest of the tool's definition, from which the call's digest can be recomputed without the
+    /// tool. `None` where there is no such tool. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
     /// Person who replaced the model's arguments with these. Where several approvals are required,
@@ -73,7 +73,8 @@ pub struct CallSpec {
 }
 
 impl CallSpec {
-    /// The target that an approver sees: the call's whole address, if it says more than `target`.
+    /// Returns the target that an approver sees: the call's whole address, if it says more than
+    /// `target`.
     #[must_use]
     pub fn shown_target(&self) -> &str {
         self.address
@@ -111,17 +112,17 @@ impl CallSpec {
     }
 }
 
-/// Address of one call: method and whole address, with its arguments filled in.
+/// The method and the whole address of one call, with the call's arguments filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// Text that an approver sees.
+    /// The address as an approver sees it.
     pub text: String,
     /// Digest over `text` and the call's digest. Not on the wire.
     pub seal: String,
 }
 
 impl Address {
-    /// The address `text`, sealed for the call with this digest.
+    /// Creates the address `text`, sealed for the call with the digest `digest`.
     #[must_use]
     pub fn of(digest: &str, text: String) -> Self {
         let seal = request_digest([digest, text.as_str()].into_iter());
@@ -134,7 +135,7 @@ impl Address {
 pub struct RequestSpec {
     /// Id of the request, never reused.
     pub request_id: RequestId,
-    /// Kind of the request.
+    /// Kind of the request, see [`RequestKind::facts`].
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that the request is about.
     pub pending_tool_calls: Vec<CallSpec>,
@@ -142,27 +143,28 @@ pub struct RequestSpec {
     pub terms: Terms,
     /// Digest over the digests of the calls that the request decides, in order.
     pub digest: String,
-    /// The agent's question, in its own words.
+    /// The question in the words of the agent or of the tool's server; `None` where neither asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// Data that belongs to the question.
+    /// Further data for the approver. The members depend on the kind, for example the service of a
+    /// credentials request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
-    /// JSON Schema of the answer.
+    /// JSON Schema of the answer; `None` if the request has no form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
     /// The questions of a tool's server, if the request asks one of them. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
-    /// Digest over these members, which the other digests leave out: the request's id, kind, terms
-    /// and question, the service of a credentials request, which calls the request decides, and who
-    /// edited their arguments; the questions of a tool's server. Not on the wire.
+    /// Digest over the members that the other digests leave out: the request's id, kind, terms and
+    /// question; the service of a credentials request; the questions of a tool's server; for each
+    /// call, whether the request decides it and who edited it. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
 
 impl RequestSpec {
-    /// The calls that this request decides.
+    /// Returns the calls that this request decides.
     pub fn own_calls(&self) -> impl Iterator<Item = &CallSpec> {
         self.pending_tool_calls
             .iter()
@@ -183,8 +185,9 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The seal covers `details` only in a credentials request, where they name the service
-        // whose login is asked for. In place of them it covers the questions of a tool's server.
+        // The seal covers `details` and `form` where the decision depends on them: in a credentials
+        // request, `details` names the service whose login is asked for. In an elicitation, both
+        // belong to the question of the tool's server.
         let asked = self.elicitation.as_ref();
         let asked = asked.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
@@ -217,8 +220,8 @@ impl RequestSpec {
                 .all(|call| call.is_sound(tenant, task))
     }
 
-    /// Number of people who have to agree before a call of an approval request runs, or the call of
-    /// a reconcile request is retried. Requests of other kinds need one person.
+    /// Returns the number of people who have to agree before a call of an approval request runs, or
+    /// the call of a reconcile request is retried. Requests of other kinds need one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.facts().counts_approvers {
@@ -228,9 +231,9 @@ impl RequestSpec {
         }
     }
 
-    /// The actions that this request takes, whoever answers, where `required` people have to agree.
-    /// Only an approval can have fewer actions than its kind: the rule's `allow` limits them, and
-    /// `respond` is not possible where 2 or more people have to agree.
+    /// Returns the actions that this request accepts from any person. `required` is the number of
+    /// people who have to agree. Only an approval can have fewer actions than its kind: the rule's
+    /// `allow` limits them, and `respond` is not possible where 2 or more people have to agree.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let facts = self.kind.facts();
@@ -247,11 +250,11 @@ impl RequestSpec {
 /// The members of a tool that a call's digest covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Digested<'t> {
-    /// Name of the tool.
+    /// Name by which a model calls the tool.
     pub name: &'t str,
-    /// Digest of the tool's definition.
+    /// Digest of the tool's definition, see [`ToolSpec::definition`].
     pub definition: &'t str,
-    /// Target of the tool's calls.
+    /// Target of the tool's calls, see [`ToolSpec::target`].
     pub target: &'t str,
     /// Effect of repeating a call.
     pub effect: Effect,
@@ -268,9 +271,9 @@ impl<'t> From<&'t ToolSpec> for Digested<'t> {
     }
 }
 
-/// Digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition, target,
-/// effect, argument bytes and rule, each length-prefixed (so that no separator can be forged).
-/// Opaque to clients.
+/// Returns the digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition,
+/// target, effect, argument bytes and rule, each length-prefixed (so that no separator can be
+/// forged). Opaque to clients.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -298,8 +301,8 @@ pub fn call_digest(
     sha256(&hash.finalize())
 }
 
-/// Digest over texts, in order, each length-prefixed. A request's digest is over the digests of the
-/// calls that it decides.
+/// Returns the digest over texts in their order, each length-prefixed. The digest of a request is
+/// over the digests of the calls that the request decides.
 #[must_use]
 pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -314,7 +317,7 @@ pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
     sha256(&hash.finalize())
 }
 
-/// `sha256:` and the bytes in lower-case hex.
+/// Returns `sha256:` and the bytes of `hash` in lower-case hex.
 #[must_use]
 pub fn sha256(hash: &[u8]) -> String {
     use std::fmt::Write as _;

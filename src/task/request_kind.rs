@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::Action;
 
-/// Kind of a request.
+/// The kind of a request, which decides the actions that people may take.
 #[derive(
     Clone,
     Copy,
@@ -29,7 +29,7 @@ pub enum RequestKind {
     Credentials,
     /// The agent asks for a confirmation.
     Confirmation,
-    /// The caller runs the tool and posts its result.
+    /// Asks the caller to run the tool and to post the result.
     ExternalResult,
     /// Asks for the unknown outcome of a call.
     Reconcile,
@@ -46,7 +46,8 @@ pub enum RequestKind {
 pub struct KindFacts {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The agent's question that opens such a request, if any.
+    /// The kind of question with which an agent opens such a request; `None` if agents cannot open
+    /// it.
     pub human: Option<HumanKind>,
     /// The actions that such a request takes, in the order in which they are shown.
     pub actions: &'static [Action],
@@ -180,7 +181,7 @@ const ELICITATION: KindFacts = KindFacts {
 };
 
 impl RequestKind {
-    /// All kinds.
+    /// All kinds, in the order of declaration.
     pub const ALL: [Self; 7] = [
         Self::Approval,
         Self::Guidance,
@@ -191,7 +192,7 @@ impl RequestKind {
         Self::Elicitation,
     ];
 
-    /// The properties of the kind.
+    /// Returns the properties in which this kind differs from the others.
     #[must_use]
     pub const fn facts(self) -> KindFacts {
         match self {
@@ -205,26 +206,26 @@ impl RequestKind {
         }
     }
 
-    /// The word on the wire and in the database.
+    /// Returns the word on the wire and in the database.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.facts().word
     }
 
-    /// The kind with exactly this word (letter case counts).
+    /// Returns the kind with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The tool with which a model opens a request of this kind, if any.
+    /// Returns the tool with which a model opens a request of this kind, if any.
     #[must_use]
     pub fn tool(self) -> Option<&'static str> {
         self.facts().human.map(HumanKind::tool)
     }
 
-    /// The kind of request that a model opens with the tool of exactly this name (letter case
-    /// counts).
+    /// Returns the kind of request that a model opens with the tool of exactly this name (letter
+    /// case counts).
     #[must_use]
     pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
@@ -250,10 +251,10 @@ pub enum HumanKind {
 }
 
 impl HumanKind {
-    /// All kinds of question.
+    /// All kinds of question, in the order of declaration.
     pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
 
-    /// The kind of request that the question opens.
+    /// Returns the kind of request that the question opens.
     #[must_use]
     pub const fn request(self) -> RequestKind {
         match self {
@@ -263,7 +264,7 @@ impl HumanKind {
         }
     }
 
-    /// The name of the question's tool.
+    /// Returns the name of the tool with which an agent asks the question.
     #[must_use]
     pub const fn tool(self) -> &'static str {
         match self {
@@ -273,7 +274,7 @@ impl HumanKind {
         }
     }
 
-    /// The word in the configuration and on the wire.
+    /// Returns the word in the configuration and on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.request().as_str()

@@ -10,7 +10,7 @@ use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds};
 
-/// An answer and the moment it was given.
+/// An answer, after the time at which it was given.
 pub(crate) type Given = (Time, Decision);
 
 /// A request with the answers given so far.
@@ -20,9 +20,9 @@ pub struct RequestState<'a> {
     pub asked: &'a RequestSpec,
     /// The answers, oldest first.
     pub answers: &'a [Given],
-    /// The stored status.
+    /// The stored status, which may still be `Pending` after the deadline.
     pub status: RequestStatus,
-    /// Whether the deadline has passed; the status may still be `Pending`.
+    /// Whether the deadline has passed.
     pub expired: bool,
 }
 
@@ -46,9 +46,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// The answer that decided `call`: the first that settles the call alone, or the approval that
-    /// completed the required number. A closed request may have fewer approvals than required
-    /// (without accounts one approval is enough): then the last answer to the call decided it.
+    /// Returns the answer that decided `call`: the first that settles the call alone, or the
+    /// approval that completed the required number. A closed request may have fewer approvals than
+    /// required, because without accounts one approval is enough. Then the last answer to the call
+    /// decided it.
     #[must_use]
     pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
         let required = self.asked.required().max(1) as usize;
@@ -57,9 +58,9 @@ impl<'a> RequestState<'a> {
             let Some(given) = answer.decisions.get(&call) else {
                 return false;
             };
-            // Counting people by `Folded` gives the smallest number. If the setting in use counted
-            // more people, and they were enough, the answer that completed the number carries
-            // `leave` and so settles the call.
+            // `Folded` counts the fewest people. If the configured setting counted more people and
+            // they were enough, the answer that completed the number carries `leave` and so settles
+            // the call.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });
@@ -72,7 +73,8 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// The answers that approve `call`, one for each person; empty where one approval is enough.
+    /// Returns the answers that approve `call`, one for each person; empty where one approval is
+    /// enough.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a Given> {
         if self.asked.required() < 2 {
@@ -89,7 +91,7 @@ impl<'a> RequestState<'a> {
             .collect()
     }
 
-    /// The first answer of `user`; with `call`, the first about that call.
+    /// Returns the first answer of `user`. If `call` is given, only answers about that call count.
     #[must_use]
     pub fn answer_of(&self, user: &UserId, call: Option<CallId>) -> Option<&'a Given> {
         let about =
@@ -99,7 +101,7 @@ impl<'a> RequestState<'a> {
             .find(|(_, answer)| user.is(&answer.by) && about(answer))
     }
 
-    /// The calls that `user` may still answer: undecided, and not answered by `user`.
+    /// Returns the calls that `user` may still answer: undecided, and not answered by `user`.
     pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a CallSpec> {
         self.asked.own_calls().filter(move |call| {
             let id = call.tool_call_id;
@@ -107,7 +109,8 @@ impl<'a> RequestState<'a> {
         })
     }
 
-    /// The decision of the whole request; `None` unless it is decided.
+    /// Returns the decision of the whole request; `None` unless all its calls are decided or an
+    /// answer ended the task.
     #[must_use]
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {

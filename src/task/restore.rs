@@ -20,8 +20,8 @@ pub(crate) const FORGOTTEN: &str = "Whether this call has run is not known: the 
 pub(crate) const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// `seq` of the last item of the uncertain history; 0 where the history is certain. Every earlier
-/// item counts as uncertain too, whatever its time: the clocks of two servers differ.
+/// Returns the `seq` of the last item of the uncertain history; 0 where the history is certain.
+/// Every earlier item counts as uncertain too, whatever its time: the clocks of two servers differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -35,8 +35,8 @@ pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time
 }
 
 impl Progress {
-    /// State after the whole journal `items`, whose items up to the time `history_uncertain_until`
-    /// are uncertain.
+    /// Builds the state after the whole journal `items`. Items up to the time
+    /// `history_uncertain_until` are uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
         let mut progress = Self {
@@ -90,7 +90,8 @@ impl CallState {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
-    /// Text for the call while its outcome is unknown.
+    /// Returns the result text for an unknown outcome: of a call that was started, or of a call
+    /// that may have run in the lost history.
     #[must_use]
     pub(super) fn unknown(&self) -> String {
         if self.attempts > 0 {
@@ -101,8 +102,8 @@ impl CallState {
         .to_owned()
     }
 
-    /// Text for a call that will not run, or not run again: `why` followed by `and`. If the call
-    /// may have run already, the text says that its outcome is unknown, in place of `and`.
+    /// Returns the text for a call that will not run (again): `why`, followed by `and`. If the call
+    /// may have run already, a sentence about the unknown outcome follows instead of `and`.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown())
@@ -122,7 +123,7 @@ impl CallState {
 }
 
 impl Warning {
-    /// The warning for the approver of a call that may have run in the lost history.
+    /// Returns the warning for the approver of a call that may have run in the lost history.
     #[must_use]
     pub fn may_already_have_run() -> Self {
         Self {

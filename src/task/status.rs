@@ -27,13 +27,13 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the task has ended. Only a command or a new message continues it.
+    /// Whether the status is terminal: only a command or a new message continues the task.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)
     }
 
-    /// The word on the wire and in the database.
+    /// Returns the word on the wire and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl TaskStatus {
         }
     }
 
-    /// The status with exactly this word (letter case counts).
+    /// Returns the status with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
@@ -70,7 +70,7 @@ pub enum RequestStatus {
 }
 
 impl RequestStatus {
-    /// All statuses.
+    /// All statuses, in the order of declaration.
     pub const ALL: [Self; 5] = [
         Self::Pending,
         Self::Responded,
@@ -79,7 +79,7 @@ impl RequestStatus {
         Self::Withdrawn,
     ];
 
-    /// The word on the wire and in the database.
+    /// Returns the word on the wire and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl RequestStatus {
         }
     }
 
-    /// The status with exactly this word (letter case counts).
+    /// Returns the status with exactly this word (letter case counts).
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)

@@ -1,5 +1,5 @@
-//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash at
-//! any point, another call of `next_step` continues the task.
+//! Decides the next step of a task. Pure and total: no clock, no I/O, no stored state. After a
+//! crash at any point, another call of `next_step` continues the task.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ use super::turn::{Last, Progress};
 /// The next step. Exhaustive: a driver that does not handle a new variant does not compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Call the model.
+    /// Call the model for its next turn.
     CallModel,
     /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten
     /// them, never loosen them.
     Judge(Vec<CallId>),
     /// Open these requests.
     Ask(Vec<Question>),
-    /// Wait until one of these happens.
+    /// Wait until one of these events happens.
     Wait(Vec<On>),
     /// Start a sub-agent's task for each of these calls.
     Start(Vec<CallId>),
@@ -32,7 +32,8 @@ pub enum Step {
     Run(Vec<CallId>),
     /// Give this gate call's asker the permit to run the call.
     Hand(CallId),
-    /// Ask people the questions of the servers of these calls, whose last attempt ended with them.
+    /// Open a request for the next question of each call's server. The last attempt at each of
+    /// these calls ended with questions.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of these calls. Each of them either was started, has no
     /// result and is no longer in flight, or may have run in the lost part of an uncertain history.
@@ -56,7 +57,7 @@ pub enum On {
     Room,
     /// A user message or another command: the task is terminal.
     Message,
-    /// The asker of a gate call that may start.
+    /// The return of the asker of a gate call that may start.
     Asker,
 }
 
@@ -65,9 +66,9 @@ pub enum On {
 pub enum Ending {
     /// With the model's final text.
     Completed(String),
-    /// Of a gate call: with the result of the call.
+    /// A gate call: with the call's result.
     Settled,
-    /// The task cannot continue.
+    /// By a failure: the task cannot continue.
     Failed(Failure),
     /// By a person, a deadline or an ancestor.
     Canceled,
@@ -80,11 +81,11 @@ pub struct Budget {
     pub spent: Option<&'static str>,
     /// Started calls whose attempt may still be in flight, by the database's clock.
     pub running: BTreeSet<CallId>,
-    /// Started calls whose attempt has ended, in this process, with questions of its server.
+    /// Started calls whose attempt ended in this process with questions of the tool's server.
     pub asking: BTreeSet<CallId>,
-    /// Of a gate call: whether its asker is there.
+    /// For a gate call, whether its asker waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep their conversation: their calls run one after the other.
+    /// Names of the sub-agents that keep a conversation. The calls of each run one after the other.
     pub sessions: BTreeSet<String>,
 }
 
@@ -139,7 +140,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     undisturbed(progress, budget)
 }
 
-/// The step when neither a decision nor an attempt is awaited.
+/// Decides the step of a task that waits neither for a decision nor for an attempt.
 fn undisturbed(progress: &Progress, budget: &Budget) -> Step {
     let outside = outside(progress);
     if !outside.is_empty() {
@@ -159,7 +160,7 @@ fn undisturbed(progress: &Progress, budget: &Budget) -> Step {
     after_turn(progress, budget)
 }
 
-/// The step when every call has its result. A last turn without calls completes the task.
+/// Decides the step once every call has its result. A last turn without calls completes the task.
 fn after_turn(progress: &Progress, budget: &Budget) -> Step {
     match (&progress.last, budget.spent) {
         (Last::Model(turn), _) if turn.tool_calls.is_empty() => {
@@ -185,8 +186,8 @@ fn lost(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether a call that this service must not start now may still be in flight: a call that must not
-/// be repeated, or a call whose permit is out.
+/// Whether an attempt at the call may still be in flight and forbids another one: the call must not
+/// be repeated, or an asker has the permit.
 fn at_work(state: &CallState, budget: &Budget) -> bool {
     let exclusive = !state.effect.repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !lost(state, budget)

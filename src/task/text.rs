@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
-/// Digests of agents and of tools are over this text.
+/// Returns JSON with sorted keys and no blanks: equal values give equal text, however they were
+/// written. Digests of agents and of tools are over this text.
 #[must_use]
 pub(crate) fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
@@ -57,13 +57,14 @@ pub(crate) fn cleaned(text: String) -> String {
     }
 }
 
-/// Bytes as storable text: invalid UTF-8 and U+0000 become U+FFFD.
+/// Decodes bytes to text that both databases can store: invalid UTF-8 and U+0000 become U+FFFD.
 #[must_use]
 pub(crate) fn from_bytes(bytes: &[u8]) -> String {
     cleaned(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The longest prefix of `text` that has at most `bytes` bytes and ends at a character boundary.
+/// Returns the longest prefix of `text` that has at most `bytes` bytes and ends at a character
+/// boundary.
 #[must_use]
 pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
@@ -73,7 +74,7 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// The JSON pointer (RFC 6901) of the member `member` of the value at `at`.
+/// Returns the JSON pointer (RFC 6901) of the member `member` of the value at `at`.
 #[must_use]
 pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))

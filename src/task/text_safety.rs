@@ -1,6 +1,6 @@
 //! Makes text safe to review: shows every invisible character, and warns about arguments that look
-//! like something else. Invariant: no invisible character stays hidden, not even one that is
-//! escaped in JSON; the number of findings is bounded, and the time is linear in the text.
+//! like something else. Invariant: no invisible character stays hidden, even if JSON escapes encode
+//! it; the number of findings is bounded, and the time is linear in the text.
 
 mod inspect;
 
@@ -13,16 +13,16 @@ use serde::de::DeserializeSeed as _;
 use super::request::Warning;
 use inspect::{Looked, Walk};
 
-/// Warning code: characters that are invisible or reorder others.
+/// Warning code: characters that are invisible or change the order of other characters.
 pub(crate) const HIDDEN_CHARACTERS: &str = "hidden_characters";
 /// Warning code: a word with letters of several scripts.
 pub(crate) const MIXED_SCRIPTS: &str = "mixed_scripts";
 /// Warning code: a word in another script that looks like a Latin word.
 pub(crate) const LOOK_ALIKE: &str = "look_alike";
-/// Warning code: right-to-left letters or digits, which change the order in which their neighbors
-/// are drawn.
+/// Warning code: right-to-left letters or digits, which change the order in which the characters
+/// next to them are rendered.
 pub(crate) const RIGHT_TO_LEFT: &str = "right_to_left";
-/// Warning code: marks that are drawn over the characters before them.
+/// Warning code: marks that are rendered over the characters before them.
 pub(crate) const OVERLAY: &str = "overlay";
 /// Warning code: blanks or line ends that push text out of sight.
 pub(crate) const LONG_BLANKS: &str = "long_blanks";
@@ -32,9 +32,9 @@ pub(crate) const LARGE: &str = "large";
 /// Maximum size of arguments without a `LARGE` warning, in bytes.
 const GLANCE: usize = 4 * 1024;
 
-/// Characters that are invisible or reorder others: control and format characters, separators,
-/// spaces other than U+0020, private-use and unassigned characters, and characters that are drawn
-/// as nothing.
+/// Characters that are invisible or change the order of other characters: control and format
+/// characters, separators, spaces other than U+0020, private-use and unassigned characters, and
+/// characters that are rendered as nothing.
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u{2800}]",
@@ -42,7 +42,7 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// An emoji. Several characters may be drawn as one emoji, so the joiners between them hide
+/// An emoji. Several characters may be rendered as one emoji, so the joiners between them hide
 /// nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
@@ -52,7 +52,7 @@ static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// The text with a dot in place of each emoji.
+/// Replaces each emoji by a dot, so that joiners inside of an emoji cause no warning.
 fn without_emoji(text: &str) -> Cow<'_, str> {
     let may_have = text.contains(['\u{200d}', '\u{fe0e}', '\u{fe0f}']);
     EMOJI
@@ -61,7 +61,8 @@ fn without_emoji(text: &str) -> Cow<'_, str> {
         .map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
 }
 
-/// The text with every invisible character shown as `\u{…}`. A line break is shown and kept.
+/// Returns the text with every invisible character shown as `\u{…}`. A line break is shown and
+/// kept.
 #[must_use]
 pub(crate) fn visible(text: &str) -> String {
     let shown = |c: char| {
@@ -90,7 +91,7 @@ pub(crate) fn visible(text: &str) -> String {
     }
 }
 
-/// Whether [`visible`] shows the character as its code.
+/// Whether [`visible`] shows the character as `\u{…}`.
 fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -100,9 +101,10 @@ fn is_hidden(c: char) -> bool {
         .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Warnings for the approver of these arguments: at most one for each code and place, at most 8 for
-/// each code. A pointer leads to a value of the arguments; a warning about a member's name has the
-/// pointer of that member. Arguments that are not JSON have a single place: the whole text.
+/// Returns warnings for the approver of these arguments: at most one for each code and place, at
+/// most 8 for each code. A pointer leads to a value of the arguments; a warning about a member's
+/// name has the pointer of that member. Arguments that are not JSON have a single place: the whole
+/// text.
 #[must_use]
 pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut looked = Looked::default();

@@ -14,13 +14,14 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub i64);
 
 impl Time {
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Date, hour and minute in UTC, as people read them; without the date if it is that of `day`.
+    /// Returns date, hour and minute in UTC, for people; without the date if `day` has the same
+    /// date.
     #[must_use]
     pub fn to_minute(self, day: Option<Self>) -> String {
         let text = self.to_string();
@@ -33,7 +34,7 @@ impl Time {
         }
     }
 
-    /// The time that an RFC 3339 text names.
+    /// Parses an RFC 3339 time; `None` if the text is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let moment: jiff::Timestamp = text.parse().ok()?;

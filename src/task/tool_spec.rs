@@ -1,4 +1,4 @@
-//! A tool's specification, known without calling the tool.
+//! The specification of a tool: everything that is known of the tool without a call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The word on the wire and in rules.
+    /// Returns the word on the wire and in rules.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ pub struct ToolKindFacts {
 }
 
 impl ToolKind {
-    /// The properties of the kind.
+    /// Returns the properties in which this kind differs from the others.
     #[must_use]
     pub const fn facts(self) -> ToolKindFacts {
         match self {
@@ -116,14 +116,15 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Effect of repeating a call.
     pub effect: Effect,
-    /// How the tool's calls are performed.
+    /// How the tool's calls are performed; it decides the properties of [`ToolKind::facts`].
     pub kind: ToolKind,
     /// Target of the tool's calls, as the digests of the calls contain it, for example `shell
     /// /srv/ops` or `POST http://payments.internal`.
     pub target: String,
-    /// Template of the line an approver reads: `Refund {amount} for order {order}`.
+    /// Template of the line that an approver reads, for example `Refund {amount} for order
+    /// {order}`. `None`: the line is the tool's name.
     pub summary: Option<String>,
-    /// Timeout of one attempt.
+    /// Time after which one attempt is given up.
     pub timeout: Duration,
     /// `sha256:…` over kind, target (of an HTTP tool: method and whole URL), parameters, effect,
     /// the unexpanded headers and env, and the services of `request_credentials`. Texts and timeout
@@ -137,7 +138,7 @@ pub struct ToolSpec {
 /// Maximum number of characters of one argument in a summary.
 const SUMMARIZED: usize = 80;
 
-/// One part of a summary's template.
+/// One part of the template in [`ToolSpec::summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryPart<'t> {
     /// Literal text.
@@ -146,7 +147,7 @@ pub enum SummaryPart<'t> {
     Argument(&'t str),
 }
 
-/// The parts of a summary's template, in order. A `{` without its `}` is text.
+/// Returns the parts of a summary's template, in order. A `{` without its `}` is text.
 pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
     let mut rest = template;
     std::iter::from_fn(move || {
@@ -172,8 +173,8 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 }
 
 impl ToolSpec {
-    /// The summary for an approver: the template with the arguments filled in as text, each cut at
-    /// 80 characters with an ellipsis. Without a template, the tool's name.
+    /// Returns the summary for an approver: the template with the arguments filled in as text, each
+    /// cut at 80 characters with an ellipsis. Without a template, the tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else {

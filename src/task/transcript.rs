@@ -18,7 +18,7 @@ pub enum Message {
     User {
         /// Data about the user, shown before the message.
         context: Option<BTreeMap<String, String>>,
-        /// Parts of the message.
+        /// Texts and images of the message, in the user's order.
         parts: Vec<Part>,
     },
     /// A turn of the model.
@@ -26,7 +26,7 @@ pub enum Message {
         /// The provider's own JSON, sent back unchanged except for call ids that had to be
         /// replaced; null if the other members say the same.
         raw: Value,
-        /// Text of the turn, as we parse it.
+        /// Text of the turn, as this service parsed it.
         text: Option<String>,
         /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
         calls: Vec<(String, String, String)>,
@@ -35,7 +35,7 @@ pub enum Message {
     Result {
         /// Id by which the provider knows the call.
         provider_id: String,
-        /// Name of the tool.
+        /// Name of the called tool.
         name: String,
         /// Text of the result, cut after 64 KiB with a note.
         content: String,
@@ -47,8 +47,8 @@ pub enum Message {
 /// Maximum size of a result that the model sees, in bytes.
 const SHOWN: usize = 64 * 1024;
 
-/// The conversation of a journal. A call without a result gets a text that says so; `next_step`
-/// calls no model before every call has a result.
+/// Returns the conversation of a journal. A call without a result gets a text that says so;
+/// `next_step` calls no model before every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), edits(items));
@@ -87,9 +87,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// The result of each call, as the model sees it. A late result replaces `unknown`, whichever was
-/// written first: an attempt may answer while its call is still open, and the call may get
-/// `unknown` long after, when the task is canceled.
+/// Returns the result of each call, as the model sees it. A late result replaces `unknown` in
+/// either order: an attempt may answer while its call is still open, and a cancel of the task may
+/// then end the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -121,8 +121,9 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// The edited arguments with which calls ran. An edit counts if the call was started after it, or
-/// if the call is external and its result was requested with the edited arguments and supplied.
+/// Returns the edited arguments of the calls that ran with an edit. An edit counts if the call was
+/// started after the edit. For an external call, it counts if the result was requested with the
+/// edited arguments and supplied.
 fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -152,8 +153,8 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// The text of a result for the model, with the arguments that the call ran with where a person
-/// edited them.
+/// Returns the text of a result for the model. `ran_with` are the arguments of a call that a person
+/// edited; the text then begins with them.
 fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = shown(&result.content);
     match ran_with {
@@ -164,7 +165,7 @@ fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     }
 }
 
-/// The text of the last result of a journal, as a model is shown it.
+/// Returns the text of a journal's last result, as a model would see it; `None` without results.
 #[must_use]
 pub fn last_result(items: &[Item]) -> Option<String> {
     let result = items.iter().rev().find_map(|item| {
@@ -179,8 +180,8 @@ pub fn last_result(items: &[Item]) -> Option<String> {
     ))
 }
 
-/// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated
-/// ids: the journal may contain both.
+/// Returns the ids by which the provider knows a turn's calls. This service's unique ids replace
+/// empty and repeated ids, which a journal may contain.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

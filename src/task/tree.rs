@@ -1,6 +1,6 @@
-//! The state of a tree of tasks, read item by item in the order of its events: each task's
-//! progress, and what all tasks share. A rejection, a quarantine, a standing decision for the tree
-//! and the user's message hold for the whole tree, whichever task they came from.
+//! The state of a tree of tasks, read item by item in the order of its events: the progress of each
+//! task, and the state that all tasks share. A rejection, a quarantine, a standing decision for the
+//! tree and the user's message hold for the whole tree, whichever task they came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -23,7 +23,7 @@ pub(crate) struct TreeProgress {
 }
 
 impl TreeProgress {
-    /// State before the first event.
+    /// Returns the state before the first event. `root` is the tree's root task.
     #[must_use]
     pub(crate) fn new(root: TaskId) -> Self {
         Self {
@@ -36,8 +36,8 @@ impl TreeProgress {
         }
     }
 
-    /// Reads the tree's next event: `item` of `task`. `uncertain`: the item is of the uncertain
-    /// history.
+    /// Applies the tree's next event: `item` of `task`. `uncertain` says whether the item belongs
+    /// to the uncertain history.
     pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {

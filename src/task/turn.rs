@@ -1,5 +1,5 @@
 //! The state of a task ([`Progress`]), read from the journal item by item: the state of each call,
-//! the open requests, the model's last answer. `step.rs` decides what happens next.
+//! the open requests, the model's last answer. `step.rs` decides the next step from this state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Verdict};
 
-/// An open request.
+/// An open request with the answers so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Open {
     /// The request as it was opened.
     pub asked: RequestSpec,
-    /// Time at which the request was opened.
+    /// Time of the commit that opened the request.
     pub asked_at: Time,
     /// Approvals so far, by call.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
-    /// Actions of the decided calls.
+    /// Actions of the decided calls, by call.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence that a decision named for a rejection.
+    /// The consequence that an answer so far named for a rejection.
     pub then: Option<Then>,
 }
 
@@ -59,16 +59,16 @@ pub struct Progress {
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last: Last,
-    /// Model answers over the task's life.
+    /// Number of model answers over the task's life.
     pub turns: u32,
-    /// Model answers since the last user message.
+    /// Number of model answers since the last user message.
     pub turns_since_message: u32,
     /// Running time since the last user message, up to the last pause.
     pub ran: Duration,
     /// Start of the running time that `ran` does not include yet; `None` while the task is not
     /// Running.
     pub running_since: Option<Time>,
-    /// The owner's groups as of their last message.
+    /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
     /// Quarantined tools: no rule lets them run.
     pub quarantine: Quarantine,
@@ -79,27 +79,27 @@ pub struct Progress {
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub filled_in: bool,
-    /// Calls refused since the last user message because they repeat a rejected call.
+    /// Number of calls refused since the last user message because they repeat a rejected call.
     pub repeats: u32,
     /// `seq` of the last item of the uncertain history; 0 where the history is certain.
     pub uncertain_seq: i64,
-    /// Whether the last user message is of the uncertain history.
+    /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
     /// Whether this is a sub-agent's task: its messages come from its parent, not from the user.
     pub of_sub_agent: bool,
-    /// Open requests of the tree's other tasks.
+    /// Number of open requests of the tree's other tasks.
     pub elsewhere: usize,
-    /// Sub-agents started since the last user message.
+    /// Number of calls handed to sub-agents since the last user message.
     pub starts_since_message: u32,
-    /// Sub-agents started over the task's life.
+    /// Number of calls handed to sub-agents over the task's life.
     pub starts: u32,
-    /// Why a decision or a deadline canceled the task, or is about to: a clause without a full
-    /// stop.
+    /// Why a decision or a deadline has canceled the task, or is about to. The text is a clause
+    /// without a full stop.
     pub canceled_for: Option<String>,
 }
 
 impl Progress {
-    /// State before the first item.
+    /// Returns the state before the first item.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -129,13 +129,13 @@ impl Progress {
         }
     }
 
-    /// State after a whole journal without uncertain history.
+    /// Builds the state after a whole journal without uncertain history.
     #[must_use]
     pub fn of(items: &[Item]) -> Self {
         Self::replay(items, None)
     }
 
-    /// The call with this id, if it has no result or is of the last turn.
+    /// Returns the call with this id, if it has no result or is of the last turn.
     #[must_use]
     pub fn call(&self, id: CallId) -> Option<&CallState> {
         self.calls
@@ -143,26 +143,26 @@ impl Progress {
             .find(|state| state.call.tool_call_id == id)
     }
 
-    /// The number of attempts at the call with this id.
+    /// Returns the number of attempts at the call with this id; 0 for an unknown call.
     #[must_use]
     pub fn attempts(&self, id: CallId) -> u32 {
         self.call(id).map_or(0, |state| state.attempts)
     }
 
-    /// The open request with this id.
+    /// Returns the request with this id, if it is open.
     #[must_use]
     pub fn open(&self, id: RequestId) -> Option<&Open> {
         self.open.iter().find(|open| open.asked.request_id == id)
     }
 
-    /// The calls without a result.
+    /// Returns the calls without a result.
     pub fn unfinished(&self) -> impl Iterator<Item = &CallState> {
         self.calls
             .iter()
             .filter(|state| !matches!(state.phase, Phase::Done(_)))
     }
 
-    /// Reads the next item.
+    /// Applies the journal's next item.
     pub fn apply(&mut self, item: &Item) {
         self.quarantine.apply(&item.fact, &self.calls);
         match &item.fact {
@@ -222,7 +222,8 @@ impl Progress {
         }
     }
 
-    /// A report of an unknown outcome ends the attempt of a gate call whose asker has the permit.
+    /// Applies a late result. If the asker of a gate call has the permit and reports that the
+    /// outcome is unknown, the report ends the attempt.
     fn came_late(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_elsewhere())
@@ -231,8 +232,8 @@ impl Progress {
         }
     }
 
-    /// If `decision` came after the uncertain history (`known`), keeps its standing decisions for
-    /// the tree.
+    /// Keeps the standing decisions for the tree that `decision` gives, if `decision` came after
+    /// the uncertain history (`known`).
     fn granted(&mut self, decision: &Decision, known: bool) {
         let given = decision.grants().map(|(_, grant)| grant);
         let given = given.filter(|grant| known && grant.scope == GrantScope::Task);
@@ -278,8 +279,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Replaces the preliminary times of `facts`, the last facts applied, by `at`, the time of
-    /// their commit.
+    /// Sets the times of `facts`, the last facts applied, to `at`, the time of their commit. Until
+    /// then they have preliminary times.
     pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -392,7 +393,8 @@ impl Progress {
     }
 }
 
-/// The result that the model sees for a call that repeats a rejected call.
+/// Returns the result that the model sees for a call that repeats a rejected call. `no` is the
+/// rejection.
 fn no_again(no: Option<&RejectedCall>) -> String {
     let reason = no
         .and_then(|no| no.reason.as_ref())

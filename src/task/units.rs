@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Parses a duration.
+/// Parses a duration; `None` if the text is malformed, or the duration exceeds a hundred years.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
     let seconds = |factor: u64| {
@@ -22,10 +22,10 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A hundred years: a longer duration is a typing error, and would overflow a point in time.
+/// A hundred years: a longer duration is a typing error, and could overflow a time.
 const MOST_SECONDS: u64 = 100 * 366 * 86_400;
 
-/// Parses a size in bytes.
+/// Parses a size and returns it in bytes; `None` if the text is malformed.
 pub(crate) fn size(text: &str) -> Option<usize> {
     let (count, unit) = split(text)?;
     let count = usize::try_from(count).ok()?;
@@ -77,7 +77,7 @@ pub(crate) mod duration_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The description of a duration in the configuration file's schema.
+    /// The schema of a duration in the configuration file.
     #[derive(Debug)]
     pub(crate) struct Text;
 
@@ -105,20 +105,24 @@ pub(crate) mod duration_text {
         }
     }
 
+    /// Reads a duration from text.
+    ///
     /// # Errors
-    /// When the text is not a duration.
+    /// The text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         from.deserialize_str(Reader)
     }
 
+    /// Writes a duration as text.
+    ///
     /// # Errors
-    /// When the writer fails.
+    /// The errors of the serializer.
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_duration(*duration))
     }
 }
 
-/// A duration that may be left out or `null`.
+/// Like [`duration_text`], for a duration that may be left out or `null`.
 pub(crate) mod optional_duration {
     use super::{Duration, duration_text};
     use serde::{Deserialize, Deserializer, Serializer};
@@ -126,16 +130,20 @@ pub(crate) mod optional_duration {
     #[derive(Deserialize)]
     struct Wrap(#[serde(with = "duration_text")] Duration);
 
+    /// Reads a duration from text; `null` is `None`.
+    ///
     /// # Errors
-    /// When the text is not a duration.
+    /// The text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(duration)| duration))
     }
 
+    /// Writes a duration as text; `None` is `null`.
+    ///
     /// # Errors
-    /// When the writer fails.
+    /// The errors of the serializer.
     #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
     pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
@@ -155,7 +163,7 @@ pub(crate) mod size_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The description of a size in the configuration file's schema.
+    /// The schema of a size in the configuration file.
     #[derive(Debug)]
     pub(crate) struct Text;
 
@@ -183,14 +191,18 @@ pub(crate) mod size_text {
         }
     }
 
+    /// Reads a size from text.
+    ///
     /// # Errors
-    /// When the text is not a size.
+    /// The text is not a size.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         from.deserialize_str(Reader)
     }
 
+    /// Writes a size as text.
+    ///
     /// # Errors
-    /// When the writer fails.
+    /// The errors of the serializer.
     #[expect(
         clippy::trivially_copy_pass_by_ref,
         reason = "serde passes a reference to the field"

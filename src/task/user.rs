@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use unicase::UniCase;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-/// When two ids are one person's.
+/// The rule by which two ids belong to one person.
 #[derive(
     Clone,
     Copy,
@@ -25,10 +25,10 @@ use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UserIds {
-    /// When the ids are equal in NFC and folded case.
+    /// The ids are equal in NFC and folded case.
     #[default]
     Folded,
-    /// When the ids are equal byte by byte.
+    /// The ids are equal byte by byte.
     Exact,
 }
 
@@ -37,7 +37,7 @@ pub enum UserIds {
 pub struct UserKey(String);
 
 impl UserKey {
-    /// The key, for the database; never shown.
+    /// Returns the key, which is for the database and never shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -45,7 +45,7 @@ impl UserKey {
 }
 
 impl UserIds {
-    /// The comparison form of an id.
+    /// Returns the key of an id under this setting.
     #[must_use]
     pub fn key(self, id: &str) -> UserKey {
         UserKey(match self {
@@ -60,7 +60,7 @@ impl UserIds {
         one == other || (self == Self::Folded && folded(one) == folded(other))
     }
 
-    /// The id with this spelling, compared by this setting.
+    /// Creates the id with this spelling, to be compared by this setting.
     #[must_use]
     pub fn id(self, spelling: impl Into<String>) -> UserId {
         let spelling = spelling.into();
@@ -72,9 +72,9 @@ impl UserIds {
     }
 }
 
-/// Canonical caseless matching (Unicode, D145): full case folding between two normalizations.
-/// Without the first, equivalent spellings could fold differently; the second is needed because
-/// folding can leave marks in another order.
+/// Folds an id for canonical caseless matching (Unicode, D145): full case folding between two
+/// normalizations. Without the first normalization, equivalent spellings could fold differently.
+/// The second is needed because folding can leave marks in another order.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
@@ -86,14 +86,14 @@ fn folded(id: &str) -> String {
         .collect()
 }
 
-/// Whether a text is in NFC.
+/// Whether a text is in Unicode's normalization form C (NFC).
 #[must_use]
 pub fn is_normal(text: &str) -> bool {
     is_nfc(text)
 }
 
-/// A user's id, and how it compares. Two ids are equal when they belong to one person;
-/// [`UserId::is`] compares a stored spelling.
+/// A user's id, with the setting that compares it. Two ids are equal if they belong to one person.
+/// [`UserId::is`] compares an id with a stored spelling.
 #[derive(Clone)]
 pub struct UserId {
     spelling: String,
@@ -102,26 +102,26 @@ pub struct UserId {
 }
 
 impl UserId {
-    /// The spelling, as shown and stored.
+    /// Returns the spelling, as shown and stored.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.spelling
     }
 
-    /// The comparison form.
+    /// Returns the comparison form, which is equal for all spellings of one person.
     #[must_use]
     pub fn key(&self) -> &UserKey {
         &self.key
     }
 
-    /// The setting that compares this id.
+    /// Returns the setting that compares this id.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
-    /// The comparison form, which the database stores next to the spelling; `None` for `Exact`,
-    /// where the spelling is the comparison form.
+    /// Returns the comparison form, which the database stores next to the spelling; `None` for
+    /// `Exact`, where both are the same.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())

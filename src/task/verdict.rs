@@ -26,7 +26,7 @@ pub enum Verdict {
 /// The people with the right to decide a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approvers {
-    /// Whether the task's owner may decide.
+    /// Whether the task's owner may decide; the other lists do not admit the owner.
     pub owner: bool,
     /// Ids of users who may decide.
     pub users: Vec<String>,
@@ -34,7 +34,8 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
-    /// Whether an answer by a sealed link counts; see [`Approvers::by_link`].
+    /// Whether the rule lets an answer by a sealed link count; `None` if the rule does not say. See
+    /// [`Approvers::by_link`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
 }
@@ -49,7 +50,7 @@ impl Approvers {
 }
 
 impl Default for Approvers {
-    /// The owner alone.
+    /// Returns the approvers of a request that only the owner may decide.
     fn default() -> Self {
         Self {
             owner: true,
@@ -74,26 +75,26 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The terms of a rule, copied into each request that the rule opens; a later change of the rule
-/// does not change them. Held calls of one turn whose terms are equal share one request.
+/// The terms of a rule, copied into each request that the rule opens, so that a later change of the
+/// rule does not affect the request. Held calls of one turn with equal terms share one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The people who may decide.
     pub approvers: Approvers,
     /// How long the request stays open; `None` means without a deadline.
     pub expires_in: Option<Duration>,
-    /// Consequence of the deadline.
+    /// Effect of the deadline on undecided calls.
     pub on_expiry: OnExpiry,
     /// Consequence when every call of the request is rejected, unless the decision says `then`.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval.
     pub allow: Vec<Action>,
-    /// The operator's text in place of "Human intervention required."
+    /// The operator's text for the request; `None`: "Human intervention required."
     pub message: Option<String>,
 }
 
 impl Default for Terms {
-    /// The terms of a request that no rule opened: the owner decides, within 24 hours.
+    /// Returns the terms of a request that no rule opened: the owner decides, within 24 hours.
     fn default() -> Self {
         Self {
             approvers: Approvers::default(),
@@ -111,15 +112,15 @@ impl Default for Terms {
     }
 }
 
-/// One judgement, as the journal keeps it.
+/// The policy's judgement of a call, as the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The policy's verdict.
+    /// Whether the call may run.
     pub verdict: Verdict,
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The rule's reason, or the mismatch of an invalid call.
+    /// Reason from the rule; for an invalid call, the reason why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
@@ -138,7 +139,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// A verdict without a rule, a reason or terms.
+    /// Creates a judgement that consists of the verdict alone.
     #[must_use]
     pub fn of(verdict: Verdict) -> Self {
         Self {
@@ -152,7 +153,7 @@ impl Judgement {
         }
     }
 
-    /// The judgement of an invalid call, which is not put to the policy.
+    /// Creates the judgement of an invalid call, about which the policy is not asked.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {

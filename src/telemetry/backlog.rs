@@ -9,7 +9,7 @@ use super::Builder;
 /// The waiting rows that share one value of the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// The value of the label.
+    /// The value of the label, such as the kind of the requests.
     pub name: String,
     /// The number of rows.
     pub waiting: i64,
@@ -17,15 +17,15 @@ pub struct Backlog {
     pub oldest: Duration,
 }
 
-/// Two gauges with one label.
+/// The two gauges of one sort of waiting rows, with one label.
 pub(super) struct BacklogGauges {
     waiting: IntGaugeVec,
     oldest: IntGaugeVec,
 }
 
 impl BacklogGauges {
-    /// The gauges with these names and descriptions: `waiting` for the number of rows, `oldest` for
-    /// the age of the oldest row.
+    /// Builds the gauges from pairs of a name and a description: `waiting` for the number of rows,
+    /// `oldest` for the age of the oldest row.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),
@@ -38,7 +38,7 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges to these counts, and removes the labels that have no count.
+    /// Sets the gauges to these counts, and removes the label values that have no count.
     pub(super) fn show(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

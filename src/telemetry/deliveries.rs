@@ -13,7 +13,7 @@ pub(super) struct Deliveries {
     unreachable: IntCounterVec,
 }
 
-/// Buckets from a prompt delivery up to the last attempt.
+/// Buckets in seconds, from a prompt delivery up to the last attempt.
 const LAG: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
@@ -52,7 +52,7 @@ impl Deliveries {
         })
     }
 
-    /// Counts the end of an attempt.
+    /// Counts an attempt to send a message, by its outcome.
     pub(super) fn ended(&self, target: &str, outcome: &str) {
         self.ended.with_label_values(&[target, outcome]).inc();
     }

@@ -5,14 +5,13 @@ use prometheus::{HistogramVec, IntCounterVec, IntGauge};
 use super::Builder;
 use super::observation::Observation;
 
-/// The instruments of gates.
 pub(super) struct Gates {
     calls: IntCounterVec,
     ask: HistogramVec,
     pub(super) waiting: IntGauge,
 }
 
-/// Buckets up to the longest wait of a client.
+/// Buckets in seconds, up to the longest wait of a client.
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 45.0, 120.0, 300.0,
 ];
@@ -37,13 +36,13 @@ impl Gates {
         })
     }
 
-    /// Counts an answer.
+    /// Counts an answer to a proposal, by gate and decision.
     pub(super) fn answered(&self, seen: &Observation) {
         let labels = [seen.gate.as_str(), seen.decision.as_str()];
         self.calls.with_label_values(&labels).inc();
     }
 
-    /// Records the duration of an ask.
+    /// Records how long the answer to a proposal took, by gate and door.
     pub(super) fn asked(&self, seen: &Observation) {
         let labels = [seen.gate.as_str(), seen.door.as_str()];
         let seconds = seen.seconds.unwrap_or(0.0);

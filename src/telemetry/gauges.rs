@@ -12,16 +12,16 @@ use tokio_util::task::TaskTracker;
 
 use super::Census;
 
-/// The age at which counts are too old: the next scrape counts anew.
+/// The age from which counts are stale: the next scrape counts again.
 pub(crate) const EVERY: Duration = Duration::from_secs(15);
 
-/// Counts tasks and requests.
+/// Counts tasks, open requests and waiting deliveries in the database.
 pub(crate) type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
 
 /// Returns the machine's uptime.
 pub(crate) type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The latest counts.
+/// The latest counts of the database, renewed on demand.
 pub(crate) struct Gauges {
     count: Count,
     uptime: Uptime,
@@ -44,7 +44,7 @@ impl fmt::Debug for Gauges {
 }
 
 impl Gauges {
-    /// Counts on demand, as a task of `tracker`.
+    /// Creates gauges without counts. `count` runs on demand, as a task of `tracker`.
     #[must_use]
     pub(crate) fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
@@ -95,7 +95,7 @@ impl Gauges {
     }
 }
 
-/// Ends a count, even when it panics.
+/// A guard that marks the running count as ended, even if the count panics.
 struct Ends<'a>(&'a Gauges);
 
 impl Drop for Ends<'_> {

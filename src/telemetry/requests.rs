@@ -13,7 +13,7 @@ pub(super) struct Requests {
     wait: HistogramVec,
 }
 
-/// Buckets for the time until a person answers.
+/// Buckets in seconds, for the time until a person answers.
 const HUMAN: [f64; 12] = [
     1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
 ];

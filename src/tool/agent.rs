@@ -14,7 +14,7 @@ use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 /// The argument that holds the sub-agent's task.
 pub(crate) const TASK: &str = "task";
 
-/// The spec of the tool that calls the agent of this name.
+/// Returns the spec of the tool that calls the agent of this name.
 #[must_use]
 pub(crate) fn spec(name: &str) -> ToolSpec {
     let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
@@ -36,7 +36,7 @@ pub(crate) fn spec(name: &str) -> ToolSpec {
     }
 }
 
-/// The catalog entry of the tool that calls the agent of this name.
+/// Returns the catalog entry of the tool that calls the agent of this name.
 #[must_use]
 pub(crate) fn entry(name: &str) -> Option<Entry> {
     let spec = spec(name);
@@ -49,8 +49,8 @@ pub(crate) fn entry(name: &str) -> Option<Entry> {
     })
 }
 
-/// The description of the agent for a model: `said`, the operator's text, or a default sentence if
-/// `said` is blank.
+/// Returns the description of the agent for a model: `said`, the operator's text, or a default
+/// sentence if `said` is blank.
 #[must_use]
 pub(crate) fn description(name: &str, said: &str) -> String {
     match said.trim() {

@@ -322,8 +322,9 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The number, if a double keeps its value: an integer of 64 bits must convert exactly; any other
-/// number must have the same decimal value as the shortest text that reads back as the same double.
+/// Returns the number if its conversion to a double loses nothing: an integer of 64 bits must
+/// convert exactly; any other number must have the same decimal value as the shortest text that
+/// reads back as the same double.
 fn surviving(text: &str, whole: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
@@ -351,8 +352,8 @@ fn exact(double: f64, integer: i128) -> bool {
     format!("{double:.0}").parse() == Ok(integer)
 }
 
-/// A decimal number as its sign, its digits without zeros at either end, and the exponent of the
-/// last digit.
+/// Splits a decimal number into its sign, its digits without zeros at either end, and the exponent
+/// of the last digit.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let (negative, text) = text
         .strip_prefix('-')

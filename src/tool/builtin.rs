@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The prefix of a `url` that the process answers itself.
 pub(super) const PREFIX: &str = "builtin:";
-/// The built-in values of `url`.
+/// The values of `url` that the process answers itself, with their endpoints.
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
     ("builtin:refunds/refund_payment", Endpoint::RefundPayment),
@@ -21,7 +21,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint that a `url` names.
+    /// Returns the endpoint that `url` names, or the detail of the mistake.
     pub(super) fn of(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
         found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {
@@ -30,7 +30,6 @@ impl Endpoint {
         })
     }
 
-    /// The `url` of the endpoint.
     pub(super) fn url(self) -> &'static str {
         ENDPOINTS
             .iter()
@@ -38,7 +37,8 @@ impl Endpoint {
             .map_or(PREFIX, |(url, _)| url)
     }
 
-    /// The answer to a call with this `Idempotency-Key`: status and body.
+    /// Returns the status and the body of the answer to a call. `key` is the call's
+    /// `Idempotency-Key`.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(whole);
         let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {

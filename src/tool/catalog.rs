@@ -1,6 +1,6 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! a definition's digest is over the operator's text, with `${…}` unexpanded wherever it could hold
-//! a secret, and changes with everything a call of the tool could do.
+//! a definition's digest changes with everything that a call of the tool could do. It covers the
+//! operator's text, in which `${…}` stays unexpanded wherever it could hold a secret.
 
 mod checks;
 
@@ -38,15 +38,15 @@ pub(crate) const KINDS: [&str; 4] = ["http", "shell", "mcp", "external"];
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Tool", extend("oneOf" = KINDS.map(|key| json!({"required": [key]}))))]
 pub struct Settings {
-    /// The description for the model.
+    /// The description of the tool that the model reads.
     pub description: String,
     /// The effect of repeating a call.
     pub effect: Effect,
     /// The line that an approver reads, such as `Refund {amount} for order {order}`. An argument is
     /// filled in as text of at most 80 characters.
     pub summary: Option<String>,
-    /// The JSON Schema (2020-12) of the arguments. Default: no arguments. A shell tool has its own, and
-    /// a tool of an MCP server the reviewed schema of the lock file.
+    /// The JSON Schema (2020-12) of the arguments. Default: no arguments; for a shell tool, the
+    /// argument `command`; for a tool of an MCP server, the reviewed schema in the lock file.
     #[schemars(schema_with = "object_schema")]
     pub parameters: Option<Value>,
     /// The tool is an HTTP request.
@@ -70,13 +70,10 @@ fn object_schema(_: &mut SchemaGenerator) -> Schema {
 /// How a tool is performed.
 #[derive(Clone, Copy, Debug)]
 enum Kind<'s> {
-    /// By an HTTP request.
     Http(&'s http::Settings),
-    /// By a command.
     Shell(&'s shell::Settings),
-    /// By an MCP server.
     Mcp(&'s mcp::Reviewed),
-    /// By the API's client.
+    /// The API's client performs the calls.
     External(&'s external::Settings),
 }
 
@@ -87,27 +84,28 @@ pub struct Entry {
     pub schema: CompiledSchema,
     /// For an external tool: the schema of its result; `None` accepts anything.
     pub form: Option<Value>,
-    /// `None` for a tool whose calls the API's client, another agent or a person performs, and for a
-    /// tool of an MCP server in a catalogue that only serves a check.
+    /// `None` if the API's client, another agent or a person performs the tool's calls. Also `None`
+    /// for a tool of an MCP server before [`Catalog::with_tools`].
     pub tool: Option<Arc<dyn Tool>>,
 }
 
 impl Entry {
-    /// The address of a call with these arguments, as an approver sees it.
+    /// Returns the address of a call with these arguments, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// The difference between the tool as it was reviewed and as its server shows it to this task
-    /// now.
+    /// Returns the difference between the reviewed definition of the tool and the definition that
+    /// its server shows to this task now; `None` if no difference is known.
     #[must_use]
     pub fn change(&self, task: TaskId) -> Option<Change> {
         self.tool.as_ref().and_then(|tool| tool.change(task))
     }
 
-    /// The spec, with a definition that covers the tool as its server shows it to this task now.
+    /// Returns the spec. If the tool's server has changed the tool, the spec's `definition` also
+    /// covers the definition that the server shows to this task now.
     #[must_use]
     pub fn current(&self, task: TaskId) -> Cow<'_, ToolSpec> {
         match self.change(task) {
@@ -138,7 +136,7 @@ struct Human {
     services: Vec<Service>,
 }
 
-/// Checked settings.
+/// A tool whose settings have been checked.
 struct Prepared {
     spec: ToolSpec,
     schema: CompiledSchema,
@@ -147,8 +145,8 @@ struct Prepared {
 }
 
 impl Settings {
-    /// How the tool is performed; `None` if the settings do not say so, or name a tool of an MCP
-    /// server that the lock file does not have.
+    /// Returns how the tool is performed; `None` if the settings do not say so, or name a tool of
+    /// an MCP server that the lock file does not have.
     fn kind(&self) -> Option<Kind<'_>> {
         let http = self.http.as_ref().map(Kind::Http);
         http.or_else(|| self.shell.as_ref().map(Kind::Shell))
@@ -156,13 +154,14 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
-    /// Whether the settings say how the tool is performed.
+    /// Whether the settings say how the tool is performed. For a tool of an MCP server, the lock
+    /// file must have it, too.
     #[must_use]
     pub fn is_performed(&self) -> bool {
         self.kind().is_some()
     }
 
-    /// The kind of tool in words, if its calls run code on this host.
+    /// Returns the kind of tool in words if its calls run code on this host, else `None`.
     #[must_use]
     pub fn runs_here(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
@@ -175,7 +174,7 @@ impl Settings {
         }
     }
 
-    /// The configured schema of the arguments, or the default of the tool's kind.
+    /// Returns the configured schema of the arguments, or the default of the tool's kind.
     #[must_use]
     pub fn parameters(&self) -> Value {
         match (&self.parameters, self.kind()) {
@@ -246,7 +245,7 @@ impl Settings {
         })
     }
 
-    /// Checks the schema of the arguments, and the summary that names them.
+    /// Checks the schema of the arguments, and the arguments that the summary names.
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
         for flaw in parameters_flaws(parameters) {
             mistakes.add(
@@ -259,7 +258,8 @@ impl Settings {
         }
     }
 
-    /// The working directory for an approver: unexpanded if it contains `${…}`.
+    /// Returns the working directory for an approver: unexpanded if it contains `${…}`, because the
+    /// value may be a secret.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
         let written = self
             .raw
@@ -270,8 +270,9 @@ impl Settings {
             .unwrap_or(&settings.working_dir)
     }
 
-    /// `sha256:…` over everything a call could do: kind, method and whole URL (or directory),
-    /// parameters, effect, and the unexpanded headers and env. Texts and timeouts are excluded.
+    /// Returns `sha256:…` over everything a call could do: kind, method and whole URL (or
+    /// directory), parameters, effect, and the unexpanded headers and env. Texts and timeouts are
+    /// excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let written = |keys: &[&str]| {
             keys.iter()
@@ -294,7 +295,8 @@ impl Settings {
                 written(&["shell", "env"])
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
-            // The server's settings, the tool's name there, and the digest of the lock file.
+            // For a tool of an MCP server, `raw` holds the server's settings, the tool's name at
+            // the server, and the digest of its definition in the lock file.
             Some(Kind::Mcp(_)) => (written(&["mcp"]).unwrap_or_default(), Value::Null),
             Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
@@ -310,7 +312,7 @@ impl Settings {
     }
 }
 
-/// `sha256:…` over a definition, independent of the order of its members.
+/// Returns `sha256:…` over a definition, independent of the order of its members.
 pub(super) fn definition_of(definition: &Value) -> String {
     sha256(&Sha256::digest(canonical_json(definition)))
 }
@@ -374,7 +376,7 @@ impl Catalog {
         }
     }
 
-    /// The redactor of the configuration's secrets.
+    /// Returns the redactor of the configuration's secrets.
     #[must_use]
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
@@ -389,13 +391,14 @@ impl Catalog {
         }
     }
 
-    /// The credential fields that are not secret.
+    /// Returns the credential fields that are not secret.
     #[must_use]
     pub fn plain_fields(&self) -> &Arc<PlainFields> {
         &self.plain
     }
 
-    /// Gives each tool the implementation that `tool` returns for it, if any.
+    /// Gives each configured tool the implementation that `tool` returns. Where `tool` returns
+    /// `None`, the implementation stays as it is.
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
@@ -414,8 +417,8 @@ impl Catalog {
         self
     }
 
-    /// The tool that calls the agent named exactly `name` (letter case counts). `None` if no agent
-    /// of the configuration has it as a sub-agent.
+    /// Returns the tool that calls the agent with exactly this name (letter case counts). `None` if
+    /// no agent of the configuration has that agent as a sub-agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)
@@ -439,8 +442,8 @@ impl Catalog {
         self
     }
 
-    /// The tool named exactly `tool_name` with which the agent asks a human; `None` if the agent is
-    /// offered no such tool.
+    /// Returns the agent's tool with exactly this name for asking a human; `None` if the agent has
+    /// no such tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
         self.human
@@ -450,26 +453,27 @@ impl Catalog {
             .find(|entry| entry.spec.name == tool_name)
     }
 
-    /// The services whose credentials an agent may ask for.
+    /// Returns the services whose credentials an agent may ask for.
     #[must_use]
     pub fn services(&self, agent: &str) -> &[Service] {
         self.human.get(agent).map_or(&[], |human| &human.services)
     }
 
-    /// The configured tool named exactly `name`.
+    /// Returns the configured tool named exactly `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
     }
 
-    /// The entry of a tool of this name that is not configured: the caller performs it, its effect is
-    /// `once`, and it takes any object. `None` if the name is not 1 to 128 of `A-Z a-z 0-9 _ . : / -`.
+    /// Returns an entry for a tool that is not configured. The caller performs the tool, its effect
+    /// is `once`, and it takes any object. Returns `None` if the name is not 1 to 128 letters,
+    /// digits or characters of `_.:/-`.
     #[must_use]
     pub fn other(name: &str) -> Option<Entry> {
         external::other(name)
     }
 
-    /// The specs of all configured tools, by name.
+    /// Returns the specs of all configured tools, by name.
     pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
         self.entries.values().map(|entry| &entry.spec)
     }

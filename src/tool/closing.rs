@@ -40,7 +40,7 @@ const SAME: [&str; 3] = ["then", "else", "contentSchema"];
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords that hold schemas for the same instance, by name.
 const SAME_MAP: [&str; 1] = ["dependentSchemas"];
-/// Keywords that we resolve ourselves and leave out.
+/// Keywords that the rewriter resolves itself and leaves out.
 const LEFT_OUT: [&str; 6] = [
     "$schema",
     "$id",
@@ -78,8 +78,8 @@ pub(super) struct Rewriter<'s> {
     flaws: BTreeSet<String>,
 }
 
-/// The schema with every local `$ref` resolved to a copy and, with `close`, undeclared members
-/// refused.
+/// Rewrites a schema: resolves every local `$ref` to a copy and, if `close` is true, refuses
+/// undeclared members.
 pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>> {
     if depth(schema) > DEPTH {
         return Err(vec![format!("is nested deeper than {DEPTH}")]);
@@ -94,7 +94,8 @@ pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>>
     rewriter.whole()
 }
 
-/// The schema that a local `$ref` names: `#`, a JSON pointer, or an anchor.
+/// Returns the schema that a local `$ref` names by `#`, a JSON pointer or an anchor; `None` if
+/// there is none.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)
@@ -108,7 +109,8 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     found.filter(|schema| schema.is_object() || schema.is_boolean())
 }
 
-/// The schemas that apply to the same value as `schema`, itself included. Terminates on cycles too.
+/// Returns the schemas that apply to the same value as `schema`, including `schema` itself.
+/// Terminates even if the references form a cycle.
 pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<String, Value>> {
     let mut found: Vec<&Map<String, Value>> = Vec::new();
     let mut waiting = vec![schema];

@@ -63,7 +63,7 @@ impl Credentials {
             .is_some_and(|fields| fields.contains_key(field))
     }
 
-    /// These credentials, with the fields `plain` exempt from redaction.
+    /// Returns these credentials, with the fields in `plain` exempt from redaction.
     #[must_use]
     pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
         Self {
@@ -72,7 +72,8 @@ impl Credentials {
         }
     }
 
-    /// A redactor for the secret values, except those too short or with whitespace (`SEARCHED`).
+    /// Returns a redactor for the secret values, except those too short or with whitespace
+    /// (`SEARCHED`).
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self
@@ -90,7 +91,7 @@ impl Credentials {
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
-    /// The value of a field, to be sent now.
+    /// Returns the value of a field. To be called right before sending.
     ///
     /// # Errors
     /// Names the credential that is missing or cannot be sent; never its value.
@@ -188,7 +189,7 @@ fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, 
     serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
 }
 
-/// The (credential, field) pairs that a text refers to, in order.
+/// Returns the (credential, field) pairs that a text refers to, in order.
 ///
 /// # Errors
 /// The mistake in a reference.
@@ -203,7 +204,8 @@ pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     Ok(found)
 }
 
-/// The reference (credential, field) at the start of a text, and the text after the reference.
+/// Returns the reference (credential, field) at the start of a text, and the text after the
+/// reference.
 pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text
         .strip_prefix(OPEN)

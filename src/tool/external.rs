@@ -28,7 +28,10 @@ fn any_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl Settings {
-    /// The schema of the result, if it is valid.
+    /// Returns the schema of the result; `None` if any result is accepted.
+    ///
+    /// # Errors
+    /// The flaws of the schema.
     pub(super) fn form(&self) -> Result<Option<Value>, Vec<String>> {
         if let Some(schema) = &self.result {
             CompiledSchema::open(schema)?;
@@ -37,7 +40,7 @@ impl Settings {
     }
 }
 
-/// The target of a tool's calls, as approvers see it.
+/// The target of an external tool's calls, as approvers see it.
 pub(super) const TARGET: &str = "external";
 
 /// The longest name of a tool that is not configured.
@@ -51,7 +54,7 @@ fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// The entry of a tool that is not configured; `None` if no tool can have this name.
+/// Returns the entry of a tool that is not configured; `None` if no tool can have this name.
 pub(super) fn other(name: &str) -> Option<Entry> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
     if name.is_empty() || name.len() > LONGEST || !name.chars().all(letter) {

@@ -41,17 +41,17 @@ mod relay;
 /// The command to run. Its environment may hold secrets.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The text for a shell, unless there is a `program`.
+    /// The command for `/bin/sh`. Unused if there is a `program`.
     pub(crate) command: String,
-    /// A program and its arguments: it runs without a timeout, and talks through the guard's input
-    /// and output.
+    /// A program and its arguments, run instead of `command`: without a timeout, and connected to
+    /// the guard's input and output. Empty if there is a `command`.
     pub(crate) program: Vec<String>,
-    /// Whether the program's standard error is that of the guard. Otherwise it is dropped.
+    /// Whether the program's standard error is that of the guard. Otherwise it goes to `/dev/null`.
     pub(crate) stderr: bool,
     pub(crate) working_dir: String,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) timeout_ms: u64,
-    /// How many bytes of each of the two outputs are passed on at most.
+    /// The most bytes of each of the two outputs that the guard passes on.
     pub(crate) keep: usize,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// The command is about to begin, as the leader of the process group with this number.
+    /// The command is about to begin. It leads the process group with this number.
     Started(i32),
     /// The command could not be started.
     NotStarted(String),
@@ -75,11 +75,11 @@ pub(crate) enum Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum End {
-    /// By itself, with this exit code.
+    /// The command exited with this code.
     Code(i32),
-    /// By a signal that the guard did not send.
+    /// A signal that the guard did not send ended the command.
     Signal(i32),
-    /// Killed at its timeout.
+    /// The guard killed the command at its timeout.
     Timeout,
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum End {
 pub(crate) struct Stream {
     /// The number of bytes that follow.
     pub(super) bytes: usize,
-    /// Whether this is all of the output.
+    /// Whether these bytes are the complete output.
     pub(super) complete: bool,
 }
 
@@ -101,7 +101,7 @@ enum Event {
 #[derive(Default)]
 struct Kept {
     bytes: Vec<u8>,
-    /// Whether there was more output than is kept.
+    /// Whether the command wrote more than the kept bytes.
     more: bool,
 }
 
@@ -216,7 +216,7 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
     serde_json::from_slice(&text).map_err(io::Error::from)
 }
 
-/// An order in the form that the guard reads.
+/// Encodes an order for the guard: its length in four bytes, then JSON. Fails if it is too long.
 pub(crate) fn written(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
     let length = u32::try_from(text.len())
@@ -249,7 +249,7 @@ fn begin(child: &mut Child) -> io::Result<()> {
         .write_all(b"\n")
 }
 
-/// The events of a command, and what is kept of its stdout and of its stderr.
+/// The events of a command, and the kept parts of its standard output and standard error.
 type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);
 
 fn watch(

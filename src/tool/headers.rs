@@ -27,12 +27,12 @@ const OURS_PREFIX: &str = "holdpoint-";
 pub(crate) struct Headers {
     /// The headers without credentials, the same for every request.
     fixed: HeaderMap,
-    /// The headers that credentials are filled into.
+    /// The headers that refer to credentials.
     templates: Vec<(HeaderName, Template)>,
 }
 
 impl Headers {
-    /// Reads the `headers` of some settings. Adds each mistake with its key.
+    /// Checks configured headers. Adds each mistake to `mistakes`, with the path of its key.
     pub(crate) fn read(
         written: &BTreeMap<String, Secret<String>>,
         mistakes: &mut Vec<(Vec<String>, String)>,
@@ -60,19 +60,19 @@ impl Headers {
         headers
     }
 
-    /// The names of the credentials that the headers refer to.
+    /// Returns the names of the credentials that the headers refer to.
     pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
         self.templates
             .iter()
             .flat_map(|(_, template)| template.needs())
     }
 
-    /// The headers without credentials.
+    /// Returns the headers that refer to no credential.
     pub(crate) fn fixed(&self) -> &HeaderMap {
         &self.fixed
     }
 
-    /// The headers with credentials filled in.
+    /// Returns the headers with credentials filled in.
     ///
     /// # Errors
     /// Names the credential that is missing or that no header can hold; never its value.
@@ -108,14 +108,15 @@ fn header(
     Ok((parsed, value, template))
 }
 
-/// A header value marked sensitive; `None` if no header can hold it.
+/// Returns a header value marked sensitive; `None` if no header can hold it.
 fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A digest of filled headers, for what one user began and another must not continue.
+/// Returns a digest of filled headers. State that is kept under this digest is used only for
+/// requests with the same headers, and so never for another user's credentials.
 pub(crate) fn key(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

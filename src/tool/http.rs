@@ -45,7 +45,8 @@ pub struct Settings {
     pub method: Method,
     /// The URL. `{name}` stands for that argument, percent-encoded as one path segment.
     pub url: String,
-    /// The headers of each request.
+    /// The headers of each request. `{{credential:NAME.FIELD}}` stands for a field of a credential
+    /// of the task's user.
     pub headers: BTreeMap<String, Secret<String>>,
     /// How long one attempt may take; at most `10m`.
     #[serde(with = "duration_text")]
@@ -70,7 +71,7 @@ mod method {
     use schemars::JsonSchema;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// An HTTP method.
+    /// An HTTP method that a tool may use.
     #[derive(Deserialize, JsonSchema)]
     #[schemars(rename = "Method")]
     #[serde(rename_all = "UPPERCASE")]
@@ -112,7 +113,8 @@ pub(super) struct Checked {
 }
 
 impl Settings {
-    /// Checks the settings; returns each mistake with its key.
+    /// Checks the settings. Returns each mistake with the path of its key; the first value is
+    /// `None` if the `url` is invalid.
     pub(super) fn checked(&self) -> (Option<Checked>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [
@@ -161,7 +163,7 @@ impl Settings {
 }
 
 impl Checked {
-    /// The credentials that the headers and the `url` refer to.
+    /// Returns the names of the credentials that the headers and the `url` refer to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
         let url = match &self.goal {
             Goal::Url(template) => Some(template.needs()),
@@ -179,7 +181,7 @@ impl Checked {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// The target that the digests of calls cover. It never includes the path.
+    /// Returns the target that the digests of calls cover. It never includes the path.
     pub(super) fn target(&self) -> String {
         match &self.goal {
             Goal::Url(template) => format!("{} {}", self.method, template.origin),

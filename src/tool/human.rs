@@ -16,7 +16,7 @@ use crate::task::request::RequestKind;
 use crate::task::request_kind::HumanKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// A credential that may be asked for, as described to the approver and the model.
+/// A credential that an agent may ask for, as described to the approver and the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The credential's name in the configuration. The model passes it as the argument `service` of
@@ -40,7 +40,7 @@ pub struct Field {
     pub description: String,
 }
 
-/// The question that a call asks.
+/// The content of the request that a call opens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Question {
     pub kind: RequestKind,
@@ -52,8 +52,8 @@ pub(crate) struct Question {
     pub form: Option<Value>,
 }
 
-/// The catalog entry of the tool that opens requests of this kind. `None` for a kind without a
-/// tool, and for credentials without a service.
+/// Returns the catalog entry of the tool that opens requests of this kind. `None` for a kind
+/// without a tool, and for credentials without a service.
 #[must_use]
 pub(crate) fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let human = kind.facts().human?;
@@ -183,10 +183,10 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
     )
 }
 
-/// The question that a call asks, from its arguments (already checked against the schema).
+/// Returns the question that a call asks, from its arguments (already checked against the schema).
 ///
 /// # Errors
-/// Why the call is invalid; never quotes a value.
+/// The reason why the call is invalid; never quotes a value.
 pub(crate) fn question(
     kind: RequestKind,
     args: &Value,
@@ -245,7 +245,7 @@ pub(crate) fn question(
     })
 }
 
-/// A text argument that is not blank.
+/// Returns a text argument. Fails if the argument is missing or blank.
 fn said(args: &Value, name: &str) -> Result<String, String> {
     let text = args
         .get(name)
@@ -265,9 +265,9 @@ fn some(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
-/// The form for a service's credential, in the operator's words: every field is a required text.
-/// `x-receivers` lists the tools that receive the credential, `x-expires-in` the number of seconds
-/// after which it is deleted at the latest.
+/// Returns the form for a service's credential, in the operator's words: every field is a required
+/// text. `x-receivers` lists the tools that receive the credential, `x-expires-in` the number of
+/// seconds after which it is deleted at the latest.
 #[must_use]
 pub(crate) fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();
@@ -304,7 +304,8 @@ pub(crate) fn credential_form(service: &Service) -> Value {
     form
 }
 
-/// The system prompt's paragraph on when to use these tools; `None` without any.
+/// Returns the system prompt's paragraph on when to use these tools; `None` if `kinds` has none of
+/// them.
 #[must_use]
 pub(crate) fn paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [

@@ -5,12 +5,12 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// A tool of an MCP server, under a name and with texts of its own.
+/// A tool of an MCP server. Its name and texts here are the configuration's own.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "McpTool")]
 pub struct Settings {
-    /// The server: a name in `mcp`.
+    /// The name of the server in `mcp`.
     pub server: String,
     /// The name of the tool at its server.
     pub tool: String,
@@ -27,7 +27,7 @@ pub struct Reviewed {
     pub digest: String,
     /// The address of the server for a person, without credentials and query.
     pub target: String,
-    /// The timeout of one call.
+    /// The server's `timeout`, which limits one call.
     pub timeout: Duration,
     /// The credentials that the server's headers refer to.
     pub needs: Vec<String>,

@@ -42,32 +42,33 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// Why a call with these arguments can never be sent; `None` if it can. Never quotes a value.
+    /// Returns the reason why a call with these arguments can never be sent; `None` if there is
+    /// none. Never quotes a value.
     fn refuses(&self, _arguments: &Value) -> Option<String> {
         None
     }
 
-    /// The address of a call for a person, if it says more than the spec's `target`. Contains no
-    /// credential and no query.
+    /// Returns the address of a call for a person, if it is more specific than the spec's `target`.
+    /// Contains no credential and no query.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
     }
 
-    /// Whether [`Tool::call`] may begin before its permit is decided: it then connects, sends
-    /// nothing before it has asked for the permit, and its timeout begins with the decision.
+    /// Whether [`Tool::call`] may begin before its permit is decided. Such a call first connects,
+    /// asks for the permit before it sends anything, and counts its timeout from the decision.
     fn connects_first(&self) -> bool {
         false
     }
 
-    /// The slots of the attempts that may run at once in this process; `None` if any number may. The
-    /// start of a call is journaled once the call has a slot: a wait after that would use up the
-    /// time to send.
+    /// Returns the semaphore that limits the concurrent attempts in this process; `None` if their
+    /// number is not limited. A call takes a slot before its start is journaled: a wait after that
+    /// would use up the time to send.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
 
-    /// The difference between the tool as the configuration has it and as its server shows it to
-    /// this task now; `None` if there is none, or none is known.
+    /// Returns the difference between the reviewed definition of the tool and the definition that
+    /// its server shows to this task now; `None` if no difference is known.
     fn change(&self, _task: TaskId) -> Option<Change> {
         None
     }
@@ -81,7 +82,7 @@ pub trait Tool: Send + Sync {
     /// Brings [`Tool::change`] up to date.
     ///
     /// # Errors
-    /// The reason why it could not, for the model: a call must not be sent then.
+    /// The reason of the failure, for the model: a call must not start after it.
     async fn prepare(
         &self,
         _start: Option<Start>,
@@ -95,24 +96,24 @@ pub trait Tool: Send + Sync {
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
-/// The ground on which a call is about to start.
+/// The reason why a call may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// A rule or a standing decision allows it.
+    /// A rule or a standing decision allows the call.
     Allowed,
-    /// A person approved it.
+    /// A person approved the call.
     Approved,
 }
 
-/// A tool's definition at its server that is not the one that was reviewed.
+/// A difference between a tool's present definition at its server and the reviewed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The digest of the definition that was reviewed and of the present one, for the digests of
-    /// calls.
+    /// The digest of the reviewed and the present definition together. The digests of calls cover
+    /// it.
     pub definition: String,
-    /// Sentences for an approver.
+    /// The explanation for an approver, in whole sentences.
     pub reason: String,
-    /// Whether calls are refused rather than held.
+    /// Whether the tool's calls are refused. Otherwise they are held for approval.
     pub denied: bool,
 }
 
@@ -120,12 +121,12 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub struct Invocation {
     pub tenant: String,
-    /// The task's owner.
+    /// The user id of the task's owner.
     pub owner: String,
     pub task_id: TaskId,
-    /// Also the `Idempotency-Key`, the same for every attempt.
+    /// The same for every attempt; also sent as the `Idempotency-Key`.
     pub call_id: CallId,
-    /// The exact text that was judged and shown.
+    /// The JSON of the arguments, exactly as it was judged and shown to approvers.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.
     pub arguments: Value,
@@ -133,21 +134,21 @@ pub struct Invocation {
     pub decided_by: Option<String>,
     /// The W3C trace context to pass on.
     pub traceparent: String,
-    /// The permit to send the call.
     pub permit: SendPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
-    /// The answers to the questions with which the last attempt ended.
+    /// The server's state and the answers to its questions, if the previous attempt ended with
+    /// questions.
     pub resume: Option<Resume>,
-    /// For the answer, if it may still come after the timeout.
+    /// The slot for an answer that comes after the timeout.
     pub late: LateSlot,
-    /// For the result as its server wrote it.
+    /// The slot for the result exactly as the tool's server wrote it.
     pub raw: RawSlot,
 }
 
 impl Invocation {
-    /// A redactor for `known`, the configuration's secrets, and for the call's credentials, also
-    /// for those that the tool does not use.
+    /// Returns a redactor for `known` (the configuration's secrets) and for all credentials of the
+    /// call, including those that the tool does not use.
     pub(crate) fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
@@ -159,18 +160,19 @@ impl Invocation {
 /// The answer to an attempt after its timeout; `None` if no answer that settles the call comes.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A place for the answer to an attempt that is given up at its timeout: the tool keeps waiting for
-/// the answer there.
+/// A slot for the answer to an attempt that was given up at its timeout. The tool puts a future
+/// into it that still waits for the answer.
 #[derive(Clone, Default)]
 pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
 
 impl LateSlot {
-    /// Keeps the answer that is to come.
+    /// Stores a future that waits for the late answer.
     pub fn put(&self, answer: impl Future<Output = Option<ToolAnswer>> + Send + 'static) {
         *self.lock() = Some(Box::pin(answer));
     }
 
-    /// The answer that is to come, if the attempt was given up and its answer may still come.
+    /// Takes the future that waits for the late answer; `None` if the attempt was not given up, or
+    /// its answer can no longer come.
     #[must_use]
     pub fn take(&self) -> Option<LateAnswer> {
         self.lock().take()
@@ -187,17 +189,18 @@ impl std::fmt::Debug for LateSlot {
     }
 }
 
-/// A place for the result of an attempt as an MCP server wrote it: the journal keeps its text alone.
+/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal keeps only
+/// the text of the result.
 #[derive(Clone, Default)]
 pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
 
 impl RawSlot {
-    /// Keeps a result. It holds no secret.
+    /// Stores a result, which must hold no secret.
     pub(crate) fn put(&self, raw: &str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.into());
     }
 
-    /// The result of the attempt, if it was kept.
+    /// Takes the stored result; `None` if none was stored.
     #[must_use]
     pub fn take(&self) -> Option<Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -242,7 +245,7 @@ impl PermitDecision {
 }
 
 impl SendPermit {
-    /// A permit that is not decided yet.
+    /// Returns an undecided permit, and the value that decides it.
     #[must_use]
     pub fn undecided() -> (PermitDecision, Self) {
         let (decision, decided) = watch::channel(None);
@@ -253,7 +256,7 @@ impl SendPermit {
         (PermitDecision(decision), permit)
     }
 
-    /// A permit that holds as long as `given` returns true.
+    /// Returns a decided permit that holds as long as `given` returns true.
     pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (decision, permit) = Self::undecided();
         decision.permit(given);
@@ -268,7 +271,8 @@ impl SendPermit {
         found.as_ref().map(|decided| decided.at)
     }
 
-    /// Whether the attempt may be sent now. If not, nothing has been sent, and nothing may be.
+    /// Whether the attempt may be sent now. To be asked right before the first byte; after `false`,
+    /// nothing may be sent.
     #[must_use]
     pub fn holds(&self) -> bool {
         let decided = self.decided.borrow().clone();
@@ -293,18 +297,18 @@ impl std::fmt::Debug for SendPermit {
 /// The outcome of an attempt. Its text is redacted, bounded, and without U+0000.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolAnswer {
-    /// A complete answer.
+    /// The tool answered with success.
     Succeeded {
         /// The text for the model.
         content: String,
-        /// Set by an HTTP tool.
+        /// The status of an HTTP tool's answer; `None` for other tools.
         http_status: Option<u16>,
     },
     /// The tool reported a failure, or the call provably never reached it.
     Failed {
         /// The text for the model.
         content: String,
-        /// Set by an HTTP tool that answered.
+        /// The status of an HTTP tool's answer; `None` without an answer and for other tools.
         http_status: Option<u16>,
     },
     /// The tool reported an error, and may have acted before.
@@ -317,13 +321,13 @@ pub enum ToolAnswer {
         /// The problem, for a person; contains no URL.
         problem: String,
     },
-    /// The tool's server asks a person. The attempt is over; the next one continues the call. Its
-    /// `round` is not set.
+    /// The tool's server asks a person. The attempt is over; the next attempt continues the call.
+    /// The tool does not set `round`.
     Asks(Box<Elicitation>),
 }
 
-/// Performs an attempt and records its outcome and duration. The duration begins with the attempt,
-/// or with the decision of its permit if that comes later.
+/// Performs an attempt and records its outcome and duration as metrics. The duration begins with
+/// the attempt, or with the decision of its permit if the decision comes later.
 pub(crate) async fn metric(
     tool: &str,
     permit: &SendPermit,

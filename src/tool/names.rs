@@ -3,8 +3,8 @@
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// The folded form, shared by all names that differ only in case or normal form (compatibility
-/// forms included).
+/// Returns the folded form of a name: equal for all names that differ only in case or Unicode
+/// normal form (compatibility forms included).
 #[must_use]
 pub(crate) fn folded(name: &str) -> String {
     if name.is_ascii() {

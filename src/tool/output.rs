@@ -9,13 +9,14 @@ pub(crate) const KEPT: usize = 1024 * 1024;
 /// Room for the note that a result was cut, in bytes.
 const NOTE: usize = 96;
 
-/// How many bytes must be read to keep `limit` of them.
+/// Returns how many bytes must be read so that `limit` bytes can be kept: a secret that crosses the
+/// limit must be read to its end.
 pub(crate) fn to_read(redactor: &Redactor, limit: usize) -> usize {
     limit.saturating_add(redactor.longest()).saturating_add(4)
 }
 
-/// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that
-/// nothing followed `bytes`.
+/// Returns at most `limit` bytes of redacted text, and whether the output is longer. `complete`
+/// says that nothing followed `bytes`.
 pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],
@@ -39,7 +40,7 @@ pub(crate) fn clean(
     )
 }
 
-/// A result: whole, or cut with a note.
+/// Returns a redacted result: whole, or cut to [`KEPT`] bytes with a note.
 pub(crate) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> String {
     let (whole, missing) = clean(redactor, bytes, complete, KEPT);
     if !missing {

@@ -24,16 +24,16 @@ const NAME: usize = 120;
 pub struct Misfit {
     /// JSON pointer of the place; empty for the whole value.
     pub pointer: String,
-    /// The expectation; never the value.
+    /// The unmet expectation, such as `is required`; never the value.
     pub detail: String,
 }
 
-/// Why a value does not fit; never empty.
+/// The places where a value does not fit its schema; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Misfits(pub Vec<Misfit>);
 
 impl Misfits {
-    /// A single misfit.
+    /// Returns a list with one misfit.
     pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(vec![Misfit {
             pointer: pointer.into(),
@@ -67,8 +67,9 @@ pub struct CompiledSchema {
 }
 
 impl CompiledSchema {
-    /// For a tool's arguments: refuses members that the schema does not declare, at any level,
-    /// except where the schema has `additionalProperties` or declares no `properties`.
+    /// Compiles the schema of a tool's arguments. It refuses members that the schema does not
+    /// declare, at any level, except where the schema has `additionalProperties` or declares no
+    /// `properties`.
     ///
     /// # Errors
     /// The flaws of the schema.
@@ -76,7 +77,7 @@ impl CompiledSchema {
         Self::compile(schema, true)
     }
 
-    /// For a form or a result: standard JSON Schema semantics.
+    /// Compiles the schema of a form or a result, with standard JSON Schema semantics.
     ///
     /// # Errors
     /// The flaws of the schema.
@@ -156,13 +157,14 @@ impl CompiledSchema {
     }
 }
 
-/// The schema that the arguments of a call are checked against, as [`CompiledSchema::closed`] has it.
+/// Returns the schema that a call's arguments are checked against: `schema`, closed as by
+/// [`CompiledSchema::closed`]. `None` if it has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     rewrite(schema, true).ok()
 }
 
-/// The flaws of `parameters`, which must be an object schema that compiles.
+/// Returns the flaws of `parameters`: they must be an object schema that compiles.
 #[must_use]
 pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     let mut flaws = Vec::new();
@@ -178,11 +180,11 @@ pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     flaws
 }
 
-/// A pair of parameter names that differ only in case: the place of the second in its schema, and
+/// Two parameter names that differ only in case: the path to the second name in the schema, and
 /// both names.
 pub(crate) type Twins<'v> = (Vec<&'v str>, &'v str, &'v str);
 
-/// The parameter names that differ only in case, at every level of a schema.
+/// Returns the pairs of parameter names that differ only in case, at every level of a schema.
 #[must_use]
 pub(crate) fn twins(schema: &Value) -> Vec<Twins<'_>> {
     let mut found = Vec::new();
@@ -217,8 +219,8 @@ fn put_twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, found: &mut Vec<Tw
     }
 }
 
-/// The members that an object schema declares, with their schemas, across all schemas that apply to
-/// the same object.
+/// Returns the members that an object schema declares, with their schemas, across all schemas that
+/// apply to the same object.
 #[must_use]
 pub(crate) fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
@@ -330,7 +332,7 @@ fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
     }]
 }
 
-/// The expectation, in words.
+/// Returns the unmet expectation as a phrase, such as `must be of type string`.
 fn expectation(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     let briefly = |value: &Value| cut(&value.to_string(), NAME).to_owned();

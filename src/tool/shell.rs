@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDERED: Duration = Duration::from_secs(10);
 
-/// The parameters of a shell tool whose configuration has none.
+/// Returns the parameters of a shell tool whose configuration has none.
 #[must_use]
 pub(crate) fn parameters() -> Value {
     json!({
@@ -44,7 +44,7 @@ pub(crate) fn parameters() -> Value {
     })
 }
 
-/// How to start a guard.
+/// The command line that starts a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub program: PathBuf,
@@ -66,7 +66,7 @@ impl Guard {
 }
 
 impl Default for Guard {
-    /// This program, even if its file has been replaced since it started.
+    /// Starts this program itself, even if its file has been replaced since it started.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
         let program = if program.exists() {
@@ -101,7 +101,7 @@ pub(super) struct ShellTool {
 enum Outcome {
     /// The command was not started, for this reason.
     NotStarted(String),
-    /// The command has ended. Each output: its first bytes, and whether they are all of it.
+    /// The command has ended. Each output has its first bytes, and `true` if they are all of it.
     Over {
         end: End,
         stdout: (Vec<u8>, bool),

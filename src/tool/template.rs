@@ -16,6 +16,8 @@ enum Piece {
 }
 
 impl Template {
+    /// Parses the operator's text.
+    ///
     /// # Errors
     /// The mistake in a reference.
     pub(super) fn read(text: &str) -> Result<Self, String> {
@@ -34,7 +36,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The names of the credentials that the template refers to.
+    /// Returns the names of the credentials that the template refers to.
     pub(super) fn needs(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Text(_) => None,
@@ -42,7 +44,7 @@ impl Template {
         })
     }
 
-    /// The text with the credentials filled in.
+    /// Returns the text with the credentials filled in.
     ///
     /// # Errors
     /// Names the credential that is missing or cannot be sent; never its value.

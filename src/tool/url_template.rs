@@ -39,6 +39,8 @@ pub(crate) struct UrlTemplate {
 }
 
 impl UrlTemplate {
+    /// Parses and checks the operator's text.
+    ///
     /// # Errors
     /// The mistake in the template.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
@@ -91,8 +93,8 @@ impl UrlTemplate {
         })
     }
 
-    /// The argument names, each with `true` if the argument is in the path, `false` if in the
-    /// query.
+    /// Returns the names of the arguments, each with `true` if the argument is in the path, `false`
+    /// if in the query.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -103,7 +105,7 @@ impl UrlTemplate {
             })
     }
 
-    /// The names of the credentials that the template refers to.
+    /// Returns the names of the credentials that the template refers to.
     pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
         self.path
             .iter()
@@ -114,7 +116,7 @@ impl UrlTemplate {
             })
     }
 
-    /// The folded names of the parameters in the template's own query.
+    /// Returns the folded names of the parameters in the template's own query.
     pub(crate) fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
         for piece in self.query.iter().flatten() {
@@ -128,11 +130,11 @@ impl UrlTemplate {
             .collect()
     }
 
-    /// The URL of one call. With `rest`, arguments that the template does not name go into the
-    /// query.
+    /// Returns the URL of one call. If `rest` is true, arguments that the template does not name go
+    /// into the query.
     ///
     /// # Errors
-    /// Why there is no URL; names the argument or the credential, never its value.
+    /// The reason why there is no URL. Names the argument or the credential, never its value.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
@@ -144,8 +146,8 @@ impl UrlTemplate {
         })
     }
 
-    /// Why these arguments give no URL, whatever the credentials; names the argument, never its
-    /// value.
+    /// Returns the reason why these arguments give no URL, whatever the credentials; `None` if
+    /// there is none. Names the argument, never its value.
     #[must_use]
     pub(crate) fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
         self.filled(arguments, rest, &|_, _| Ok("x")).err()
@@ -194,7 +196,7 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// The address of one call for a person: without the query, credentials as references.
+    /// Returns the address of one call for a person: without the query, credentials as references.
     /// Arguments appear as they are sent; an argument that cannot be sent stays `{name}`.
     pub(crate) fn shown(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
@@ -204,7 +206,7 @@ impl UrlTemplate {
             .unwrap_or_else(|| self.origin.clone())
     }
 
-    /// The address, with each argument replaced by the text that `fill` returns for it.
+    /// Returns the address, with each argument replaced by the text that `fill` returns for it.
     /// Credentials, and arguments for which `fill` fails, stay placeholders. `None` if the
     /// filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
@@ -278,7 +280,8 @@ impl UrlTemplate {
     }
 }
 
-/// The text of a scalar in a URL. A whole number has no fraction: `17.0` becomes `17`.
+/// Returns the text of a scalar in a URL; `None` for other values. A whole number has no fraction:
+/// `17.0` becomes `17`.
 fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -346,7 +349,7 @@ fn filled(
     Ok(text)
 }
 
-/// The reason why a value cannot be in a path.
+/// The reason why a value cannot be in a path, as a phrase that continues the value's name.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn encoded(text: &str) -> String {

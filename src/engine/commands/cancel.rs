@@ -85,8 +85,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered)
         {
-            // This also forbids sending a call whose start a driver of this process has not
-            // committed yet; the commit of that start will be refused.
+            // If a driver of this process is committing another start of the call, this also
+            // forbids sending that attempt; its commit will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -1,5 +1,6 @@
-//! Credentials that a person provides in a decision: checks whether the configuration still asks
-//! for them, and seals them. Keeps stored credentials out of other texts that people send.
+//! Handles the credentials that a person provides in a decision: checks whether the configuration
+//! still asks for them, and seals them. Keeps stored credentials out of other texts that people
+//! send.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ use crate::tool::credential::{Credentials, sealed};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// The stored credentials of the task and of its ancestors. Empty also when there is no sealing
-    /// key, or the rows are corrupt.
+    /// Returns the opened credentials of the task and of its ancestors. The set is also empty if
+    /// the service has no sealing key or the rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -70,8 +71,8 @@ impl Engine {
         Ok(fields)
     }
 
-    /// Refuses arguments that a person wrote and that hold a secret. Each edit comes with the id of
-    /// its call.
+    /// Refuses edited arguments that hold a secret. Each item of `edits` is the id of a call and
+    /// the arguments that a person wrote for it.
     ///
     /// # Errors
     /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
@@ -97,7 +98,8 @@ impl Engine {
         }
     }
 
-    /// The credential that the request asks for, as configured now.
+    /// Returns the credential that the request asks for, as configured now. `None` if this agent no
+    /// longer has such a credential.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog
@@ -119,8 +121,8 @@ impl Engine {
         now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row, and a public object that
-    /// has the names of the fields, each with `null`.
+    /// Seals the values that a person provided. Returns the sealed row, and an object for readers
+    /// of the decision: the name of each field with `null` for its value.
     ///
     /// # Errors
     /// `Internal` where the values cannot be sealed: then nothing is stored.
@@ -163,7 +165,8 @@ impl Engine {
     }
 }
 
-/// A form without its descriptions.
+/// Removes the descriptions from a form, for comparison: a form with new wording asks for the same
+/// values.
 fn without_words(mut form: Value) -> Value {
     if let Some(members) = form.as_object_mut() {
         members.remove("description");

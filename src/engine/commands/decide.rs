@@ -129,7 +129,7 @@ impl Engine {
         read.ok_or(Refusal::NotFound)
     }
 
-    /// The session of a request's task: from `journal`, or read now if that is `None`.
+    /// Loads the session of the request's task, from `journal` if that is `Some`.
     async fn loaded(
         &self,
         row: &RequestRow,
@@ -199,7 +199,8 @@ impl Engine {
         }
     }
 
-    /// Appends a decision and the other facts of the same commit.
+    /// Adds to the session everything that the decision's commit writes: the decision, sealed
+    /// credentials, and the new judgements of edited calls.
     async fn apply(
         &self,
         caller: &Caller,
@@ -255,13 +256,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges the arguments that a person wrote for a call. Returns the edit, and the new judgement
-    /// if the call is not approved by the edit and its judgement has changed.
+    /// Judges a call with the arguments that a person wrote (`text`). Returns the edit and, if the
+    /// edit does not approve the call but changes its judgement, the new judgement.
     ///
     /// # Errors
     /// `Invalid` when a rule refuses the arguments, when they do not fit, when the tool is gone, or
-    /// when the call was already sent: its receiver recognizes a repetition by the idempotency key
-    /// that was sent, and expects the same arguments.
+    /// when the call was already sent: its receiver knows the call by its idempotency key, and
+    /// expects the same arguments when the call is repeated.
     async fn edited(
         &self,
         caller: &Caller,
@@ -353,7 +354,7 @@ impl Engine {
             })
     }
 
-    /// Closes a request whose tool has changed; its calls are judged anew. Returns `false` when
+    /// Closes a request whose tool has changed; its calls are judged again. Returns `false` when
     /// another commit came first; then nothing was written.
     async fn tool_changed(
         self: &Arc<Self>,
@@ -400,9 +401,9 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
     }
 }
 
-/// Whether an edit approves its call, and the judgement to journal. `now` is the judgement of the
-/// edited arguments; `terms` are the request's. If a rule refuses the arguments, or they do not
-/// fit, the error says which arguments are expected.
+/// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
+/// judgement of the edited arguments; `terms` are the terms of the request. If a rule refuses the
+/// arguments, or they do not fit the tool, the error says which arguments are expected.
 fn after_edit(now: &Judgement, terms: &Terms) -> Result<(bool, Option<Judgement>), String> {
     let why = now.reason.as_deref().unwrap_or("no reason is given");
     match now.verdict {

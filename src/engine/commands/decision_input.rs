@@ -20,17 +20,17 @@ use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
 
-/// A person's answer, as sent.
+/// A person's answer to a request, as sent; `fitting` validates it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionInput {
-    /// Digest of the request that the approver saw.
+    /// The digest that the approver was shown. If it differs from the request's, the answer is
+    /// refused. `None` skips this check.
     pub digest: Option<String>,
-    /// One answer for the whole request, or an answer for each call.
     pub body: DecisionBody,
 }
 
 impl DecisionInput {
-    /// Whether an approval is to be remembered.
+    /// Whether the answer requests a standing decision, for the whole request or for a call.
     fn wishes(&self) -> bool {
         match &self.body {
             DecisionBody::Whole { remember, .. } => remember.is_some(),
@@ -40,7 +40,7 @@ impl DecisionInput {
         }
     }
 
-    /// The edited arguments, each with the id of its call as sent.
+    /// Returns the edited arguments, each after the id of its call. The id is not validated yet.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
         let replies = if let DecisionBody::PerCall(replies) = &self.body {
             Some(replies)
@@ -58,47 +58,45 @@ impl DecisionInput {
 /// One answer for the whole request, or one for each call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecisionBody {
-    /// `action` in the body or in the path.
+    /// One `action`, in the body or in the path, for every call of the request.
     Whole {
-        /// Action on every call of the request.
         action: Action,
-        /// The person's reason.
         reason: Option<String>,
-        /// Consequence of a rejection.
+        /// The consequence of a rejection; only beside [`Action::Reject`].
         then: Option<Then>,
-        /// The filled-in form, as JSON text. It may be a credential.
+        /// The filled-in form of the request, as JSON text. It is secret because the form may ask
+        /// for a credential.
         response: Option<Secret<String>>,
-        /// The supplied result, as JSON text.
+        /// The result of the call, supplied by the person as JSON text.
         result: Option<String>,
-        /// The wish to remember an approval.
+        /// The standing decision that the person requests beside the approval.
         remember: Option<Remember>,
     },
-    /// `decisions`: answers by `tool_call_id`, as sent.
+    /// The body's `decisions`: an answer for each named call, by `tool_call_id` as sent.
     PerCall(BTreeMap<String, CallReply>),
 }
 
 /// The answer to one call, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallReply {
-    /// Action on this call.
     pub action: Action,
-    /// The person's reason.
     pub reason: Option<String>,
-    /// Consequence of a rejection.
+    /// The consequence of a rejection. All replies of an answer that name a consequence must name
+    /// the same.
     pub then: Option<Then>,
-    /// The replacement of the arguments, verbatim.
+    /// The new arguments of the call beside [`Action::Edit`], verbatim JSON text.
     pub arguments: Option<String>,
-    /// The supplied result, as JSON text.
+    /// The result of the call, supplied by the person as JSON text.
     pub result: Option<String>,
-    /// The wish to remember an approval.
+    /// The standing decision that the person requests beside the approval of this call.
     pub remember: Option<Remember>,
 }
 
-/// Validates an answer against the request that it answers.
+/// Validates an answer against its request.
 ///
 /// # Errors
-/// `Forbidden` for an approval of arguments that the caller wrote; `Invalid` with one or more
-/// places that do not fit.
+/// `Forbidden` when the caller approves arguments that they wrote themselves, or when the caller's
+/// link may not give this answer; `Invalid` with the places that do not fit.
 pub(crate) fn fitting(
     roster: &Roster,
     caller: &Caller,
@@ -219,8 +217,8 @@ fn per_call(
     })
 }
 
-/// The members of a reply that do not fit its call: for each, a JSON pointer from the reply and the
-/// expected value.
+/// Returns the members of a reply that do not fit its call. Each comes as a JSON pointer relative
+/// to the reply, and the expected value.
 fn misfits_of(
     caller: &Caller,
     asked: &RequestSpec,
@@ -283,7 +281,8 @@ fn read_response(
     }
 }
 
-/// Refuses a credential's field that could end a header or a line.
+/// Refuses credential fields with control characters, which could inject a header or a line where
+/// the credential is sent.
 fn no_controls(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else {
         return Ok(());
@@ -334,7 +333,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
     }
 }
 
-/// Reads the replacement of a call's arguments, by the same rules as arguments from the model.
+/// Parses and checks the edited arguments of a call, by the same rules as arguments from the model.
 fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
@@ -358,7 +357,7 @@ fn one_of(actions: &[Action]) -> String {
     }
 }
 
-/// A refusal for one place that does not fit.
+/// Returns [`Refusal::Invalid`] with one error. `detail` says the expected value.
 pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError {
         pointer: pointer.to_owned(),

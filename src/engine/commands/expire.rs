@@ -11,7 +11,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
-/// The most requests that are closed together.
+/// The maximum number of requests that one call of [`Engine::expire`] closes.
 pub(crate) const AT_ONCE: usize = 100;
 
 impl Engine {
@@ -70,7 +70,8 @@ impl Engine {
                 return Ok(true);
             }
         }
-        // Every attempt met another commit: if the request is still open, the next round finds it.
+        // Another commit came first each time. If the request is still open, the next round closes
+        // it.
         Ok(false)
     }
 }

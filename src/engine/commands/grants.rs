@@ -1,5 +1,4 @@
-//! The ends of standing decisions: the reason why a standing decision counts no more, and the
-//! command that ends a standing decision.
+//! Ends standing decisions, and tells why a standing decision no longer counts.
 
 use super::Refusal;
 use crate::engine::Engine;
@@ -10,7 +9,7 @@ use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
 
 impl Engine {
-    /// Why a standing decision counts no more; `None` while it counts.
+    /// Returns the reason why a standing decision no longer counts; `None` while it counts.
     #[must_use]
     pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
         let ended = row.ended();
@@ -28,8 +27,8 @@ impl Engine {
         (!counts).then_some(GrantEnd::Giver)
     }
 
-    /// Whether `caller` may end a standing decision. The person who gave it may, and so may an
-    /// admin, and anyone who may decide such a request today.
+    /// Whether `caller` may end a standing decision. Its giver, an admin, and anyone who may now
+    /// decide requests of its rule may.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
@@ -43,8 +42,7 @@ impl Engine {
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision. From then on no call starts with it. Ending it again changes
-    /// nothing.
+    /// Ends a standing decision: from then on no call starts with it. Idempotent.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`. `Unavailable` when the database does not answer.

@@ -11,12 +11,12 @@ use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::RequestId;
 use crate::task::status::TaskStatus;
 
-/// The `Idempotency-Key` of a POST.
+/// The idempotency key of a POST, with the path and the body that the key stands for.
 #[derive(Clone, Debug)]
 pub struct Key {
     /// Method and path, e.g. `POST /v1/tasks`.
     pub path: String,
-    /// The header, verbatim.
+    /// The value of the `Idempotency-Key` header, verbatim.
     pub key: String,
     /// The body. Its digest is stored, and compared when the key is used again.
     pub body: Body,
@@ -45,8 +45,8 @@ impl Key {
 }
 
 impl Engine {
-    /// The result of an earlier POST with the same key. Looked up before any other check of the
-    /// command.
+    /// Returns the result of an earlier POST with the same key; `None` if there is none. A command
+    /// calls this before its other checks.
     ///
     /// # Errors
     /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has since lost the
@@ -117,8 +117,8 @@ impl Engine {
         ))
     }
 
-    /// Replays an earlier POST in place of a refusal: the same POST may have been stored since its
-    /// key was looked up.
+    /// If `said` is a refusal, looks the key up again and replays the earlier POST: the same POST
+    /// may have been stored since the first look-up. Leaves `Unavailable` as it is.
     pub(in crate::engine) async fn unless_replayed(
         &self,
         caller: &Caller,

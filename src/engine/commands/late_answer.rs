@@ -1,4 +1,4 @@
-//! Stores the answer to an attempt whose timeout was over before the answer came.
+//! Stores the answer that a tool gives to an attempt after the timeout of this attempt.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// The attempt that an answer belongs to.
+/// An attempt that timed out. `answer` receives the tool's late answer, if there is one.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
@@ -19,7 +19,8 @@ pub(in crate::engine) struct LateAttempt {
 }
 
 impl Engine {
-    /// Waits in the background for the answers to these attempts of a task, until the service stops.
+    /// Waits in the background for the answers to these attempts and stores them. Stops waiting
+    /// when the service stops.
     pub(in crate::engine) fn await_late_answers(
         self: &Arc<Self>,
         task: TaskId,
@@ -45,8 +46,8 @@ impl Engine {
         }
     }
 
-    /// Journals the answer as the call's result while the call waits for one, else as a late
-    /// result.
+    /// Journals the answer as the call's result if the call still waits for a result, otherwise as
+    /// a late result.
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,
@@ -65,7 +66,7 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt is under way; its own answer is the result.
+                // A later attempt was started. The answer to that attempt is the call's result.
                 session.push(Fact::LateResult(result.clone()));
             } else {
                 session.add_results(vec![result.clone()]);

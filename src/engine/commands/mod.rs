@@ -30,12 +30,12 @@ use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
-/// How many times a command loads its task at most, if another commit comes first each time. After
-/// that the command is refused as `unavailable`.
+/// The maximum number of times that a command loads its task and tries to commit. A try fails if
+/// another commit comes first. After the last the command is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
-/// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the
-/// agent.
+/// The input of [`Engine::create`]. The HTTP handler has checked its shape and size; the engine
+/// checks the agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
     /// Name of the agent; `None` is the default agent.
@@ -50,10 +50,9 @@ pub struct TaskInput {
     pub metadata: String,
 }
 
-/// The user's next message.
+/// The input of [`Engine::message`]. The HTTP handler has checked its shape and size.
 #[derive(Clone, Debug)]
 pub struct MessageInput {
-    /// Parts of the message.
     pub items: Vec<Part>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
@@ -64,9 +63,9 @@ pub struct MessageInput {
 /// The result of a command whose effect is stored.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Task that the command returns.
+    /// The task that the response shows. For a decision it is the root.
     pub task_id: TaskId,
-    /// Root of the task's tree. A POST waits for this root.
+    /// The root of the task's tree. A POST that waits, waits for this task.
     pub root: TaskId,
     /// Whether an earlier POST with the same key had the effect.
     pub replayed: bool,
@@ -87,7 +86,7 @@ pub enum Written {
 }
 
 impl Accepted {
-    /// The result of a command that started nothing: the task's current state.
+    /// Returns the result of a command that started nothing: there are no events to wait for.
     pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
@@ -108,49 +107,48 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// Why a command had no effect. Each variant has its problem code.
+/// The reason why a command had no effect. Each variant becomes the problem code in its comment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// `not_found`.
+    /// `not_found`: the id is unknown in the caller's tenant.
     #[error("there is nothing by that id")]
     NotFound,
-    /// `forbidden`.
+    /// `forbidden`, with the reason in words for the caller.
     #[error("{0}")]
     Forbidden(String),
-    /// `invalid`.
+    /// `invalid`, with the errors of the body.
     #[error("the body does not fit")]
     Invalid(Vec<FieldError>),
-    /// `idempotency_key_reused`.
+    /// `idempotency_key_reused`: an earlier POST with the same key had another body.
     #[error("the key was used with another body")]
     KeyReused,
-    /// `digest_mismatch`.
+    /// `digest_mismatch`: the answer names a digest that is not the request's.
     #[error("the digest is not that of the request")]
     DigestMismatch(RequestId),
-    /// `request_expired`.
+    /// `request_expired`: the deadline of the request has passed.
     #[error("the request has expired")]
     Expired(RequestId),
-    /// `request_withdrawn`.
+    /// `request_withdrawn`: the request was closed without a decision.
     #[error("the request was withdrawn")]
     Withdrawn(RequestId),
-    /// `already_decided`.
+    /// `already_decided`: the request or the call is decided, or this person has answered it.
     #[error("it is decided already")]
     AlreadyDecided {
         request: RequestId,
         /// The call that was already answered, if the refusal is about one call.
         call: Option<CallId>,
     },
-    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, depending on the command
-    /// and the task's status.
+    /// The task's status or kind does not allow the command. The problem code is that of `code`.
     #[error("the task is {status:?}")]
     Conflict {
         code: ConflictCode,
         task_id: TaskId,
         status: TaskStatus,
     },
-    /// `not_a_root_task`.
+    /// `not_a_root_task`: a sub-agent's task takes no message and no retry.
     #[error("the task is a sub-agent's")]
     NotARoot {
-        /// Root of the task's tree.
+        /// The root of the task's tree, which takes the command instead.
         root: TaskId,
         /// Status of the task, not of the root.
         status: TaskStatus,
@@ -158,7 +156,7 @@ pub enum Refusal {
     /// `unavailable`: the database does not answer, or the service is going down.
     #[error("not now")]
     Unavailable,
-    /// `internal`: logged where it happened.
+    /// `internal`: the cause is in the log.
     #[error("an internal error")]
     Internal,
 }
@@ -174,7 +172,7 @@ pub enum ConflictCode {
     TaskFinal,
     /// Retry of a task that is not failed.
     TaskNotFailed,
-    /// A message to a gate call, or a retry of one.
+    /// A message to the task of a gate call, or a retry of such a task.
     NotAConversation,
 }
 
@@ -191,9 +189,8 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command, by the rules of [`may_command`]. The argument `open`
-    /// of these rules is whether the root task's agent is open to the caller in the current
-    /// configuration; an agent that is gone is open to no caller.
+    /// Checks that `caller` may give this command, by the rules of [`may_command`] and the current
+    /// configuration. An agent that is gone from the configuration is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.
@@ -212,7 +209,7 @@ impl Engine {
         may_command(caller, how, &task.tenant, &task.user_id, open)
     }
 
-    /// Loads the task for a command of this caller.
+    /// Loads the task for a command, if the caller may give this command to it.
     async fn load_for(
         &self,
         caller: &Caller,

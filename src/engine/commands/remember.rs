@@ -18,8 +18,8 @@ use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::turn::Open;
 use crate::task::units::write_duration;
 
-/// Why a wish to remember does not fit a call: the place within the answer, and the expected value.
-/// `None` if the wish fits.
+/// Returns why a requested standing decision (`wish`) does not fit a call: the place within the
+/// answer, and the expected value. `None` if it fits.
 pub(super) fn misfit(
     caller: &Caller,
     asked: &RequestSpec,
@@ -48,8 +48,8 @@ pub(super) fn misfit(
     })
 }
 
-/// Refuses a wish to remember that came by a link or a chat: both show a single question, and a
-/// standing decision is about later calls.
+/// Refuses a standing decision that is requested by a link or a chat: both show a single question,
+/// and a standing decision is about later calls.
 ///
 /// # Errors
 /// `Forbidden`.
@@ -110,7 +110,7 @@ impl Engine {
 }
 
 impl ValidDecision {
-    /// The wish to remember the approval of a call, and its place in the answer.
+    /// Returns the standing decision requested for a call, and a JSON pointer to it in the answer.
     fn remembers(&self, call: CallId) -> Option<(Remember, String)> {
         match &self.named {
             Some(named) => {

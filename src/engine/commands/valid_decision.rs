@@ -14,7 +14,7 @@ use crate::task::grant::{Grant, Remember};
 use crate::task::id::CallId;
 use crate::task::turn::Open;
 
-/// An answer that fits its request.
+/// An answer that `fitting` has checked against its request.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
     /// The answers by call; `None`: one answer for every call that is still undecided.
@@ -24,10 +24,10 @@ pub(crate) struct ValidDecision {
     pub(super) action: Action,
     pub(super) reason: Option<String>,
     pub(super) then: Option<Then>,
-    /// The filled-in form.
+    /// The filled-in form, parsed and checked against the request's `form`.
     pub response: Option<Secret<Value>>,
     pub(super) result: Option<String>,
-    /// If `named` is `None`: the wish to remember the approval.
+    /// The standing decision requested for all calls; used only if `named` is `None`.
     pub(super) remember: Option<Remember>,
 }
 

@@ -1,6 +1,6 @@
 //! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their
 //! values from everything that is stored. Invariant: an opened value is dropped once the tool call
-//! or the model's answer that it was opened for is recorded.
+//! or the model's answer that needed it is recorded.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// The credentials of the task and of its ancestors. Waits for a database that does not answer.
+    /// Returns the opened credentials of the task and of its ancestors. Commits pending credentials
+    /// first. Retries while the database does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -104,7 +105,7 @@ impl Driver<'_> {
         missing
     }
 
-    /// The first credential that a tool needs and that is not known with all its fields.
+    /// Returns the first credential of which the tool needs a field that is not in `known`.
     pub(super) fn lacking<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -19,8 +19,8 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Time between two deltas of text: fewer than 20 a second. The deltas that complete an answer do
-/// not wait.
+/// The minimum time between two deltas of text, so that a client gets fewer than 20 a second. The
+/// deltas that complete an answer do not wait.
 const BETWEEN: Duration = Duration::from_millis(60);
 
 /// The deltas of one answer. Dropping this before the answer is stored retracts the deltas.
@@ -64,14 +64,14 @@ struct Call {
     published: bool,
 }
 
-/// The part of an answer that a text belongs to.
+/// A text of an answer: the answer's own text, or the arguments of the call with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Text,
     Arguments(usize),
 }
 
-/// The text of a part so far.
+/// The redacted text of a part, as far as it has arrived.
 struct Text {
     redacting: Redacting,
     whole: String,
@@ -216,7 +216,8 @@ impl DeltaPublisher {
         self.publish(published, said);
     }
 
-    /// Publishes text while it arrives, for as long as the answer is awaited.
+    /// Publishes text while it arrives. Never returns: the caller drops the future once the answer
+    /// is complete.
     pub(crate) async fn publish_as_it_comes(&self) -> Infallible {
         loop {
             self.more.notified().await;
@@ -246,8 +247,8 @@ impl DeltaPublisher {
         *published = Published::new(self.ids.fresh(), published.next);
     }
 
-    /// Publishes the rest of a whole answer, or retracts the deltas if they are not a prefix of the
-    /// answer. Returns the ids of the answer's calls.
+    /// Publishes the unpublished rest of the complete answer, or retracts the deltas if they are
+    /// not a prefix of the answer. Returns the ids of the answer's calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut published = self.published();
         let begun = !published.texts.is_empty() || !published.calls.is_empty();
@@ -309,7 +310,7 @@ impl Published {
 }
 
 impl DeltaStream {
-    /// Opens the deltas of the task's next turn: the handle that the session keeps, and the
+    /// Opens the deltas of turn `turn`. Returns the handle that the session keeps, and the
     /// publisher that the model's client writes to.
     pub(crate) fn open(
         engine: &Engine,

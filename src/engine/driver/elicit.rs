@@ -1,5 +1,5 @@
-//! Asks people the questions that the server of a tool has in the middle of a call, and returns the
-//! answers with the next attempt. Invariant: the server's state is stored sealed where there is a
+//! Elicitation: asks people the questions with which a tool's server interrupts a call, and sends
+//! the answers with the next attempt. Invariant: the server's state is stored sealed if there is a
 //! sealing key.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
 use crate::task::verdict::Terms;
 
-/// Most bytes of a server's text in the message of a request. The question has the whole text.
+/// The maximum number of bytes of a server's text in the message of a request. The request's
+/// question has the whole text.
 const MESSAGE: usize = 300;
 
 impl Driver<'_> {
@@ -47,8 +48,8 @@ impl Driver<'_> {
         }
     }
 
-    /// The open questions of a call: those that the answered request left, or those with which the
-    /// last attempt ended. `None` if the server's state cannot be sealed.
+    /// Returns the open questions of a call: the rest after an answered request, or the questions
+    /// with which the last attempt ended. `None` if the server's state cannot be sealed.
     fn questions_of(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::Questioned {
             return state.elicited.clone();
@@ -70,7 +71,8 @@ impl Driver<'_> {
         Some(asked)
     }
 
-    /// The row that the server's state is sealed for.
+    /// Returns the associated data of the sealed state, which can be opened only for the same call
+    /// and round.
     fn bound(&self, call: CallId, round: u32) -> [String; 5] {
         let row = &self.session.own.row;
         [
@@ -82,8 +84,8 @@ impl Driver<'_> {
         ]
     }
 
-    /// The terms of a question: of the call's rule if the rule names the tool exactly, else the
-    /// owner answers, within the rule's deadline.
+    /// Returns the terms of a question. If the call's rule names the tool exactly, they are the
+    /// terms of the rule. Otherwise the owner answers, within the rule's deadline.
     fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
         let of_rule = state.terms();
         let names_tool = state
@@ -104,7 +106,8 @@ impl Driver<'_> {
         }
     }
 
-    /// The continuation of a call whose server has asked; `None` for any other call.
+    /// Returns the answers and the server's state for the next attempt of a call; `None` if the
+    /// server has asked nothing.
     ///
     /// # Errors
     /// The server's state cannot be opened: then the call must not be sent.
@@ -134,8 +137,8 @@ impl Driver<'_> {
         }))
     }
 
-    /// The continuations of those of these calls whose server has asked. Fails the calls whose
-    /// server's state cannot be opened: then `None`, and the driver asks `next_step` again.
+    /// Returns the continuation of each of these calls whose server has asked. If a server's state
+    /// cannot be opened, fails the call and returns `None`: the driver then asks `next_step` again.
     pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
         let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
         for id in calls {

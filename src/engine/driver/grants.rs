@@ -1,8 +1,7 @@
-//! Lets a call through that its rule holds, where a person's standing decision covers the call.
-//! Invariant: a standing decision is compared with the current rule, tool and accounts each time,
-//! and only calls of the rule that offered it are let through. If the standing decision that let a
-//! call through counts no more before the call starts, people are asked about the call; the commit
-//! of the start compares once more.
+//! Allows a held call if a person's standing decision covers it. Invariant: a standing decision is
+//! compared with the current rule, tool and accounts each time, and covers only calls of the rule
+//! that offered it. If it no longer counts when the call is about to start, people are asked about
+//! the call; the commit of the start compares once more.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};
@@ -11,7 +10,7 @@ use crate::task::grant::{GrantEnd, GrantScope, Offer};
 use crate::task::id::GrantId;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// When a call is judged.
+/// The moment of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// When the model proposes the call.
@@ -22,8 +21,8 @@ pub(super) enum Look {
 }
 
 impl Driver<'_> {
-    /// The judgement of a call that the policy has `judged`: allowed if the rule holds the call and
-    /// a standing decision that this rule offers covers the call, otherwise `judged`.
+    /// Returns `judged`, the policy's judgement of a call. If that is a hold, and a standing
+    /// decision that the rule offers covers the call, returns an allow instead.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -61,7 +60,8 @@ impl Driver<'_> {
         })
     }
 
-    /// The newest standing decision that covers a call.
+    /// Returns the newest standing decision that covers the call. `held` is the judgement of its
+    /// rule.
     async fn covering(
         &self,
         state: &CallState,
@@ -117,8 +117,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision counts and lets one more call through, after this task's earlier
-    /// calls that rely on it and have not started yet.
+    /// Whether a standing decision counts and has a use left for this call, besides the uses of
+    /// this task's earlier calls that have not started yet.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {
@@ -135,13 +135,13 @@ impl Driver<'_> {
     }
 }
 
-/// Whether a call is to start with this standing decision.
+/// Whether this standing decision allows the call, and the call has not started.
 fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// The reason of a call that a standing decision allows: who gave it, until when it counts, and
-/// when they were asked, in UTC.
+/// Returns the reason of a call that a standing decision allows: the person who gave it, the end of
+/// its validity, and the time of the decision, in UTC.
 fn reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, asked) = (

@@ -1,6 +1,6 @@
-//! Calls at a gate: whether the asker of a call is there, and the permit to run a call elsewhere.
-//! Invariant: a permit is committed only by the connection that answers it, and an approved call
-//! starts only while its asker is there.
+//! Calls at a gate: tells whether the asker of a call waits, and gives the permit to run a call
+//! elsewhere. Invariant: a permit is committed only by the connection that answers with it, and an
+//! approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
-/// The result of a call that was let through at a gate that asks for no report.
+/// The result text of a call that was released: the gate asks for no report of the outcome.
 const RELEASED: &str = "Let through; the outcome is not known here.";
 
 impl Driver<'_> {
-    /// Whether the asker of this gate call is there; `None` for any other task.
+    /// Returns whether the asker of this gate call waits for it, or is too late; `None` if the task
+    /// is not a gate call.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
         self.agent.gate.as_ref()?;
         let Some(state) = self.session.own.progress.unfinished().next() else {
@@ -40,8 +41,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a client waits for a call that this service performs, by the stored presence. A call
-    /// that a rule allowed was asked for when it was made.
+    /// Whether a client waits for a call that this service performs, according to the row's
+    /// `asker_until`. Without that member, a call counts as awaited if it needed no approval: its
+    /// client waited when it proposed the call.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -49,7 +51,8 @@ impl Driver<'_> {
         }
     }
 
-    /// The end of the time in which a gate call can be started; `None` while it cannot be.
+    /// Returns the end of the time in which a gate call can be started; `None` if its phase allows
+    /// no start.
     fn usable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -75,7 +78,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// The time until a gate call that waits for its asker is settled as not asked for.
+    /// Returns the time until a gate call that waits for its asker is given up; `None` if no gate
+    /// call can be started.
     pub(super) fn late_in(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;
@@ -83,9 +87,8 @@ impl Driver<'_> {
         Some(end.since(self.session.now))
     }
 
-    /// Journals that the asker runs the call, and ends the drive: the commit comes before the
-    /// answer that carries the permit. At a gate that asks for no report the same commit settles
-    /// the call.
+    /// Journals that the asker runs the call, and ends the drive. The commit comes before the
+    /// answer with the permit. At a gate that asks for no report, the same commit settles the call.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
         if !self.may_begin(&[id]).await? {
             return Ok(true);
@@ -118,7 +121,8 @@ impl Driver<'_> {
             replica: Start::elsewhere(ask, &runner),
             grant: state.grant_use(),
         });
-        // The permit is the delivery: it must never be given out a second time.
+        // The answer with the permit counts as delivered: the permit must never be given a second
+        // time.
         self.session.own.asker = Some(Asker::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

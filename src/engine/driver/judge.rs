@@ -1,7 +1,7 @@
 //! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
-//! again right before it starts. Invariant: the second judgement can deny or hold a call, but never
-//! release it. A call that a rule holds needs a person's approval or a standing decision that this
-//! rule offers (`grants.rs`).
+//! again right before the call starts. Invariant: the second judgement can deny or hold a call, but
+//! never release it. A call that a rule holds needs a person's approval or a standing decision that
+//! this rule offers (`grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::{Catalog, Entry};
 use crate::tool::{Change, arguments, human};
 
-/// The reason for an invalid call whose arguments are not stored as the model wrote them.
+/// The reason why a call is invalid: its arguments held a secret, so they are stored redacted.
 const HOLDS_SECRET: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
-/// The reason for a held call in a damaged tree.
+/// The reason why a call is held while another task of its tree is unreadable.
 const TREE_DAMAGED: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
 
 impl Driver<'_> {
@@ -58,8 +58,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// The judgement of a call by its arguments, the rejections and quarantine of its tree, the
-    /// policy, and the standing decisions that its rules offer.
+    /// Judges a call by its arguments, the rejections and quarantine of its tree, the policy, and
+    /// the standing decisions that its rules offer.
     async fn judgement(&self, state: &CallState, look: Look) -> Result<Judgement, Stop> {
         if let Some(reason) = self.unfit_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -72,13 +72,13 @@ impl Driver<'_> {
         Ok(self.unless_doubted(state, judgement))
     }
 
-    /// Holds a call that is allowed while its tool or its history is in doubt.
+    /// Holds an allowed call whose tool is in quarantine, or whose history is uncertain.
     pub(super) fn unless_doubted(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.unless_quarantined(state, self.unless_history_lost(state, judgement))
     }
 
-    /// Denies a call that a person has rejected before, without a new request; a call that a person
-    /// approved, or that itself asks a person, is exempt.
+    /// Denies a call that equals a call which a person rejected, without a new request. A call that
+    /// a person approved, or that itself asks a person, is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.facts().asks_person {
             return None;
@@ -132,17 +132,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds a `once` call that a rule allows if it is of a turn after a lost part of the history:
-    /// the model may repeat a call that was made in that part. The user's next message ends this.
-    /// While another task of the tree cannot be read, a `once` call is also held, unless it starts
-    /// a sub-agent or a person approved it.
+    /// Holds an allowed `once` call of a turn after a lost part of the history: the model may
+    /// repeat a call of that part. The user's next message ends this. While another task of the
+    /// tree is unreadable, also holds each `once` call that neither starts a sub-agent nor was
+    /// approved by a person.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
         let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
-        // A task that cannot be read may have run the same call, or a person may have rejected the
-        // call there.
+        // An unreadable task may have run the same call, or a person may have rejected the call
+        // there.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -157,7 +157,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Why a call is invalid whatever the policy says.
+    /// Returns the reason why a call is invalid whatever the policy says; `None` if there is none.
     fn unfit_reason(&self, state: &CallState) -> Option<String> {
         if let Last::Model(turn) = &self.session.own.progress.last
             && turn.turn == state.turn
@@ -198,8 +198,8 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if a call may not run any more
-    /// (`tightened`), or if the effect of repeating it has changed: then nothing runs and
-    /// `next_step` is asked again.
+    /// (`tightened`) or its effect has changed. Then no call may start, and the driver asks
+    /// `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -228,8 +228,8 @@ impl Driver<'_> {
         Ok(differs)
     }
 
-    /// The call's effect by the current configuration. If the tool has changed since the call was
-    /// started, the effect is `once`, because a repetition would be a second call, perhaps to
+    /// Returns the call's effect by the current configuration. If the tool has changed since the
+    /// call was started, the effect is `once`: a repetition would be a second call, perhaps to
     /// another receiver. A call that was and is `read_only` is exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
@@ -264,9 +264,9 @@ impl Driver<'_> {
         }
     }
 
-    /// The judgement to journal if the call may not run any more. A call without an approval may
-    /// not run if `now` does not allow it. An approved call may not run if `now` is deny or
-    /// invalid, if its tool has changed, or if its approvals do not suffice any more.
+    /// Returns the judgement to journal if the call may not run any more, otherwise `None`. A call
+    /// without an approval may run only if `now` allows it. An approved call may not run if `now`
+    /// is deny or invalid, if its tool has changed, or if its approvals do not suffice any more.
     fn tightened(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);
@@ -325,15 +325,15 @@ impl Driver<'_> {
 }
 
 impl<'e> Driver<'e> {
-    /// [`Engine::offered`] for this agent.
+    /// Like [`Engine::offered`], for the agent of this task.
     pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, Entry>> {
         self.engine.offered(self.agent, name)
     }
 }
 
 impl Engine {
-    /// The tool of exactly this name, if the agent offers it. The task's version of the agent says
-    /// which tools are offered; the tool itself comes from the current configuration.
+    /// Returns the tool of exactly this name, if the agent offers it. The task's version of the
+    /// agent says which tools are offered; the tool itself comes from the current configuration.
     pub(in crate::engine) fn offered<'a>(
         &'a self,
         agent: &Agent,
@@ -354,7 +354,8 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// The policy's judgement of a call whose tool is offered.
+    /// Judges a call by its arguments and the policy alone. A call whose tool is not offered is
+    /// invalid.
     pub(in crate::engine) async fn verdict(
         &self,
         session: &TaskSession,
@@ -413,14 +414,15 @@ impl Engine {
     }
 }
 
-/// The entry of a tool that a gate does not list, where the gate puts such tools to the rules.
+/// Returns an entry for a tool that the gate does not list, if the gate lets the rules judge such
+/// tools (`other_tools: judge`).
 fn other_tool(agent: &Agent, name: &str) -> Option<Entry> {
     let gate = agent.gate.as_ref()?;
     let judged = gate.other_tools == OtherTools::Judge && agent.offer(name).is_none();
     judged.then(|| Catalog::other(name)).flatten()
 }
 
-/// Holds or denies a call whose tool its server has changed since it was reviewed.
+/// Holds or denies a call if the server has changed its tool since the tool was reviewed.
 fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
     let Some(change) = change else {
         return judgement;
@@ -450,7 +452,7 @@ fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
     }
 }
 
-/// Holds a call under the default terms: the owner decides.
+/// Returns a hold under the default terms: the owner decides.
 fn held_for_owner() -> Judgement {
     Judgement {
         terms: Some(Terms::default()),

@@ -1,6 +1,6 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of the agents of its ancestors. For each of these tasks, `max_model_calls`,
-//! `max_tasks` and `max_rejections` count its whole subtree since the user's last message.
+//! of its own agent and of its ancestors' agents. The limits `max_model_calls`, `max_tasks` and
+//! `max_rejections` of each of these tasks count its whole subtree since the user's last message.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::task::turn::Progress;
 use crate::task::verdict::Verdict;
 
 impl Driver<'_> {
-    /// The task and its ancestors, each with the current limits of its agent.
+    /// Returns the task and its ancestors, each with the current limits of its agent. Leaves out
+    /// ancestors whose agent is gone from the configuration.
     pub(crate) fn limits_on_path(&self) -> Vec<(&TaskRow, Limits)> {
         let mut levels = vec![(&self.session.own.row, self.agent.limits)];
         for task in self.session.tree.above(&self.session.own.row) {
@@ -29,8 +30,9 @@ impl Driver<'_> {
         levels
     }
 
-    /// The reached limit, of this task or of an ancestor, that forbids the call to start a
-    /// sub-agent. `None` also for a call that starts none. The text is for the model.
+    /// Returns the limit, of this task or of an ancestor, that forbids the call to start a
+    /// sub-agent, in words for the model. `None` if no limit is reached or the call starts no
+    /// sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -77,9 +79,9 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers the model call that is about to be made. The inner `Err` names a limit that this
-    /// model call would exceed; the model calls that relatives have in flight are counted. A task
-    /// without relatives gets no guard and is not checked here.
+    /// Registers the model call that is about to be made. The inner `Err` names a limit that the
+    /// call would exceed, counting the model calls that relatives have in flight. A task without
+    /// relatives gets no guard and is not checked here: `budget` has checked it.
     pub(crate) async fn enter_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -92,8 +94,8 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after the registration: it shows which model calls of relatives have
-        // stored their answers since.
+        // The tree is read after the registration, so that an answer which a relative has stored
+        // since is not counted as a model call in flight.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let unanswered = |out: &InFlightModelCall| {
@@ -110,8 +112,8 @@ impl Driver<'_> {
         Ok(self.spent_limit(&unanswered).map_or(Ok(Some(guard)), Err))
     }
 
-    /// The name of a limit that is reached, counting one model call in flight for each task of
-    /// `asking`.
+    /// Returns the name of a reached limit. `asking` has a task for each model call in flight,
+    /// which counts like a finished one.
     pub(crate) fn spent_limit(&self, asking: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum = |of: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, of);

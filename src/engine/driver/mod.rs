@@ -33,8 +33,8 @@ use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
-/// A step of a task: the engine, the task with its pending facts, and the agent in the version that
-/// the task is pinned to.
+/// The context of one step: the engine, the task with its pending facts, and the agent in the
+/// version that the task is pinned to.
 pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
@@ -42,13 +42,13 @@ pub(crate) struct Driver<'e> {
 }
 
 impl Engine {
-    /// Drives a task until it waits, has ended, or belongs to another driver.
+    /// Drives a task until it waits, ends, or belongs to another driver.
     pub(in crate::engine) async fn drive(self: Arc<Self>, session: TaskSession) {
         self.drive_to_end(session).await;
     }
 
-    /// Like [`Engine::drive`]; returns the session if its last commit is the journal's last, as far
-    /// as the driver knows.
+    /// Like [`Engine::drive`]. Returns the session, unless another driver has the task or facts are
+    /// still pending: then the session may differ from the journal.
     pub(in crate::engine) async fn drive_to_end(
         self: Arc<Self>,
         mut session: TaskSession,
@@ -141,8 +141,8 @@ impl Driver<'_> {
 
     /// Whether another driver holds the task, perhaps with calls in flight. This driver then only
     /// commits its facts; the other driver reads them before its own next commit, and continues
-    /// from there. If a decision or a deadline has ended the task, this driver continues
-    /// nevertheless.
+    /// from there. Always `false` if a decision or a deadline has ended the task: then this driver
+    /// ends it.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
@@ -156,7 +156,8 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Parks the task: the same commit opens its requests, so an answer cannot come too early.
+    /// Parks the task. The same commit opens its requests, so no answer to them can come before the
+    /// task is parked.
     async fn park(&mut self, on: &[On]) -> Result<bool, Stop> {
         if on.contains(&On::Message) && !self.session.unsaved() {
             return Ok(false);

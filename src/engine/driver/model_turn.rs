@@ -1,5 +1,5 @@
-//! Calls the model for its next turn, once everything that the model is shown is durable, and
-//! journals the answer.
+//! Calls the model for its next turn, and journals the answer. Invariant: everything in the prompt
+//! is durable before the call.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::tool::catalog::Entry;
 use crate::tool::{self, human};
 
 impl Driver<'_> {
-    /// Commits the pending facts, then calls the model: the model is shown only what is durable.
+    /// Commits the pending facts, calls the model and journals its turn or the task's failure.
     pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
         let Some(client) = self.engine.models.get(&self.agent.model) else {
             let failure = Failure::new(
@@ -62,8 +62,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Calls the model with the stored conversation and publishes its answer while it arrives.
-    /// `Lost` where a fact is not stored yet: then the model was not called.
+    /// Calls the model with the stored conversation, and publishes the answer while it arrives.
+    /// Returns `Lost` without a call if a fact is not stored yet.
     async fn call_model_streaming(
         &mut self,
         client: &dyn ModelClient,
@@ -124,7 +124,8 @@ impl Driver<'_> {
             .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
-    /// The system prompt: the agent's instructions, and a paragraph on when to ask a person.
+    /// Returns the system prompt: the agent's instructions, and a paragraph on when to ask a
+    /// person.
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()
@@ -135,8 +136,8 @@ impl Driver<'_> {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. The ids of its calls are our own. The provider's ids are kept to
-    /// be sent back; an id that is empty or repeated within this answer is replaced by ours.
+    /// Journals the model's turn. Its calls get ids of this service. The provider's ids are kept
+    /// for the next prompts; an id that is empty or repeated within the answer is replaced by ours.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let told = self

@@ -1,4 +1,4 @@
-//! Opens requests to people. The commit fixes the content and the terms of a request.
+//! Opens requests to people. Content and terms of a request never change after its commit.
 
 use serde_json::{Value, json};
 
@@ -19,19 +19,19 @@ use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
-/// Most bytes shown of the name of a tool that does not exist.
+/// The maximum number of bytes shown of the name of a tool that does not exist.
 const MAX_NAME: usize = 64;
 
-/// The problem shown for a call that was started and has no result, if nothing else is known.
+/// The default problem in a reconcile request: the call was started and has no result.
 const CRASHED: &str = "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
-    /// Opens the requests of a turn. An approval shows all calls of the turn; any other kind shows
-    /// its one call.
+    /// Opens a request for each question of a turn. An approval shows all calls of the turn; any
+    /// other kind shows its one call.
     pub(crate) async fn open_requests(&mut self, questions: Vec<Question>) -> Result<(), Stop> {
         for question in questions {
-            // An API client runs the call of an external tool. Such a call is never started here,
-            // so it is judged again before the request opens.
+            // The client that answers the request runs the external tool. No call is started here,
+            // so this is the last moment to judge the call again.
             if question.kind == RequestKind::ExternalResult {
                 if let Some(failure) = damage_before(self.session, &question.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -71,8 +71,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// The terms of a request. A gateway that reports no outcome cannot change a call either, so
-    /// `edit` is left out.
+    /// Returns the terms of a request, without `edit` if the gate is an `ext_authz` gateway that
+    /// reports no outcome: such a gateway cannot change the call.
     fn terms_of(&self, kind: RequestKind, mut terms: Terms, first: &CallState) -> Terms {
         let gate = self.agent.gate.as_deref();
         let unchanged =
@@ -86,7 +86,7 @@ impl Driver<'_> {
         terms
     }
 
-    /// Adds the agent's question and the form of the answer.
+    /// Adds the agent's question and the form of the answer to a request.
     fn add_words(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {
@@ -133,7 +133,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A request about these calls, without question, details and form, and not sealed yet.
+    /// Returns a request about these calls, still without question, details, form and seal.
     pub(crate) fn new_request(
         &self,
         kind: RequestKind,
@@ -141,7 +141,7 @@ impl Driver<'_> {
         terms: Terms,
     ) -> RequestSpec {
         if !kind.facts().decides_calls {
-            // Only the approval of a call can be remembered.
+            // Only an approval offers a standing decision.
             for call in &mut calls {
                 call.offer = None;
             }
@@ -160,7 +160,8 @@ impl Driver<'_> {
         }
     }
 
-    /// One call as an approver sees it.
+    /// Returns a call as its approvers see it. `needs_decision`: whether the request asks about
+    /// this call, or shows it only because it belongs to the same turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
         let call = &state.call;
         let judgement = state.judgement.as_ref();
@@ -212,7 +213,7 @@ impl Driver<'_> {
     }
 }
 
-/// A name of bounded length: the model may write a name of any length.
+/// Cuts the name of an unknown tool: the model may write a name of any length.
 fn short(name: &str) -> String {
     let shown = cut(name, MAX_NAME);
     if shown == name {

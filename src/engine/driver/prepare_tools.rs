@@ -1,4 +1,4 @@
-//! Brings tools of MCP servers up to date before their calls are judged and before they start.
+//! Brings tools of MCP servers up to date before their calls are judged and before these start.
 //! Invariant: no call starts without a recent comparison of its tool with the reviewed definition.
 
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{Start, Tool};
 
-/// A call, the ground on which it is about to start, and its tool, which is not up to date.
+/// A call whose tool is not up to date: its id, the reason why it may start (`None` before the
+/// first judgement), and the tool.
 type Stale = (CallId, Option<Start>, Arc<dyn Tool>);
 
 impl Driver<'_> {
-    /// Compares the tools of these calls before the calls are judged for the first time. A failure
-    /// is left to the start of the call.
+    /// Compares the tools of these calls before the first judgement. Ignores a failure: the
+    /// comparison before the start reports it.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -27,8 +28,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Compares the tools of these calls right before the calls start. If the tools of some calls
-    /// cannot be compared, those calls fail, and the driver asks `next_step` again: then `false`.
+    /// Compares the tools of these calls right before the calls start. If some tools cannot be
+    /// compared, fails their calls and returns `false`: the driver then asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -49,8 +50,8 @@ impl Driver<'_> {
         Ok(go)
     }
 
-    /// The calls whose tools are not up to date. `start` returns the ground of a start from whether
-    /// a person approved the call.
+    /// Returns the calls whose tools are not up to date. `start` gets whether a person approved the
+    /// call, and returns the reason why the call may start.
     fn stale(&self, calls: &[CallId], start: impl Fn(bool) -> Option<Start>) -> Vec<Stale> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
@@ -62,8 +63,9 @@ impl Driver<'_> {
         stale.collect()
     }
 
-    /// Compares these tools. Returns the results of the calls whose tools could not be compared. A
-    /// call that lacks a credential is left out: a person is asked for the credential first.
+    /// Compares these tools with their reviewed definitions. Returns a failed result for each call
+    /// whose tool could not be compared. Leaves out calls that lack a credential: a person is asked
+    /// for the credential first.
     async fn compare(&mut self, stale: Vec<Stale>) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
         let credentials = self.credentials().await?;
         let task = self.session.task_id();

@@ -1,4 +1,4 @@
-//! The permits to send calls, and the records of their answers.
+//! Permits sending calls, and records their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, LateSlot, RawSlot, SendPermit, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Records the results of these calls. Their permits were decided at the uptime `began`.
+    /// Records the results of these calls. `began` is the uptime at which their permits were
+    /// decided.
     ///
     /// # Errors
     /// `Lost` when the lease was over before a call was sent, and there is no result to store.
@@ -66,8 +67,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // The driver has lost the task, and the next driver opens requests about the started calls.
-        // Results that arrived here are still stored.
+        // The next driver of the task opens requests about the started calls. Results that arrived
+        // here are still stored.
         if lost && !self.session.unsaved() {
             Err(Stop::Lost)
         } else {
@@ -75,8 +76,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its
-    /// start, and unless it was canceled.
+    /// Returns the permit of a call: whether it may be sent now. It may while the lease lasts,
+    /// within [`SEND_WINDOW`] of the commit of its start, and unless it was canceled.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,
@@ -92,7 +93,8 @@ impl Driver<'_> {
         }
     }
 
-    /// An attempt as the tool sees it.
+    /// Returns the data of one attempt that the tool needs. Credentials and continuation are still
+    /// empty.
     pub(crate) fn invocation(
         &self,
         state: &CallState,

@@ -1,5 +1,5 @@
-//! The right to an effect in this process: a slot, unless the service stops or another task is driven
-//! alone.
+//! Slots of this process: a driver needs one for an effect. It gets none when the service stops or
+//! another task is driven alone.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Driver;
 
-/// How long a command waits for a slot before its task is queued in the database.
+/// The maximum time that a command waits for a slot before its task is queued in the database.
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver leaves the next effect to another process or to a later driver: because
-    /// it has no slot, because the service stops, or because another task is to be driven alone and
-    /// this driver has stored an item.
+    /// Whether this driver leaves the next effect to another process or to a later driver: it has
+    /// no slot, the service stops, or another task is to be driven alone and this driver has stored
+    /// an item.
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
@@ -25,10 +25,10 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// A slot; `None` if none is free, while tasks are queued in the database (they get slots
-    /// first, each tenant in turn), or during a lone drive. A command whose facts are not stored
-    /// yet waits up to [`SLOT_WAIT`] for a slot, because to queue its task costs a claim and a
-    /// reading of the journal.
+    /// Returns a slot. `None` if none is free, while tasks are queued in the database (they get
+    /// slots first, each tenant in turn), or during a lone drive. A command whose facts are not
+    /// stored yet waits up to [`SLOT_WAIT`] for a slot, because a queued task costs a claim and
+    /// another reading of the journal.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();

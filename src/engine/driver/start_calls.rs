@@ -1,6 +1,6 @@
 //! Starts calls that may run: judges each once more, journals its start, and sends it, each attempt
-//! at most once. Invariant: no permit is decided before the start is committed, and a permit is
-//! asked last, right before anything goes out.
+//! at most once. Invariant: no permit is decided before the start is committed, and the tool asks
+//! for the permit right before it sends the first byte.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,11 +26,12 @@ use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, argu
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The tools of calls, each as its server shows it to the task now.
+/// The tools of calls, each as its server defines it for the task now.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends those of these calls that there are slots for, if they may still run.
+    /// Starts and sends the calls that get a slot of their tool and may still run. The driver then
+    /// asks `next_step` again about the other calls.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -49,7 +50,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Another task's comparison has found a change since: `next_step` asks to start again.
+            // Another task's comparison has found a changed tool meanwhile: `next_step` starts the
+            // calls again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -62,7 +64,8 @@ impl<'e> Driver<'e> {
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
             .collect();
-        // A tool that connects first does so while the start of its call is being committed.
+        // A tool with `connects_first` opens its connection while the start of the call is
+        // committed.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
         match select(pin!(self.save(self.engine.take_lease())), &mut answers).await {
             Either::Left((saved, _)) => saved?,
@@ -84,8 +87,9 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// The calls that there are slots for, with their slots. If there are none, waits for one: a
-    /// driver that waits holds none, so that no two wait for each other, and has no pending facts.
+    /// Returns the calls that get a slot of their tool, with these slots. If no call gets a slot,
+    /// waits for one. While it waits, the driver holds no slot, so that drivers cannot deadlock,
+    /// and has no pending facts.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -131,8 +135,7 @@ impl<'e> Driver<'e> {
         present.collect()
     }
 
-    /// Fails calls that no tool here performs: without results, `next_step` would return them
-    /// forever.
+    /// Fails calls that no tool of this service performs: `next_step` would return them forever.
     fn fail_unperformed(&mut self, calls: &[CallId]) {
         let text = "No tool of this service can run this call.";
         let failed = calls
@@ -141,8 +144,9 @@ impl<'e> Driver<'e> {
         self.session.settle_calls(failed.collect());
     }
 
-    /// Journals the start of each call that a tool here performs. `compared` has the tools as the
-    /// calls were judged. Returns the attempts, and the decisions of their permits.
+    /// Journals the start of each call that a tool of this service performs. `compared` has the
+    /// tools as they were when the calls were judged. Returns the attempts and, in the same order,
+    /// the handles that decide their permits.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
@@ -195,7 +199,7 @@ impl<'e> Driver<'e> {
     }
 
     /// Whether these calls may still start, according to the history, the stored requests that
-    /// approved them, and the current policy. If not, the driver asks `next_step` again.
+    /// approved them, and the current policy. If `false`, the driver asks `next_step` again.
     pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -208,9 +212,9 @@ impl<'e> Driver<'e> {
         Ok(!self.recheck(calls).await?)
     }
 
-    /// The input of `next_step` that is not in the journal.
+    /// Returns the input of `next_step` that is not in the journal.
     pub(crate) fn budget(&self) -> Budget {
-        // Whether the process of an attempt has ended, or is this process. The calls that this
+        // Whether the process of an attempt has ended, or is this process: the calls that this
         // process has in flight are added below.
         let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
@@ -228,8 +232,8 @@ impl<'e> Driver<'e> {
         budget
     }
 
-    /// The time until the last attempt that may still be running is over. Attempts of this service
-    /// at repeatable calls do not count.
+    /// Returns the time until the timeout of the last attempt that may still be running. Leaves out
+    /// attempts of this service that may be repeated.
     pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
         let running = self.budget().running;
         let over = self
@@ -251,7 +255,8 @@ impl<'e> Driver<'e> {
     }
 }
 
-/// Performs one attempt. Only a tool that connects first is called before its permit is decided.
+/// Performs one attempt. A tool with `connects_first` is called before the permit is decided, and
+/// waits for the decision itself.
 async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;

@@ -1,9 +1,9 @@
-//! The early end of a driver.
+//! The result of a driver that stops early.
 
-/// Why a driver stops before the task waits.
+/// The reason why a driver stops before the task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit came first, and the session now continues from the new journal: ask
+    /// Another commit came first, and the session now has the new journal: the driver asks
     /// `next_step` again.
     Again,
     /// Another driver has the task, the command that opened the session was refused, the task

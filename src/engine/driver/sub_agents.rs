@@ -1,5 +1,5 @@
-//! Starts sub-agents: a call of a sub-agent is a task of its own, created by the commit that
-//! records the start. Invariant: each call starts at most one task, whatever crashes.
+//! Starts sub-agents: the commit that records the start of such a call also creates a task for it.
+//! Invariant: each call starts at most one task, whatever crashes.
 
 use serde_json::Value;
 
@@ -16,13 +16,13 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 use crate::task::verdict::Judgement;
 
-/// Reopens the ended task of a conversation with the next message.
+/// Reopens the ended task of a conversation (`session: true`) with the next message.
 fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fact, now: Time) {
     (related.begins, related.lease) = (true, LeaseChange::Queue);
     related.draft.pin(&agent.version);
     let failed = related.draft.row.status == TaskStatus::Failed;
     related.draft.status(TaskStatus::Running, now);
-    // Calls that a failed task had started stay open for a reconcile request.
+    // Started calls of a failed task stay open for a reconcile request.
     let text = "The conversation went on; this call was not run.";
     related.draft.close_calls(
         |call| !failed || call.attempts == 0,
@@ -129,7 +129,8 @@ impl Driver<'_> {
         self.session.tree.add(draft);
     }
 
-    /// The ended task that keeps the conversation with a sub-agent of `session: true`.
+    /// Returns the ended task that continues the conversation with a sub-agent of `session: true`;
+    /// `None` for the first call and for other sub-agents.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let ours = |row: &&TaskRow| {

@@ -1,6 +1,6 @@
-//! Asks about a call and waits for the verdict: the one function behind every surface. The
-//! connection that waits is the call's asker: it takes the presence, claims an approved call, and
-//! leaves when it ends.
+//! Ask: a client proposes a call, or names an earlier one, and waits for the verdict. Every surface
+//! calls [`Engine::ask_until`] for this. The connection that waits is the call's asker: it stores
+//! its presence, starts the call once it is approved, and ends its presence when it leaves.
 
 use std::sync::Arc;
 
@@ -24,20 +24,21 @@ use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::rejections::canonical;
 use crate::tool::arguments::parse;
 
-/// The answer of a gate.
+/// The answer to an ask.
 #[derive(Debug)]
 pub struct GateAnswer {
     /// The call, as its asker sees it.
     pub call: GateCall,
-    /// Whether an earlier ask had the effect.
+    /// Whether the ask named an earlier call, by key or id, and proposed no new one.
     pub replayed: bool,
-    /// Set where the answer is the result of a settled call: to be told of its delivery.
+    /// Set if the answer has a result that was not delivered yet: the surface reports the delivery.
     pub delivery: Option<Delivery>,
-    /// The result as an MCP server wrote it, if it came to this process while the ask waited.
+    /// The result as the MCP server wrote it, if this process received it while a connection waited
+    /// for the call.
     pub raw: Option<Arc<str>>,
 }
 
-/// A client that asks about a stored call.
+/// An ask about a stored call, while it waits.
 struct Waiter<'w> {
     engine: &'w Arc<Engine>,
     caller: &'w Caller,
@@ -45,34 +46,36 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The moment after which an approved call is not claimed any more.
+    /// The moment from which this ask no longer starts an approved call. `None`: it may until its
+    /// end.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// Notified of every commit of this process since before the first read.
+    /// Notified of the commits of this process, from before the first read, so that no commit is
+    /// missed. The first pause moves it to `all_news`.
     news: Option<Listener>,
-    /// Notified of the commits of every replica.
+    /// Notified of the commits of every replica. `None` until the first pause.
     all_news: Option<Listener>,
-    /// This ask, and its runner.
+    /// The id of this ask, and the runner that the proposal names, or `""`.
     ask: (Uuid, String),
-    /// Whether the client names the call itself, so that its result is answered each time.
+    /// Whether the client names the call by key or id: then every ask gets the result.
     by_key: bool,
     /// Whether this ask continues an earlier call.
     continues: bool,
-    /// Whether the session is that of this ask's own drive.
+    /// Whether the session of this round comes from a drive that this ask has started.
     own_drive: bool,
 }
 
-/// The end of one round of a wait.
+/// The result of one round of a wait.
 enum Round {
     Answer(Box<GateAnswer>),
-    /// Another commit came first, or news came.
+    /// The call may have changed: the next round uses this session, or loads the task again.
     Again(Option<Box<TaskSession>>),
-    /// Another asker gets this call: the proposal is a call of its own.
+    /// Another asker gets this call; the proposal becomes a new call.
     Taken,
 }
 
 impl Engine {
-    /// Proposes a call, or asks about it again, and waits for the verdict.
+    /// Proposes a call, or asks again about an earlier one, and waits for the verdict.
     ///
     /// # Errors
     /// [`GateRefusal`]. A refused proposal has no effect.
@@ -84,7 +87,7 @@ impl Engine {
         self.ask_until(caller, proposal, None).await
     }
 
-    /// Like [`Engine::ask`], but claims no approved call after `claim_until`: the client would not
+    /// Like [`Engine::ask`], but starts no approved call after `claim_until`: the client would not
     /// get the permit in time.
     ///
     /// # Errors
@@ -147,7 +150,8 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// The task that the proposal's key or id names, if it is this call.
+    /// Returns the task that the proposal's key or id names. An id counts only if the task's call
+    /// is the proposed one.
     async fn known(
         &self,
         caller: &Caller,
@@ -172,7 +176,8 @@ impl Engine {
         Ok(same.then_some(task))
     }
 
-    /// The answer of a call that is only counted: it is let through, and nothing is stored.
+    /// Answers a call that is only counted (`record: held`): the call is released, and nothing is
+    /// stored.
     async fn counted(
         &self,
         mut session: TaskSession,
@@ -212,7 +217,8 @@ impl Engine {
 }
 
 impl Waiter<'_> {
-    /// The session at the end of a drive, if the drive ends within the wait.
+    /// Waits for the end of a drive and returns its session. `None` if the wait ends first, or if
+    /// the session may differ from the journal.
     async fn driven(
         &mut self,
         driven: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -257,7 +263,7 @@ impl Waiter<'_> {
                 self.guard.is_answered();
                 Ok(self.answer(call, None))
             }
-            // The own drive has queued the call: a worker starts it.
+            // This ask's own drive got no slot and queued the call: a worker starts it.
             (CallState::Approved, _) if self.own_drive => self.pend(session, call).await,
             (CallState::Approved, _) if self.is_late() => self.pend(session, call).await,
             (CallState::Approved, _) => self.claim(session, call).await,
@@ -276,8 +282,8 @@ impl Waiter<'_> {
         }
     }
 
-    /// Answers a settled call. A caller that does not name the call itself takes the result as the
-    /// only one, by a fenced commit.
+    /// Answers a settled call. If the client does not name the call by key or id, only one ask may
+    /// get the result: a fenced commit reserves it.
     async fn settled(
         &mut self,
         mut session: TaskSession,
@@ -308,7 +314,7 @@ impl Waiter<'_> {
         let delivery = undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // A result that is not handed over is there for the next ask at once.
+                // If the result is not delivered, the next ask can get it at once.
                 guard.arrives();
             }
             Delivery::new(guard, session)
@@ -316,7 +322,7 @@ impl Waiter<'_> {
         Ok(self.answer(call, delivery))
     }
 
-    /// Starts a call that waits for its asker: here, or by the permit in the answer.
+    /// Starts an approved call for this asker: in this service, or by the permit in the answer.
     async fn claim(
         &mut self,
         mut session: TaskSession,
@@ -342,7 +348,8 @@ impl Waiter<'_> {
         Ok(Round::Again(self.driven(driven).await.map(Box::new)))
     }
 
-    /// Takes the presence of a call that waits for a person, and waits for news.
+    /// Waits at a call that cannot start yet. Stores the asker's presence, or its end if the asker
+    /// does not come back after the wait.
     async fn pend(
         &mut self,
         mut session: TaskSession,
@@ -365,7 +372,8 @@ impl Waiter<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
-                        // The presence is not stored: the row may have another asker's.
+                        // The presence was not stored. The row may have another asker's presence,
+                        // which must not end with this guard.
                         self.guard.is_answered();
                     }
                     return after(error);
@@ -379,7 +387,7 @@ impl Waiter<'_> {
         self.pause().await
     }
 
-    /// Waits for a commit of the call's task on any replica, or the end of the wait.
+    /// Waits for a commit of the call's task on any replica, or for the end of the wait.
     async fn pause(&mut self) -> Result<Round, GateRefusal> {
         self.own_drive = false;
         if let Some(news) = self.news.take() {
@@ -394,7 +402,8 @@ impl Waiter<'_> {
         Ok(Round::Again(None))
     }
 
-    /// Adds the key of an attaching caller to the next commit, if the key is new.
+    /// Adds the proposal's key to the next commit if the key is new and the proposal continues an
+    /// equal call.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.by_key && self.continues {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);
@@ -421,15 +430,16 @@ impl Waiter<'_> {
         }))
     }
 
-    /// The presence of the asker until the end of its wait, and a little longer.
+    /// Returns the presence to store: until the end of the wait, and then `returns_within` or at
+    /// least [`GRACE`].
     fn presence(&self) -> Asker {
         let left = self.end.saturating_duration_since(Instant::now());
         Asker::For(left + self.proposal.returns_within.max(GRACE))
     }
 }
 
-/// The round after a failed commit of a presence. A commit with a key is refused where another ask
-/// has stored that key.
+/// Returns the end of a round whose commit of a presence failed. `Refused` means that another ask
+/// has stored the same key.
 fn after(error: CommitError) -> Result<Round, GateRefusal> {
     match error {
         CommitError::Stale | CommitError::Unknown => Ok(Round::Again(None)),

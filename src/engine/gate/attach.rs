@@ -1,6 +1,6 @@
-//! Equal calls: which earlier call a proposed call continues, and the caution that earlier calls
-//! of its tool require. Invariant: a call that may be executing is never started a second time
-//! without a person.
+//! Compares a proposed call with earlier calls of its tool: finds an equal call that the proposal
+//! continues, and the caution that the earlier calls require. Invariant: a call that may be
+//! executing is never started a second time without a person.
 
 use std::time::Duration;
 
@@ -22,32 +22,32 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::tool::arguments;
 
-/// The result of the look-up of equal calls.
+/// The result of comparing a proposed call with earlier calls.
 pub(super) enum Earlier {
-    /// No earlier call matters.
+    /// The proposal is a new call, without a caution.
     Nothing,
-    /// The proposal continues this call.
+    /// The proposal continues the call of this task.
     Continues(TaskId),
     /// The proposal is a new call, with a caution.
     Requires(Caution),
 }
 
-/// The caution that earlier calls require.
+/// A restriction of a new call because of earlier calls.
 pub(super) enum Caution {
-    /// A person must approve the call, whatever the rules say.
+    /// A person must approve the call, whatever the rules say. The text is the reason.
     Hold(String),
-    /// A call that a rule holds is shown with this notice.
+    /// If a rule holds the call, its request shows this notice.
     Notice(String),
-    /// A person has rejected the same call.
+    /// A person has rejected the same call: this one is denied.
     Reject {
-        /// The rejected call.
         call: crate::task::id::CallId,
-        /// The person's reason.
+        /// The reason that the person gave.
         reason: Option<String>,
     },
 }
 
-/// The identity of a call with these arguments. `None` for arguments that never run.
+/// Returns the tool and the hash by which equal calls are found. `None` if the arguments cannot be
+/// parsed: such a call never runs.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
     let blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
@@ -69,9 +69,9 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The prefix of the keys of calls that an equal call may continue.
+/// The prefix in the key of a call that a later equal call may continue.
 const EQUAL: &str = "b:";
-/// The prefix of the keys of calls that only their caller's own key names.
+/// The prefix in the key of a call that a later proposal continues only by the caller's own key.
 const NAMED: &str = "k:";
 
 impl Engine {
@@ -113,7 +113,7 @@ impl Engine {
         let mut continued: Vec<_> = equal()
             .filter(|row| attaches && row.call_key.starts_with(EQUAL))
             .collect();
-        // A result that waits comes before a call that may start, and that before an open question.
+        // The order: undelivered results, calls that may start, calls that wait for people.
         continued.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
@@ -136,7 +136,8 @@ impl Engine {
         Ok(caution.map_or(Earlier::Nothing, Earlier::Requires))
     }
 
-    /// The rejection of the newest of these calls that a person has decided, if it still counts.
+    /// Returns the rejection of the newest of these calls that ended less than `no_lasts` ago, if a
+    /// person rejected that call.
     async fn rejected_lately<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
@@ -155,7 +156,7 @@ impl Engine {
         Ok(rejection(&session))
     }
 
-    /// How a proposed call relates to an earlier call of the same bytes.
+    /// Returns how a proposed call relates to an earlier equal call that it might continue.
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let delivered = until == DELIVERED;
@@ -191,15 +192,15 @@ impl Engine {
     }
 }
 
-/// How a proposed call relates to an earlier one.
+/// The relation of a proposed call to one earlier call; compare [`Earlier`].
 enum Relation {
     Nothing,
     Continues,
     Requires(Caution),
 }
 
-/// The most that the clocks of a process and its database may differ for an earlier call to be
-/// found. The rows that are found are compared by the database's clock.
+/// The assumed maximum difference between the clocks of a process and its database. The query looks
+/// this much further back; the rows that it finds are compared by the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn ago(now: Time, time: Duration) -> Time {
@@ -207,7 +208,7 @@ fn ago(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// The rejection with which a person ended this call.
+/// Returns the rejection by which a person ended this call.
 fn rejection(session: &TaskSession) -> Option<Caution> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(Outcome::Rejected) = state.phase else {

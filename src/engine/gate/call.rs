@@ -17,7 +17,7 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
 
-/// The verdict for the asker.
+/// The verdict that an asker gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The call may run now, or has run.
@@ -29,7 +29,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The word on the wire and in metrics.
+    /// Returns the word on the wire and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,44 +40,41 @@ impl Decision {
     }
 }
 
-/// The state of a call.
+/// The state of a gate call, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallState {
-    /// A person is asked.
+    /// The call waits for a person's decision or another answer.
     Pending,
-    /// The call may start once its asker is there.
+    /// The call may start once its asker waits.
     Approved,
-    /// The call runs, here or elsewhere.
+    /// The call runs, in this service or elsewhere.
     Started,
-    /// A person is asked about the outcome.
+    /// The outcome is unknown: a person is asked about it.
     Doubtful,
-    /// The call has its result.
+    /// The call has its result and will not run again.
     Settled,
 }
 
 /// The one leave to run a call elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// The number of the attempt.
+    /// The attempt that the permit allows, from 1.
     pub attempt: u32,
     /// The end of the permit, by the database's clock.
     pub expires_at: Time,
-    /// The time that was left when the answer was made.
+    /// The time from the answer to `expires_at`, for clients with another clock.
     pub expires_in: Duration,
 }
 
-/// A gate call.
+/// A gate call as an asker or an onlooker sees it.
 #[derive(Clone, Debug)]
 pub struct GateCall {
-    /// The task of the call.
     pub task_id: TaskId,
     /// The id of the call, which the tool may use as its idempotency key.
     pub tool_call_id: CallId,
-    /// The name of the gate.
     pub gate: String,
-    /// The name of the tool.
     pub tool: String,
-    /// The session that the call belongs to.
+    /// The caller's session id; `gate` if the proposal named none.
     pub session_id: String,
     /// The arguments that run: after an edit the edited text.
     pub arguments_text: String,
@@ -85,50 +82,49 @@ pub struct GateCall {
     pub edited: bool,
     /// The digest of the call; `None` for a call that can never run.
     pub digest: Option<String>,
-    /// The verdict for this asker.
     pub decision: Decision,
-    /// The state of the call.
     pub state: CallState,
-    /// The outcome of a settled call.
+    /// `None` until the call is settled.
     pub outcome: Option<Outcome>,
     /// The rule that judged the call.
     pub rule: Option<String>,
-    /// The reason of that rule, or of a person's rejection.
+    /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
     /// The people who approved the call.
     pub by: Vec<String>,
-    /// The permit, for the runner that has it.
+    /// The open permit; `None` if this viewer has none.
     pub permit: Option<Permit>,
-    /// The result of a call that ran here, or that a person supplied or reported on.
+    /// The result, unless the caller ran the call itself. A call that the caller ran has one only
+    /// if a person supplied it.
     pub result: Option<ToolResult>,
-    /// The open request, else the last one.
+    /// The last request about the call, open or closed.
     pub request: Option<Box<RequestRow>>,
-    /// Whether the call can never run, because it is invalid.
+    /// Whether the call is invalid, so that no decision can let it run.
     pub can_never_run: bool,
     /// Whether the caller runs the call, and not this service.
     pub runs_elsewhere: bool,
-    /// Time of the proposal.
+    /// The time of the proposal, by the database's clock.
     pub created_at: Time,
-    /// The end of the present state, by itself; `None` if it has none.
+    /// The time at which the present state ends by itself; `None` if it does not.
     pub expires_at: Option<Time>,
-    /// The database's time of the answer.
+    /// The database's clock when the call was read.
     pub now: Time,
 }
 
 /// The client for which a call is shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Viewer<'v> {
-    /// A client that looks and does not ask.
+    /// A client that reads the call without waiting for it: it never gets a permit.
     Onlooker,
-    /// The asker with this ask and this runner, `""` if it has no name.
+    /// The client of the ask with this id, and its runner; `""` if the proposal names no runner.
     Asker(Uuid, &'v str),
 }
 
 impl Engine {
-    /// The call of a session's task, as its viewer sees it.
+    /// Returns the call of a session's task, as `viewer` sees it.
     ///
     /// # Errors
-    /// `NotFound` if the task is not of a gate; `Unavailable` when the database does not answer.
+    /// `NotFound` if the task is not a gate call; `Unavailable` when the database does not answer.
     pub(super) async fn gate_call(
         &self,
         session: &TaskSession,
@@ -154,7 +150,7 @@ impl Engine {
 }
 
 impl GateCall {
-    /// The call of this task. `None` if the journal has no call.
+    /// Returns the call of this task; `None` if the journal has no call or no status.
     fn of(session: &TaskSession, use_within: Duration, viewer: Viewer<'_>) -> Option<Self> {
         let own = &session.own;
         let state = own.progress.calls.first()?;
@@ -195,7 +191,7 @@ impl GateCall {
         })
     }
 
-    /// One line about the call, for a model or a person.
+    /// Describes the state of the call in one line, for a model or a person.
     #[must_use]
     pub fn message(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or("No reason is given.");
@@ -226,7 +222,7 @@ impl GateCall {
     }
 }
 
-/// The call of a task with the journal around it.
+/// A call with the journal and the status of its task.
 struct CallView<'c> {
     items: &'c [Item],
     state: &'c CallProgress,
@@ -234,7 +230,7 @@ struct CallView<'c> {
 }
 
 impl<'c> CallView<'c> {
-    /// The last of these facts about which `of` says something.
+    /// Returns the value of `of` for the last fact for which it has one.
     fn last<T>(&self, of: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
         self.items.iter().rev().find_map(|item| of(&item.fact))
     }
@@ -266,7 +262,7 @@ impl<'c> CallView<'c> {
         }
     }
 
-    /// The open permit, for the asker that has it.
+    /// Returns the open permit if `viewer` is the asker or the runner that has it.
     fn permit(&self, now: Time, viewer: Viewer<'_>) -> Option<Permit> {
         let start = self.state.start.as_ref()?;
         let (to, has) = start.permitted()?;
@@ -293,12 +289,12 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Whether the result is for the asker: not of a call that the asker itself ran and reported.
+    /// Whether the asker is shown the result. A result that the asker itself reported is left out.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// The last request, with its status by the journal.
+    /// Returns the last request about the call, with the status that the journal says.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
         let id = self.last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {
@@ -324,7 +320,7 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// The reason that a person gave for a rejection.
+    /// Returns the reason that a person gave for a rejection.
     fn rejection(&self) -> Option<String> {
         let Phase::Done(Outcome::Rejected) = self.state.phase else {
             return None;
@@ -340,7 +336,7 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// The people who approved the call, each once.
+    /// Returns the people who approved the call, each once.
     fn approvers(&self) -> Vec<String> {
         let mut by: Vec<String> = Vec::new();
         let approval = self.state.approval.as_ref();
@@ -352,7 +348,7 @@ impl<'c> CallView<'c> {
         by
     }
 
-    /// The digest with which the call started or was asked about.
+    /// Returns the digest of the call's last start or request.
     fn digest(&self) -> Option<String> {
         let id = self.state.call.tool_call_id;
         self.last(|fact| {

@@ -1,4 +1,4 @@
-//! Looks at a gate call without asking for it: never a permit, never a presence.
+//! Reads a gate call without asking for it: the reader gets no permit and has no presence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::task::change::DELIVERED;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
-/// The agent behind a gate call, at one moment.
+/// The client behind a gate call, as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskerNow {
     /// Whether a client waits for the verdict.
     pub waits: bool,
-    /// Whether the agent runs the call itself.
+    /// Whether the client runs the call itself.
     pub runs_elsewhere: bool,
-    /// How long an approved call waits for its agent.
+    /// The time after an approval in which the client must ask again, or the call is given up.
     pub use_within: Duration,
 }
 
 impl Engine {
-    /// The agent behind the call of this task; `None` unless `agent`, the name of the root's agent,
-    /// is a gate.
+    /// Returns the client behind the call of this task; `None` unless `agent`, the name of the
+    /// root's agent, is a gate.
     ///
     /// # Errors
     /// As for reading a task.
@@ -61,11 +61,12 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// The call of this task, for its owner. Waits up to `wait` for another decision.
+    /// Returns the gate call of this task to its owner. Waits up to `wait` for a change of the
+    /// call's decision.
     ///
     /// # Errors
-    /// `NotFound` for a task that is not of a gate, or of another tenant; `Forbidden` for the call
-    /// of somebody else.
+    /// `NotFound` for a task that is not a gate call, or of another tenant; `Forbidden` for a call
+    /// of another user.
     pub async fn look_at_call(
         self: &Arc<Self>,
         caller: &Caller,
@@ -95,7 +96,7 @@ impl Engine {
         self.gate_call(&session, Viewer::Onlooker).await
     }
 
-    /// Loads the gate call of this task for its owner.
+    /// Loads the gate call of this task, if the caller is its owner.
     ///
     /// # Errors
     /// As [`Engine::look_at_call`].

@@ -1,6 +1,7 @@
-//! Calls that agents propose at a gate and run elsewhere, or have run here. Such a call is a root
-//! task of one turn whose model is somebody else, so the journal, the requests and the guarantees
-//! are those of every task. Invariant: an approved call starts only while its asker is there.
+//! Calls that agents outside this service propose at a gate, and run there or have run here. Such a
+//! call is a root task of one turn without a model of this service, so the journal, the requests
+//! and the guarantees are those of every task. Invariant: an approved call starts only while its
+//! asker waits.
 
 mod ask;
 mod attach;
@@ -23,45 +24,48 @@ use super::{FieldError, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
-/// The path under which the keys of gate calls are stored, whatever surface they came by.
+/// The path under which idempotency keys of gate calls are stored. All surfaces share it, so that a
+/// key names the same call at each.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
-/// The session of a call that names none: a fresh one would never equal that of a repeated call.
+/// The session id of a proposal that names none. A fresh id would keep a repeated call from being
+/// recognized.
 pub(crate) const DEFAULT_SESSION: &str = "gate";
 
 /// A call as an agent proposes it. The surface has checked shapes and sizes.
 #[derive(Clone, Debug)]
 pub struct Proposal {
-    /// The name of the gate; `None` is the only gate that is open to the caller.
+    /// `None` stands for the only gate that is open to the caller.
     pub gate: Option<String>,
-    /// The name of the tool.
     pub tool: String,
-    /// The arguments, to the byte as they came.
+    /// The arguments as the agent sent them, byte by byte.
     pub arguments_text: String,
-    /// The caller's session; `None` is the session `gate`.
+    /// The caller's session id; `None` is the session `gate`.
     pub session_id: Option<String>,
-    /// The agent's own words about the call, unverified.
+    /// The agent's own explanation of the call, shown to approvers as unverified.
     pub context: String,
-    /// JSON text of an object, for rules and for the caller.
+    /// JSON text of an object. Rules can read it, and the caller gets it back.
     pub metadata: String,
-    /// How the call is recognized when it is proposed again.
+    /// The way in which the call is recognized when it is proposed again.
     pub identity: Identity,
-    /// The process that runs the call, if it names itself.
+    /// The name of the process that runs the call, or `None`. A runner gets its permit again if its
+    /// connection broke.
     pub runner: Option<String>,
-    /// How long the asker waits for the verdict.
+    /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// How long the asker counts as present after the wait, because it asks again by itself.
+    /// The time after `wait` for which the asker still counts as waiting. Not zero for a client
+    /// that asks again by itself.
     pub returns_within: Duration,
-    /// For the request that the call waits for.
+    /// Shows the surface the request that the call waits for, while the ask goes on.
     pub progress: Progress,
 }
 
-/// A place where an ask shows the request that its call waits for.
+/// A cell into which an ask writes the request that its call waits for, for the surface to show.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
 impl Progress {
-    /// The request that the call waits for, if it waits for one.
+    /// Returns the request that the call waits for; `None` if the ask has shown none.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,36 +77,38 @@ impl Progress {
     }
 }
 
-/// How a proposed call is recognized as an earlier one.
+/// The way in which a proposed call is recognized as an earlier call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// By the asker, the session, the tool and the arguments as a JSON value.
+    /// By the owner, the session, the tool and the arguments as a JSON value.
     Value,
-    /// By the asker, the session, the tool and the bytes of the arguments: these bytes go on.
+    /// By the owner, the session, the tool and the bytes of the arguments. For surfaces that
+    /// forward the client's own bytes.
     Bytes,
-    /// By a key of the caller, and if `attach`, by the value where the key is new.
+    /// By the caller's key. With `attach`, a proposal with a new key is also recognized by value.
     Key {
-        /// The key.
+        /// The caller's idempotency key.
         key: String,
-        /// Whether an equal call of another key is continued.
+        /// Whether the proposal may continue an equal call that has another key or none.
         attach: bool,
     },
-    /// Not at all: the call is a new one.
+    /// The call is never recognized: each proposal is a new call.
     New,
-    /// By the id of the call, which an earlier answer named.
+    /// By the task id that an earlier answer named. If the task's call differs, the proposal is
+    /// new.
     Call(TaskId),
 }
 
-/// Why a gate gave no answer.
+/// The reason why a gate gave no verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum GateRefusal {
-    /// As for every command.
+    /// A refusal that every command can get.
     #[error(transparent)]
     Command(#[from] Refusal),
     /// `call_in_hand`: another runner has the permit.
     #[error("another runner has the permit of this call")]
     InHand(Box<GateCall>),
-    /// `call_settled`: the call has another outcome.
+    /// `call_settled`: the report differs from the stored outcome.
     #[error("the call is settled")]
     Settled(Box<GateCall>),
     /// `too_many`: the caller has as many pending calls as the gate permits.

@@ -1,6 +1,6 @@
-//! The presence of askers: who waits for which call, and whether a result was delivered. Presence
-//! is a time in the task's row, fenced by its version like every write; a process that dies leaves
-//! a time that passes by itself.
+//! The presence of askers: whether a client waits for a call, and whether the call's result was
+//! delivered. Presence is an end time in the task's row, fenced by the row's version like every
+//! write. If a process dies, the presence of its askers ends at that time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +13,28 @@ use crate::store::CommitError;
 use crate::task::change::{Asker, DELIVERED, LeaseChange};
 use crate::task::id::TaskId;
 
-/// How long an asker counts as present after its wait: the answer is on its way, or the asker
-/// asks again by itself.
+/// The minimum time that an asker counts as present after its wait: the answer may be on its way,
+/// or the client may ask again.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// The calls that connections of this process wait for, each with their number. Between the commit
-/// of a result and its delivery the stored presence says that nobody waits.
+/// The calls that connections of this process wait for. They are needed beside the stored presence:
+/// between the commit of a result and its delivery, the row says that no asker waits.
 pub(in crate::engine) type Askers = crate::engine::runtime::Locked<BTreeMap<TaskId, Awaited>>;
 
-/// A call that connections of this process wait for.
+/// The connections of this process that wait for a call, and a result for them.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Awaited {
     connections: usize,
-    /// The result as an MCP server wrote it, once there is one.
+    /// The result as the MCP server wrote it, once it has arrived.
     raw: Option<Arc<str>>,
 }
 
-/// A connection that waits for a call. If it ends without an answer, its presence ends.
+/// A guard of a connection that waits for a call. When it is dropped before the answer, the stored
+/// presence ends.
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
     task: TaskId,
-    /// Whether the row says that an asker is there.
+    /// Whether the row has a presence that must end with this guard.
     present: bool,
 }
 
@@ -47,17 +48,17 @@ impl AskerGuard {
         }
     }
 
-    /// The row says, or is about to say, that an asker is there.
+    /// Marks the presence as stored, or about to be stored, for this asker.
     pub(super) fn arrives(&mut self) {
         self.present = true;
     }
 
-    /// The asker gets its answer: the presence ends with the answer's commit, or by time.
+    /// Marks the asker as answered: the answer's commit or the stored time ends the presence.
     pub(super) fn is_answered(&mut self) {
         self.present = false;
     }
 
-    /// Whether the row says that this asker is there.
+    /// Whether the row has a presence of this asker, as far as this guard knows.
     pub(super) fn is_present(&self) -> bool {
         self.present
     }
@@ -82,8 +83,8 @@ impl Drop for AskerGuard {
     }
 }
 
-/// The answer of a settled call. Once it was handed to the client, [`Delivery::delivered`] notes
-/// that; dropped before, the result stays for the next ask.
+/// A handle by which the surface reports that a settled call's result has reached the client. If
+/// the handle is dropped without [`Delivery::delivered`], the next ask gets the result.
 pub struct Delivery {
     guard: AskerGuard,
     session: Box<TaskSession>,
@@ -103,7 +104,7 @@ impl Delivery {
         }
     }
 
-    /// Notes in the background that the client has the whole answer.
+    /// Records in the background that the client has the whole answer.
     pub fn delivered(self) {
         let Self { mut guard, session } = self;
         guard.is_answered();
@@ -128,27 +129,28 @@ impl Engine {
         self.askers.lock().contains_key(&task)
     }
 
-    /// Keeps a result as an MCP server wrote it, for the connections that wait for the call.
+    /// Keeps a result as the MCP server wrote it for the connections that wait for the call, if
+    /// any.
     pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
         if let Some(awaited) = self.askers.lock().get_mut(&task) {
             awaited.raw = Some(raw);
         }
     }
 
-    /// The result of a call as an MCP server wrote it, if it came while a connection of this process
-    /// waited.
+    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
+    /// this process waited.
     pub(super) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
         self.askers.lock().get(&task)?.raw.clone()
     }
 
-    /// The number of calls that connections of this process wait for.
+    /// Returns the number of calls that connections of this process wait for.
     #[must_use]
     pub fn waiting_askers(&self) -> usize {
         self.askers.lock().len()
     }
 
-    /// Writes the presence of a call's asker, unless the result has been delivered. A failure is
-    /// left to time.
+    /// Writes the presence of a call's asker, unless the result has been delivered. Ignores
+    /// failures: the stored presence then ends by its time.
     pub(super) async fn set_asker(&self, task: TaskId, session: Option<TaskSession>, asker: Asker) {
         let mut session = session;
         for _ in 0..TRIES {
@@ -168,8 +170,7 @@ impl Engine {
         }
     }
 
-    /// Commits a presence and the session's idempotency key, fenced by the version that the session
-    /// has read.
+    /// Commits a presence and the session's idempotency key, fenced by the session's version.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

@@ -1,5 +1,5 @@
 //! Proposes a call: judges it in memory, compares it with equal calls, and stores it as a task in
-//! one commit. A call that may start here or elsewhere starts in that same commit.
+//! one commit. If the call may start at once, the same commit starts it.
 
 use std::sync::Arc;
 
@@ -29,34 +29,34 @@ use crate::task::status::TaskStatus;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
-/// A proposed call, on its way to an answer.
+/// The result of a proposal, before a verdict.
 pub(super) enum Proposed {
-    /// An equal call of before, which the proposal continues.
+    /// The proposal continues the call of this task.
     Continues(TaskId),
-    /// The call is stored, and driven in the background.
+    /// The proposal is a new call: it is stored, and driven in the background.
     Stored(Drive),
-    /// A call that is only counted.
+    /// The call is allowed and, by the gate's `record: held`, only counted and not stored.
     Counted(Box<TaskSession>),
 }
 
 /// A drive of a gate call, whose first commit is durable.
 pub(super) struct Drive {
     pub task: TaskId,
-    /// Notified of every commit from the first on.
+    /// Notified of every commit of this process, from the first on.
     pub news: Listener,
     pub guard: AskerGuard,
-    /// The session as the drive left it; `None` if the journal has moved on.
+    /// Yields the session at the end of the drive; `None` if it may differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
-/// A drive whose first commit is durable: notified of every commit, and the session at its end.
+/// The `news` and the `end` of a [`Drive`].
 type Driven = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
-    /// The gate of this name, or the only one that is open to the caller.
+    /// Returns the gate of this name; without a name, the only gate that is open to the caller.
     ///
     /// # Errors
-    /// `Invalid` for a gate that is unknown to the caller, and without a name if several are open.
+    /// `Invalid` if the caller has no such gate, or gives no name and several gates are open.
     pub(super) fn gate_of(
         &self,
         caller: &Caller,
@@ -75,7 +75,8 @@ impl Engine {
         }
     }
 
-    /// The key of a proposal, whose body is the part that must not change.
+    /// Returns the idempotency key of a proposal; `None` if it has none. The key's body is the part
+    /// of the proposal that a repetition must not change.
     pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<Key> {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
@@ -121,8 +122,8 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A repeated call after a rejection is settled alike each time: it needs no identity, and
-        // must not hide the rejection from the look-up.
+        // A denied call gets no call key: a repetition is denied alike without it, and its row
+        // would hide the earlier rejection from the look-up.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.identify(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -148,7 +149,7 @@ impl Engine {
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Checks that the caller may have another pending call at the gate.
+    /// Checks that the caller has less than `most` pending calls at the gate.
     async fn check_open(&self, caller: &Caller, gate: &str, most: u32) -> Result<(), GateRefusal> {
         let (tenant, user) = (&caller.tenant, &caller.user_id);
         let open = self.store.open_calls(tenant, gate, user, most).await?;
@@ -159,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// The task of an earlier proposal with the same key.
+    /// Returns the task of an earlier proposal with the same key.
     ///
     /// # Errors
     /// `KeyReused` if that proposal differs in gate, tool, session or arguments.
@@ -173,7 +174,7 @@ impl Engine {
         Ok(self.task_of_key(caller, key.as_ref()).await?)
     }
 
-    /// The task of a call that is not stored, up to the agent's proposal.
+    /// Returns the unsaved task of a proposed call. Its facts end with the turn that has the call.
     fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
         let task_id = TaskId(self.ids.fresh());
         let session_id = proposal.session_id.clone();
@@ -240,7 +241,7 @@ impl Engine {
         Ok(call)
     }
 
-    /// Adds the members by which the stored call is found again.
+    /// Adds the idempotency key, the call key and the asker's presence to the first commit.
     fn identify(
         &self,
         session: &mut TaskSession,
@@ -261,8 +262,9 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. If its asker leaves before
-    /// the first commit, the asker's presence ends after that commit: earlier there is no row.
+    /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background task holds
+    /// `guard` until the first commit: if the asker leaves earlier, there is no row yet in which
+    /// its presence could end.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
@@ -293,7 +295,7 @@ impl Engine {
     }
 }
 
-/// Whether a call is allowed by a rule, changes nothing and runs elsewhere.
+/// Whether a call is allowed, is `read_only` and runs elsewhere.
 fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
@@ -305,7 +307,7 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
     state.ok_or(Refusal::Internal)
 }
 
-/// Judges a call a second time, with a caution that earlier calls require.
+/// Changes the pending judgement of a call by a caution of earlier calls.
 fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {

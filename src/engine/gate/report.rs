@@ -1,4 +1,4 @@
-//! The outcome of a call that its asker has run, as the asker reports it. Invariant: no report is
+//! Stores the outcome that an asker reports for a call that it has run. Invariant: no report is
 //! lost; a report that comes after the call was settled is journaled as a late result.
 
 use std::sync::Arc;
@@ -17,47 +17,47 @@ use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::text::cleaned;
 use crate::task::tool_spec::ToolKind;
 
-/// The outcome that a caller reports.
+/// The outcome in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportedOutcome {
-    /// The call ran and answered.
+    /// The call ran and returned a result.
     Succeeded,
     /// The call failed, or was not made.
     Failed,
-    /// The call may have run.
+    /// The call may have run: a person is asked about the outcome.
     Unknown,
 }
 
-/// A report of the outcome of a call.
+/// A report of a call's outcome, as its asker sent it.
 #[derive(Clone, Debug)]
 pub struct OutcomeReport {
-    /// The call: its task, or the key that its proposal had.
+    /// The task of the call, or the idempotency key of its proposal.
     pub call: Result<TaskId, String>,
-    /// The attempt that the report is about; `None` is the current one.
+    /// The attempt that the report is about; `None` is the last one.
     pub attempt: Option<u32>,
-    /// The outcome.
     pub outcome: ReportedOutcome,
-    /// The text of the result.
+    /// The text of the result, not yet redacted.
     pub content: String,
 }
 
 /// The effect of a report on a call.
 enum Effect {
-    /// The report is stored already.
+    /// The journal has the reported outcome already.
     Nothing,
     /// The facts of the report are pending in the session.
     Stores,
-    /// The call has another outcome.
+    /// The call has another outcome: the report is refused.
     Conflicts,
 }
 
 impl Engine {
-    /// Stores the outcome of a call that its asker has run. Returns the call, and whether an earlier
-    /// report with the same key had the effect.
+    /// Stores the outcome of a call that its asker has run. Returns the call, and whether an
+    /// earlier report with the same key was stored instead.
     ///
     /// # Errors
-    /// `NotFound` and `Forbidden` as for a look at the call; `Invalid` if the call was never let
-    /// through, or if `attempt` is not its last attempt; `Settled` if another outcome is stored.
+    /// `NotFound` and `Forbidden` as for [`Engine::look_at_call`]; `Invalid` if no permit was given
+    /// for the call, or if `attempt` is not its last attempt; `Settled` if another outcome is
+    /// stored.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,
@@ -100,7 +100,10 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// The task of an earlier command with the same key.
+    /// Returns the task of an earlier command with the same key.
+    ///
+    /// # Errors
+    /// `KeyReused` if that command had another body.
     pub(super) async fn task_of_key(
         &self,
         caller: &Caller,
@@ -135,7 +138,7 @@ impl Engine {
     }
 }
 
-/// Checks that the report is about the last attempt of a call that was let through.
+/// Checks that a permit was given for the call, and that the report is about its last attempt.
 fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRefusal> {
     let pointer = if report.call.is_ok() {
         "/task_id"
@@ -158,7 +161,7 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session.
+/// Adds the facts of a report to the session, if it says something new.
 fn apply(
     session: &mut TaskSession,
     call: &CallState,
@@ -188,14 +191,14 @@ fn apply(
         (Phase::Done(_), _) => late(session, result),
         _ => {
             session.add_results(vec![result]);
-            // The reporter has the result: an equal call after it is a new one.
+            // The reporter knows the result: a later equal call is a new call.
             session.own.asker = Some(Asker::Delivered);
             Effect::Stores
         }
     }
 }
 
-/// A report about a call that is settled: the first one is kept as a late result.
+/// Adds the first report about a settled call as a late result; a further report must equal it.
 fn late(session: &mut TaskSession, result: ToolResult) -> Effect {
     if result.outcome == Outcome::Unknown {
         return Effect::Nothing;
@@ -204,8 +207,8 @@ fn late(session: &mut TaskSession, result: ToolResult) -> Effect {
     for item in &session.own.items {
         match &item.fact {
             Fact::ToolStarted { .. } => started = true,
-            // The result that follows a decision comes from a person, unless the call was started
-            // again in between.
+            // A result after a decision comes from a person, unless the call was started again in
+            // between.
             Fact::Decision { .. } => started = false,
             Fact::ToolResult(earlier) | Fact::LateResult(earlier) => {
                 let late = matches!(item.fact, Fact::LateResult(_));

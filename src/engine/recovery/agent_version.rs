@@ -1,6 +1,6 @@
-//! Loads the agent of a task: the definition of the task's version, whatever the current
-//! configuration says. Invariant: limits and access are the current ones; no task is driven with a
-//! definition that does not match its digest.
+//! Loads the agent of a task in the version that the task is pinned to, even if the current
+//! configuration has another. Invariant: limits and access come from the current configuration; no
+//! task is driven with a definition that does not match its digest.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// Most earlier definitions that a process caches.
+/// The maximum number of earlier definitions that a process caches.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
-    /// The agent in the version of a task, or the failure of a task whose agent cannot be loaded.
+    /// Returns the agent in the version of a task. The inner `Err` is the failure of a task whose
+    /// agent cannot be loaded.
     ///
     /// # Errors
     /// `Unavailable` when an earlier definition has to be read and the database does not answer.
@@ -60,8 +61,8 @@ impl Engine {
         agent
     }
 
-    /// [`Engine::agent_of`] for a driver. Retries while the database does not answer, unless a
-    /// command waits for the driver: that command is refused.
+    /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
+    /// waits for this driver, refuses the command instead.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,
@@ -79,7 +80,7 @@ impl Engine {
     }
 }
 
-/// The failure of a task whose version cannot be used.
+/// Returns the failure of a task whose version of the agent cannot be used.
 fn unusable(row: &TaskRow, why: &Unreadable) -> Failure {
     tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
     let agent = &row.agent;

@@ -1,6 +1,6 @@
 //! Ends a task from its row alone, if its journal is unreadable or reading it kills the process.
-//! Invariant: none of the task's calls runs, the task is not claimed again and again, and it delays
-//! no other task; a pending result is still written.
+//! Invariant: none of the task's calls runs, the task is not claimed again and again, and no other
+//! task is delayed; a pending result is still written.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// Ends a task that has not ended, with its descendants, and writes `late` results of its
+    /// Ends a task and its descendants, unless it has ended, and writes `late` results of its
     /// calls. If a newer version of this program may be able to read the journal, ends the task
     /// only once it was taken over `Settings::takeovers` times. Returns `false` if the journal can
     /// be read after all; then nothing is written.
@@ -83,20 +83,20 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task has lost its lease without a new item as often as the limits allow: first
-    /// when driven together with other tasks, then when driven alone.
+    /// Whether the task has reached its limits of leases lost without a new item: first when driven
+    /// together with other tasks, then when driven alone. `fruitless` is the number of such losses.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= BESIDE + self.settings.takeovers
     }
 
     /// Whether the task has lost its lease once more after `is_out_of_takeovers` was true. The
-    /// process that lost it only had to load the task and to end it, so reading the task kills
+    /// driver of that lease only had to load the task and end it, so reading the task kills
     /// processes.
     pub(in crate::engine) fn dies_of_reading(&self, fruitless: i32) -> bool {
         fruitless > BESIDE + self.settings.takeovers
     }
 
-    /// Ends a task whose loading kills processes. No item of its tree is read.
+    /// Ends a task without reading an item of its tree, because loading it kills processes.
     pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
         while let Err(error) = self.try_to_end_unread(task).await {
             if error == CommitError::Refused {
@@ -139,7 +139,7 @@ impl Engine {
     }
 }
 
-/// The failure of a task that was taken over repeatedly without a new item.
+/// Returns the failure of a task that was taken over repeatedly without a new item.
 pub(crate) fn no_progress() -> Failure {
     let detail = "The task was taken over repeatedly without progress.";
     Failure::new(FailureCode::NoProgress, detail)
@@ -152,7 +152,7 @@ fn commit_error(error: &ReadError) -> CommitError {
     }
 }
 
-/// A session of the task's row and its tree, without a journal.
+/// Returns a session with the task's row and its tree, but without a journal.
 fn session_from_row(
     task: TaskId,
     damaged: &DamagedTask,

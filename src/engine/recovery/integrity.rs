@@ -1,6 +1,6 @@
 //! Compares stored requests with their own digests and with the arguments that the model or a
-//! person wrote. Invariant: a call whose request does not match its digest or these arguments never
-//! runs, and the compared bytes are the bytes that would run.
+//! person wrote. Invariant: a call never runs if its request does not match its digest or these
+//! arguments, and the compared bytes are the bytes that run.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::request::{Digested, RequestSpec, call_digest};
 
-/// The failure of the task if this request is damaged.
+/// Returns the failure of the task if this request is damaged.
 pub(crate) fn damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
     damage_in(session, &[request])
 }
 
-/// The failure of the task if a request that approved one of these calls is damaged.
+/// Returns the failure of the task if a request that approved one of these calls is damaged.
 pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<F
 }
 
 fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
-    // The tool and the arguments of each call, up to the current item.
+    // The tool and the arguments of each call as of the item that the loop has reached.
     let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
     let (mut found, mut sound) = (0, true);
@@ -90,7 +90,7 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
     })
 }
 
-/// Whether each edit has the digest with which it was judged.
+/// Whether each edited call has the digest that was stored with the edit.
 fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else {

@@ -1,4 +1,5 @@
-//! Damaged requests and journals, and agents in versions that the configuration no longer has.
+//! Recovery: damaged requests and journals, and agents in versions that the configuration no longer
+//! has.
 
 pub(crate) mod agent_version;
 pub(crate) mod damaged_task;

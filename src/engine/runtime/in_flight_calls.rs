@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// A call may be sent only within this time after the commit of its start. A replica that cancels a
-/// task cannot know whether another replica still sends a started call. The cancel therefore waits
-/// until this time is over, and then answers.
+/// The time after the commit of its start within which a call may be sent. A replica that cancels a
+/// task cannot know whether another replica still sends a started call, so the cancel waits until
+/// this time is over and then answers.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
-/// The time that a permitted call needs at most until it is on the wire; an assumption.
+/// The assumed maximum time from the permit of a call until its first byte is on the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts, each with a number, because two drivers may both be about to start the
-/// same call until the commit decides.
+/// The registered attempts by number. A call can have two entries: until a commit decides, two
+/// drivers may both be about to start it.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -30,14 +30,14 @@ pub(crate) struct InFlightCalls {
 #[derive(Clone, Debug)]
 struct Entry {
     call: CallId,
-    /// Uptime at which the call was sent; `None` before.
+    /// The uptime at which the permit was given; `None` before.
     sent: Option<Duration>,
     /// Whether a cancel forbids sending the call.
     canceled: bool,
     ended: CancellationToken,
 }
 
-/// A call in flight; dropping the value ends the registration.
+/// A guard of an attempt in flight; dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     pub call: CallId,
@@ -64,7 +64,7 @@ impl InFlightCalls {
         }
     }
 
-    /// Every call in flight.
+    /// Returns the calls in flight; a call with two registered attempts comes twice.
     pub(crate) fn calls(&self) -> Vec<CallId> {
         self.entries
             .lock()
@@ -73,8 +73,8 @@ impl InFlightCalls {
             .collect()
     }
 
-    /// Forbids sending a call from now on. Returns the attempts already sent, each with the uptime
-    /// at which it was sent, and a token that is cancelled when the attempt ends.
+    /// Forbids sending a call from now on. Returns the attempts that were already sent: for each,
+    /// the uptime at which it was sent, and a token that is cancelled when the attempt ends.
     pub(crate) fn cancel(&self, call: CallId) -> Vec<(Duration, CancellationToken)> {
         let mut entries = self.entries.lock();
         let of_call = entries.values_mut().filter(|entry| entry.call == call);
@@ -100,7 +100,8 @@ impl InFlightCall {
 }
 
 impl Registration {
-    /// Marks the call as sent. `false` if a cancel forbids sending it, or if its driver is gone.
+    /// Marks the attempt as sent. `false` if a cancel forbids sending it, or if its driver has
+    /// ended.
     pub(crate) fn mark_sent(&self, uptime: Duration) -> bool {
         let mut entries = self.in_flight_calls.entries.lock();
         let Some(entry) = entries

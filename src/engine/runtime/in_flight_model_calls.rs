@@ -1,6 +1,6 @@
-//! The model calls that this process has in flight. A call in flight counts against the limits of
-//! its tree before its answer is stored. So relatives that call a model in this process at the same
-//! time cannot exceed a limit together.
+//! The model calls that this process has in flight. A model call counts against the limits of its
+//! tree before its answer is stored, so that relatives cannot exceed a limit together by calling a
+//! model at the same time in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The model calls in flight, ordered by their beginning.
+/// The model calls in flight, in the order of their registration.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightModelCalls {
     calls: Locked<BTreeMap<u64, InFlightModelCall>>,
     next: AtomicU64,
 }
 
-/// A model call in flight. `turns` is the number of answers that the task had when the call began.
+/// A model call in flight. `turns` is the number of model answers that the task had when the call
+/// was registered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlightModelCall {
     root: TaskId,
@@ -24,7 +25,7 @@ pub(crate) struct InFlightModelCall {
     pub turns: u32,
 }
 
-/// Counts a model call until its answer is stored or dropped.
+/// A guard that counts a model call. It is dropped when the answer is stored or given up.
 #[derive(Debug)]
 pub(crate) struct ModelCallGuard {
     number: u64,

@@ -1,5 +1,5 @@
 //! The leases of this process. A lease ends with the driver that holds it, also when the driver
-//! panics or is dropped: the lease of a task without a driver must not be renewed.
+//! panics or is dropped: without a driver, nothing may renew the lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The end of each lease, as an uptime (which counts suspended time).
+/// The held leases. Their ends are uptimes, which count the time that the machine was suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     terms: Locked<BTreeMap<TaskId, Term>>,
     holders: AtomicU64,
 }
 
-/// A task's lease with the number of its holder: a driver that ends must not drop the lease of the
-/// task's next driver.
+/// The end of a task's lease, and the number of its holder. The number keeps a driver that ends
+/// from dropping the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Term {
     holder: u64,
     until: Duration,
 }
 
-/// A driver's hold on its task.
+/// A guard by which a driver holds its task; dropping it ends the lease in this process.
 #[derive(Debug)]
 pub(crate) struct Lease(LeaseView);
 
 impl Leases {
-    /// Registers a lease. It replaces an earlier lease of the same task.
+    /// Registers a lease until the uptime `until`, in place of an earlier lease of the same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });
@@ -48,7 +48,7 @@ impl Leases {
             .is_some_and(|term| uptime < term.until)
     }
 
-    /// Every held lease: its task and its holder.
+    /// Returns the task and the holder of each lease.
     pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
         self.terms
             .lock()
@@ -57,8 +57,8 @@ impl Leases {
             .collect()
     }
 
-    /// Extends the leases of `held` whose tasks are in `kept`, and drops the rest of `held`. A
-    /// lease that was taken after `held` was read stays.
+    /// Applies a renewal that was asked for the leases `held`: extends those whose tasks are in
+    /// `kept`, and drops the others. Leaves alone a lease that was taken after `held` was read.
     pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut terms = self.terms.lock();
         for (task, holder) in held {
@@ -74,7 +74,7 @@ impl Leases {
     }
 }
 
-/// A view of a lease that does not borrow the driver, for the permit of a call.
+/// A handle to a lease for the permit of a call, which outlives the borrow of the session.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,
@@ -83,7 +83,7 @@ pub(crate) struct LeaseView {
 }
 
 impl LeaseView {
-    /// Whether the lease lasts at that uptime.
+    /// Whether the lease is still this holder's and has not ended at `uptime`.
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         let terms = self.leases.terms.lock();
         terms
@@ -97,7 +97,7 @@ impl Lease {
         self.0.clone()
     }
 
-    /// Whether the lease lasts at that uptime.
+    /// Like [`LeaseView::lasts`].
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         self.0.lasts(uptime)
     }

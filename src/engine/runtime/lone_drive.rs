@@ -1,8 +1,8 @@
-//! A lone drive takes every slot of this process, so that this process drives no other task.
-//! Invariant: after a lone drive, other tasks are claimed first, and each other task stores an item
-//! before it gives way to a lone drive. So neither starves the other. A lone drive waits for other
-//! tasks at most as long as a lease lasts; once it has begun, it keeps other tasks out at most as
-//! long as a lease lasts.
+//! Lone drives: a lone drive takes every slot of this process, so that the process drives no other
+//! task. Invariant: after a lone drive, other tasks are claimed first, and each other task stores
+//! an item before it gives way to a lone drive; so neither side starves. A lone drive waits for
+//! other tasks at most for the duration of a lease, and once begun keeps them out at most for that
+//! duration.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::Locked;
 
-/// The state of lone drives in this process.
+/// The state of the lone drives of this process, of which at most one exists at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Alone {
     state: Locked<State>,
@@ -20,21 +20,20 @@ pub(crate) struct Alone {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// The next claim may take a task that is to be driven alone.
+    /// The next claim may include a task that is to be driven alone.
     #[default]
     Free,
     /// A lone drive is over: the next claim takes other tasks.
     Rests,
-    /// No task may be claimed for a lone drive: such a claim is under way, or a lone drive has
-    /// lasted too long to keep other tasks out.
+    /// No task may be claimed for a lone drive: such a claim is already being made, or a lone drive
+    /// goes on beside other tasks.
     Asked,
-    /// A claimed task waits for every slot, or has every slot.
+    /// A task was claimed for the lone drive: it waits for all slots, or has them.
     Taken,
 }
 
-/// The right to the only lone drive of this process. It exists before the claim that may find a
-/// task for the lone drive. Dropping it frees the slots, and ends the lone drive if there was such
-/// a task.
+/// The right to the only lone drive of this process. It is created before the claim that may find a
+/// task for it. Dropping it frees the slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     alone: Arc<Alone>,
@@ -44,7 +43,7 @@ pub(crate) struct LoneDrive {
 /// The slots that a lone drive withholds from other tasks.
 type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
-/// Admits other tasks while a lone drive goes on.
+/// A handle of a lone drive that admits other tasks while the drive goes on.
 #[derive(Debug)]
 pub(crate) struct Others {
     alone: Arc<Alone>,
@@ -60,7 +59,7 @@ impl Alone {
     }
 
     /// Permits the next claim to take a task for a lone drive. `None` while another lone drive
-    /// lasts, and for the first claim after it.
+    /// lasts, and at the first claim after its end.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -75,21 +74,21 @@ impl Alone {
         })
     }
 
-    /// Whether other tasks have to give way.
+    /// Whether a lone drive keeps other tasks out: they give way once they have stored an item.
     pub(crate) fn is_taken(&self) -> bool {
         *self.state.lock() == State::Taken
     }
 }
 
 impl LoneDrive {
-    /// Marks a task as claimed for the lone drive: other tasks give way from now on.
+    /// Marks a task as claimed for the lone drive: from now on, other tasks give way.
     pub(crate) fn taken(self) -> Self {
         *self.alone.state.lock() = State::Taken;
         self
     }
 
-    /// Waits until no other task is driven; `all` is the number of slots. Returns the slot of the
-    /// task itself; the task keeps this slot after the lone drive.
+    /// Waits until no other task is driven. `all` is the number of slots. Returns the slot of the
+    /// task itself, which the task keeps after the lone drive.
     pub(crate) async fn begin(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -102,7 +101,7 @@ impl LoneDrive {
         own
     }
 
-    /// The handle that admits other tasks before the lone drive is over.
+    /// Returns the handle that can admit other tasks before the lone drive is over.
     pub(crate) fn others(&self) -> Others {
         Others {
             alone: Arc::clone(&self.alone),

@@ -1,6 +1,6 @@
-//! Metrics and log lines of a commit, once it is durable: pauses, opened and closed requests,
-//! decisions, failed tasks, and calls that failed, are invalid or have an unknown outcome. A log
-//! line holds ids and names of the configuration; a tool name that the model invented is left out.
+//! Writes metrics and log lines of a durable commit: pauses, opened and closed requests, decisions,
+//! failed tasks, and calls that failed, are invalid or have an unknown outcome. A log line has ids
+//! and names of the configuration; a tool name that the model invented is left out.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::call_state::CallState;
@@ -11,8 +11,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Measures and logs the items that a commit at the time `at` has stored for a task. Called before
-/// the draft marks them as saved.
+/// Writes the metrics and log lines of the items that a commit at the time `at` has stored for a
+/// task. The caller calls this before it marks them as saved in the draft.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pushed() {
         measure(draft, &item.fact, at);
@@ -64,7 +64,8 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
     }
 }
 
-/// The kind of a request that was open before the commit, and the time of the question.
+/// Returns the kind of a request and the time at which it was opened; `None` if it was not open
+/// before the commit.
 fn asked(draft: &TaskDraft, request: RequestId) -> Option<(&'static str, Time)> {
     let known = draft.known_requests.iter().find(|(id, ..)| *id == request);
     known.map(|(_, kind, since)| (kind.as_str(), *since))
@@ -132,7 +133,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
     }
 }
 
-/// The ids of the task's own open requests.
+/// Joins the ids of the task's own open requests by spaces.
 fn open_requests(draft: &TaskDraft) -> String {
     let open = draft.progress.open.iter();
     let ids: Vec<_> = open.map(|open| open.asked.request_id.to_string()).collect();

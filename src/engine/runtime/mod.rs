@@ -1,5 +1,5 @@
-//! The engine's state in this process: the worker, leases, slots, and the tool and model calls in
-//! flight. This state is not stored: after a crash, the database has everything that is needed.
+//! The state of the engine in this process: the worker, leases, slots, and the tool and model calls
+//! in flight. It is not stored: after a crash, the database has everything that is needed.
 
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;
@@ -10,8 +10,7 @@ mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value behind a lock that is never held across an await, and that a panic elsewhere does not
-/// poison.
+/// A value behind a mutex that ignores poisoning. The lock must not be held across an await.
 #[derive(Debug, Default)]
 pub(crate) struct Locked<T>(Mutex<T>);
 

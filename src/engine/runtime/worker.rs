@@ -1,5 +1,5 @@
 //! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases,
-//! and closes overdue requests. Polling finds all of it; notifications only shorten the wait.
+//! and closes overdue requests. Polling finds all of these; notifications only shorten the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,21 +17,20 @@ use crate::failpoint;
 use crate::store::{Claimed, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
-/// Time between two polls: the worker notices a passed deadline within a second.
+/// The time between two polls, so that the worker notices a passed deadline within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// Time between two cleanups. A cleanup removes expired idempotency keys, browser sessions and
-/// credentials, folds new spellings of user ids, and adds rows that an older version of the service
-/// did not write.
+/// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
+/// credentials and standing decisions, folds new spellings of user ids, and adds rows that an older
+/// version of the service did not write.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// How long a claim waits for a free slot. The search for overdue requests waits meanwhile.
+/// The maximum time that a claim waits for a free slot. Overdue requests are closed only after it.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// After a lone drive could not begin, no lone drive begins for this many times the duration of a
-/// lease.
+/// The pause after a lone drive that could not begin, in durations of a lease.
 const POSTPONED: u32 = 4;
 
 impl Engine {
-    /// Runs until the service goes down. Rounds and renewals run concurrently, so that a slow round
-    /// costs no lease.
+    /// Runs the worker until the service goes down. Rounds and renewals run concurrently, so that a
+    /// slow round costs no lease.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -40,8 +39,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // A worker that is woken before the next round is due, for example because a slot is
-            // free, only claims; it does not search for overdue requests.
+            // A worker that is woken before the next round is due, for example by a free slot, only
+            // claims tasks; it does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL;
                 self.round().await
@@ -54,7 +53,7 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // One batch a round, so that claims do not wait for a long cleanup.
+                // One batch per round, so that claims do not wait for a long cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self
                         .store
@@ -88,7 +87,7 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Short sleeps, so that a machine that was suspended renews soon after it wakes.
+            // Short sleeps, so that a machine renews its leases soon after it was suspended.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -98,8 +97,8 @@ impl Engine {
                 self.renew().await;
             }
         }
-        // While the service goes down, a call may last longer than its lease, so leases are renewed
-        // until the last driver ends.
+        // During shutdown, a call may last longer than its lease, so leases are renewed until the
+        // last driver ends.
         while !self.killed.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
@@ -110,8 +109,8 @@ impl Engine {
         }
     }
 
-    /// One round: closes overdue requests, and drives claimed tasks. Returns the number of claimed
-    /// tasks.
+    /// Runs one round: closes overdue requests, then claims tasks and drives them. Returns the
+    /// number of claimed tasks.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -126,7 +125,7 @@ impl Engine {
         self.drive_claimed().await
     }
 
-    /// Drives claimed tasks. Returns their number.
+    /// Claims tasks and drives them in the background. Returns their number.
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
         // Shutdown waits for tasks claimed here.
         let _counted = self.drivers.token();
@@ -142,15 +141,15 @@ impl Engine {
     }
 
     /// Claims as many tasks as there are free slots. Each future drives one task until it waits,
-    /// has ended or belongs to another driver; a dropped future abandons its task, as a crash
-    /// would. The last future may be a lone drive, which waits until all other drivers have ended
-    /// or given way.
+    /// ends or belongs to another driver; a dropped future abandons its task, as a crash would. The
+    /// last future may be a lone drive, which waits until all other drivers have ended or given
+    /// way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the same queue as the commands of this process: outside of the queue it could
-        // lose each free slot to a command.
+        // Waits in the same queue as the commands of this process. Outside of that queue, the claim
+        // could lose each free slot to a command.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -183,8 +182,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // Without a slot (a command may have taken it since) the driver queues the task again
-            // at its next effect.
+            // A command may have taken the slot meanwhile. A driver without a slot queues its task
+            // again at the next effect.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
@@ -213,7 +212,7 @@ impl Engine {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Waits for a slot. `None` if `time` is over first, or the service stops.
+    /// Waits for a slot. `None` if `time` passes first or the service stops.
     pub(in crate::engine) async fn slot_within(
         &self,
         time: Duration,
@@ -245,9 +244,9 @@ impl Engine {
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: after the duration of a lease, other tasks run at the
-        // same time. The store has recorded that work on this task began, so a lost lease is
-        // counted nevertheless.
+        // A call of a model or a tool may take minutes, so other tasks are admitted after the
+        // duration of a lease. A lost lease of this task is still counted: the store has recorded
+        // that work on it began.
         others.admit();
         drive.await;
     }
@@ -272,8 +271,8 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease ran out before. First records that work begins, so that another
-    /// lost lease is counted.
+    /// Drives a task whose lease ran out before. First records that work begins, so that the loss
+    /// of another lease counts.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -308,20 +307,20 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Waits for the database, as a driver does: giving up would let the lease run out,
-                // and that would count as a takeover without progress.
+                // Retries, as a driver does: giving up would let the lease run out, and that would
+                // count as a takeover without progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // Reading did not kill this process, and another version of the service may be
-                    // able to read the task: so this takeover must not count.
+                    // This takeover must not count: reading did not kill this process, and another
+                    // version of the service may be able to read the task.
                     let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
             }
         };
         match read {
-            // A command may have taken the task since.
+            // A command of this process, or another replica, may have taken the task meanwhile.
             Some(mut session)
                 if session.own.row.lease_owner.as_ref() == Some(&self.replica)
                     && !lease.is_passed_on() =>
@@ -337,8 +336,8 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. A lease that another replica took is dropped, so that the
-    /// driver here sends nothing more.
+    /// Renews the leases of this process. Drops a lease that another replica took, so that the
+    /// driver here sends no further call.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

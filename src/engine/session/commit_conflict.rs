@@ -1,5 +1,5 @@
-//! Handles a failed commit: loads the task again, keeps results that cannot be computed again, and
-//! finds out whether this driver still holds the task.
+//! Handles a failed commit: loads the task again, keeps pending facts that cannot be computed
+//! again, and finds out whether this driver still holds the task.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::task::status::TaskStatus;
 
 impl Engine {
     /// Carries a session over to the current journal after a failed commit. Returns `Again` if this
-    /// driver still holds the task, otherwise `Lost`. Always `Lost` after a change that the
-    /// database refused: the task fails then, if this replica has its lease.
+    /// driver still holds the task, otherwise `Lost`. If the database refused the change, always
+    /// returns `Lost`; if this replica has the task's lease, the task then fails.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -42,10 +42,9 @@ impl Engine {
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // A result is pending here, but another driver may hold the task. A task that was
-            // parked until this attempt is over, or paused for the reconcile request about the
-            // attempt, has no driver. If the result lets such a task run, any worker may continue
-            // it now.
+            // A result is pending here, but another driver may hold the task. The task has no
+            // driver if it was parked until the end of this attempt, or paused for the reconcile
+            // request about it. If the result lets such a task run, any worker may continue it now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -69,16 +68,16 @@ impl Engine {
         }
     }
 
-    /// Whether, by the row just read, this replica still has the lease, and no other driver of this
+    /// Whether the row just read names this replica in the lease, and no other driver of this
     /// process has taken the task.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Replaces a change that the database refused; the same change is never retried. The task
-    /// fails if this replica still has its lease, and each pending result says that it could not be
-    /// stored.
+    /// Replaces a change that the database refused; the same change is never retried. Fails the
+    /// task if this replica still has its lease, and replaces the text of each pending result by a
+    /// note that it could not be stored.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
@@ -124,9 +123,8 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain, also when its version has
-    /// not changed: another process may have continued the task in the part of the history that was
-    /// lost.
+    /// Loads the task again after a restore made its history uncertain, even if its version is the
+    /// same: another process may have continued the task in the lost part of the history.
     ///
     /// # Errors
     /// Always: `Again`, or `Lost` when the service goes down first.
@@ -138,15 +136,16 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The journal still comes from the former server.
+            // The journal was still read from the server before the restore: the next step reads it
+            // again.
             self.back_off().await?;
         }
         Err(Stop::Again)
     }
 
-    /// Loads the task again, however long the database takes to answer. `false` when the task is
-    /// gone, when the service goes down first, or when the journal cannot be read; in the last case
-    /// the task is ended from its row, and the pending results are written as late results.
+    /// Loads the task again, however long the database takes to answer. Returns `false` when the
+    /// task is gone, when the service goes down first, or when the journal is unreadable; in the
+    /// last case, ends the task from its row and writes the pending results as late results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {
@@ -173,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// Waits before the database is asked again.
+    /// Waits a fixed time before the next retry of a database operation.
     ///
     /// # Errors
     /// `Lost` once the service has gone down.

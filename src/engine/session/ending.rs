@@ -1,5 +1,5 @@
-//! Ends tasks: writes the results of open calls and requests, stops descendants, and queues a
-//! waiting parent, all in the commit that ends the task.
+//! Ends tasks: closes their calls and requests, stops descendants, and queues a waiting parent, all
+//! in the commit that ends the task.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ impl TaskSession {
         }
     }
 
-    /// Cancels those of `tasks` that have not ended, so that none of their calls starts any more.
-    /// Leaves out the session's own task. A task that this driver cannot read is queued instead.
+    /// Cancels the given tasks that have not ended, so that none of their calls starts any more.
+    /// Leaves out the session's own task. Queues a task that this driver cannot read instead.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -67,8 +67,8 @@ impl TaskSession {
         !self.own.is_over() && above.any(|row| row.status.is_terminal())
     }
 
-    /// For a task that ends: cancels its descendants, and queues its parent if the parent is
-    /// parked.
+    /// Carries the end of this task into its tree: cancels its descendants, and queues its parent
+    /// if the parent is parked.
     pub(crate) fn propagate_end(&mut self) {
         let below = self.tree.below(self.task_id());
         self.cancel_tasks(below, CloseReason::Canceled);
@@ -99,7 +99,7 @@ impl TaskSession {
     }
 }
 
-/// The results of a task's calls whose sub-agents have ended.
+/// Returns the results of a task's calls whose sub-agents have ended.
 pub(crate) fn sub_agent_results(
     tree: &TaskTree,
     progress: &Progress,
@@ -128,7 +128,7 @@ pub(crate) fn sub_agent_results(
     ended.collect()
 }
 
-/// The result of a call whose sub-agent's task has ended; `None` before that.
+/// Returns the result of a call from the row of its sub-agent's task; `None` until that task ends.
 fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

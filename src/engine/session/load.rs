@@ -1,6 +1,6 @@
 //! Loads a task together with the tree around it. A task that never had a relative is read once. A
-//! task that has a parent, or has ever started a sub-agent, reads its tree again before it judges,
-//! opens requests, starts calls or calls a model.
+//! task with a parent, or that has ever started a sub-agent, reads its tree again before it judges
+//! calls, opens requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -36,8 +36,8 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the task of a session by `journal`, which was read later, and loads the tree. The
-    /// session keeps its pending results of calls, also on an error.
+    /// Replaces the session's task by `journal`, a later read, and loads the tree. The session
+    /// keeps its pending results of calls, also on an error.
     ///
     /// # Errors
     /// [`ReadError`]: then the session has the new journal, but perhaps not the tree.
@@ -57,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Reads the tree, and reads the task again if the tree has a newer version of it, until both
-    /// have the same version. Gives up after `TRIES` times. `false` if the task is gone.
+    /// Reads the tree. If the tree has a newer version of the task than the session, reads the task
+    /// again, until both have the same version, at most `TRIES` times. `false` if the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..TRIES {
             if self.read_tree(session).await? {
@@ -72,7 +72,7 @@ impl Engine {
         Err(ReadError::Unavailable)
     }
 
-    /// Reads the tree's new events. `false` where the database has a newer version of the task than
+    /// Reads the tree's new events. `false` if the database has a newer version of the task than
     /// this session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {

@@ -1,5 +1,4 @@
-//! A task that this process has loaded: the task, the tree around it, and the pending facts of the
-//! next commit.
+//! A session: a loaded task, the tree around it, and the pending facts of the next commit.
 
 mod commit_conflict;
 pub(crate) mod ending;
@@ -40,54 +39,58 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::turn::Progress;
 
-/// A loaded task with its pending facts. Pending facts count at once for `next_step`; the next
-/// commit makes them durable.
+/// A loaded task with its pending facts, which count for `next_step` at once. The next commit makes
+/// them durable.
 pub(crate) struct TaskSession {
-    /// The task itself.
+    /// The session's own task, with its pending facts.
     pub own: Box<TaskDraft>,
-    /// The tree around the task.
+    /// The tree around the task, with the drafts of relatives that the next commit changes.
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// As of the last load: the time up to which the history is uncertain after a restore.
+    /// The time up to which the history is uncertain after a restore, as of the last load.
     pub history_uncertain_until: Option<Time>,
     /// The command's idempotency row, for the next commit.
     pub idempotency: Option<IdempotencyRow>,
     /// Sealed values that a person provided, for the next commit.
     pub credentials: Vec<SealedCredential>,
-    /// Set where the connection of a gate call's asker answers from this session: the id of the ask,
-    /// and the runner that it names, or `""`.
+    /// Set if the connection of a gate call's asker answers from this session: the id of the ask,
+    /// and the runner that the proposal names, or `""`.
     pub ask: Option<(Uuid, String)>,
-    /// Reply channel of the command that waits for the next commit. Answered once.
+    /// The reply channel of the command that waits for the next commit, also if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// By call: the problem of this process's attempt whose outcome is unknown.
+    /// By call: the problem of an attempt of this process whose outcome is unknown.
     pub unknown: BTreeMap<CallId, String>,
     /// Attempts of this process whose outcome is unknown, and whose answer may still come.
     pub late: Vec<LateAttempt>,
-    /// By call: the number of this process's attempt that ended with questions, and the questions.
+    /// By call: the number of an attempt of this process that ended with questions, and the
+    /// questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// By call: the number of this process's attempt that was provably never sent. Says nothing
-    /// about the call's other attempts.
+    /// By call: the number of an attempt of this process that was provably never sent. Other
+    /// attempts of the call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
     /// The registrations of calls whose results are pending. While they exist, no other driver of
     /// this process opens a reconcile request about these calls.
     pub in_flight_calls: Vec<InFlightCall>,
-    /// The deltas of the model's answer, until the answer is stored.
+    /// The deltas of the model's answer, until the answer is stored. Dropping them retracts the
+    /// answer.
     pub delta_stream: Option<DeltaStream>,
-    /// The machine's uptime right before the last commit was sent to the store.
+    /// The uptime right before the last commit was sent to the store: the lease and the send window
+    /// count from it.
     pub saved_since: Duration,
     /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
     /// The right to run in this process. Without a slot the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// Held while this task is driven alone, until its next item is stored.
+    /// The lone drive of this task, if it is driven alone. It ends when the task's next item is
+    /// stored.
     pub lone: Option<LoneDrive>,
-    /// Whether an item was stored since the task was claimed, so that the task may give way to a
+    /// Whether an item was stored since the task was claimed. Only then does the task give way to a
     /// lone drive.
     pub has_saved_items: bool,
 }
 
-/// The answer of a session's first commit.
+/// Receives the result of a session's first commit; an error if the driver ends without a commit.
 pub(crate) type FirstCommit = oneshot::Receiver<Result<Committed, CommitError>>;
 
 impl TaskSession {
@@ -116,8 +119,8 @@ impl TaskSession {
         }
     }
 
-    /// The session of a task whose journal cannot be read, made from the task's row and the number
-    /// of its open requests.
+    /// Returns a session of a task whose journal is unreadable, made from the task's row and the
+    /// number of its open requests.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize, now: Time) -> Self {
         let mut session = Self::new(Journal {
             row: row.clone(),
@@ -129,14 +132,15 @@ impl TaskSession {
         session
     }
 
-    /// Lets the next commit answer to the receiver.
+    /// Lets the next commit send its result to the returned receiver.
     pub(crate) fn expect_commit(&mut self) -> FirstCommit {
         let (reply, written) = oneshot::channel();
         self.reply = Some(reply);
         written
     }
 
-    /// The session without its holds on this process: lease, slot, calls in flight.
+    /// Drops everything that the session holds in this process: lease, slot, lone drive, calls in
+    /// flight, and unstored deltas.
     pub(crate) fn released(self) -> Self {
         Self {
             in_flight_calls: Vec::new(),
@@ -153,8 +157,8 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.starts > 0
     }
 
-    /// Merges a newer snapshot of the tree. `false` where the snapshot does not have the task at
-    /// this session's version.
+    /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
+    /// snapshot does not have the task in this session's version.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -184,7 +188,7 @@ impl TaskSession {
         true
     }
 
-    /// Replaces the task by `journal`, which was read later, and drops the pending facts.
+    /// Replaces the task by `journal`, a later read, and drops the pending facts.
     pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
             self.tree.clear_drafts();
@@ -202,8 +206,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// The draft of a relative, which the next commit changes too, and the time for new facts of
-    /// that draft. `None` if the relative is not known.
+    /// Returns the draft of a relative, so that the next commit changes the relative too, and the
+    /// time for the draft's new facts. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -213,8 +217,8 @@ impl TaskSession {
         self.own.task_id()
     }
 
-    /// The task and its ancestors, the nearest first. The ancestors' limits and credentials apply
-    /// to the task as well.
+    /// Returns the task and its ancestors, the nearest first. The limits and credentials of
+    /// ancestors apply to the task as well.
     pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()]
             .into_iter()
@@ -222,8 +226,8 @@ impl TaskSession {
             .collect()
     }
 
-    /// The sum of `of` over the progress of `task` and of its descendants. Pending facts count for
-    /// the session's own task only.
+    /// Returns the sum of `of` over the progress of `task` and its descendants. Only the session's
+    /// own task counts with its pending facts.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -239,7 +243,7 @@ impl TaskSession {
             .fold(0, u32::saturating_add)
     }
 
-    /// The progress of the task and of its descendants, pending facts included.
+    /// Returns the progress of the task and of its descendants, pending facts included.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
         let below = self.tree.below(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
@@ -260,7 +264,7 @@ impl TaskSession {
         self.own.unsaved()
     }
 
-    /// Writes the results of calls that do not run.
+    /// Pushes a result for each of these calls, which do not run.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
         self.own.settle_calls(results, self.now);
     }
@@ -269,8 +273,8 @@ impl TaskSession {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// The change that makes the pending facts durable, fenced by the versions of the rows that
-    /// were read.
+    /// Returns the change that makes the pending facts durable. It is fenced by the versions of the
+    /// rows that were read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange {
@@ -288,7 +292,7 @@ impl TaskSession {
         }
     }
 
-    /// The digest of a call as it would run now under `rule`.
+    /// Returns the digest of a call with these arguments, under `rule`, with the tool as it is now.
     pub(crate) fn digest(
         &self,
         tool: &ToolSpec,
@@ -306,8 +310,8 @@ impl TaskSession {
         )
     }
 
-    /// Requests whose decisions take effect with the next commit, because their turn is no longer
-    /// blocked (`Progress::is_blocked`).
+    /// Returns the requests whose decisions take effect with the next commit, because their turn is
+    /// no longer blocked (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
@@ -320,7 +324,8 @@ impl TaskSession {
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// The failpoints of the next commit: the types of its items and its change of the lease.
+    /// Returns the names of the next commit's failpoints: the types of its items and its lease
+    /// change.
     pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
@@ -386,7 +391,7 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// The calls whose last attempt has ended with questions that no request asks yet.
+    /// Returns the calls whose last attempt ended with questions that are not in a request yet.
     pub(crate) fn asking(&self) -> BTreeSet<CallId> {
         let ended = |(id, (attempt, _)): (&CallId, &(u32, _))| {
             let state = self.own.progress.call(*id)?;
@@ -395,9 +400,9 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// The calls whose last attempt may still be running. An attempt may run until the tool's
-    /// timeout and then `grace` (the duration of a lease) have passed since its start, unless its
-    /// process is `gone`.
+    /// Returns the calls whose last attempt may still be running. An attempt counts as running from
+    /// its start until the tool's timeout and then `grace` (the duration of a lease) have passed,
+    /// unless its process is `gone`.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {

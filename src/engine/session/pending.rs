@@ -1,5 +1,5 @@
-//! Pending facts that cannot be computed again: results of calls, and the model's answer. A reload
-//! keeps them if they still apply.
+//! Keeps pending facts that cannot be computed again, the results of calls and the model's answer,
+//! across a reload, if they still apply.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -14,7 +14,7 @@ use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// The uncommitted call results that came from outside the process.
+    /// Returns the uncommitted results of calls that came from outside the process.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
         // The result of a sub-agent is read again from its task.
         let delegated = |call| {
@@ -35,7 +35,7 @@ impl TaskSession {
             .collect()
     }
 
-    /// The model's answer or failure, if it is not committed yet.
+    /// Returns the model's answer or failure, if it is not committed yet.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
@@ -56,8 +56,8 @@ impl TaskSession {
         })
     }
 
-    /// Keeps a pending answer after a reload if only late results were added to the journal since
-    /// the model was asked. Otherwise drops the answer and retracts its deltas.
+    /// Pushes a pending answer again after a reload if the journal has only got late results since
+    /// the model was called. Otherwise drops the answer, whose deltas are then retracted.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -75,8 +75,8 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. The result of an attempt that was never sent
-    /// applies only if this attempt is still the call's last and the call was closed with an
+    /// Whether a result still applies to its call. If the attempt of the result was never sent, the
+    /// result applies only if this attempt is still the call's last and the call was closed with an
     /// unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
@@ -88,8 +88,8 @@ impl TaskSession {
         })
     }
 
-    /// Whether the journal already has this result: a commit whose confirmation was lost has stored
-    /// it.
+    /// Whether the journal already has this result, because the confirmation of its commit was
+    /// lost.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -97,7 +97,7 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// Adds results to a reloaded session, except those that no longer apply.
+    /// Journals the results that still apply to their calls.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
         for result in results
             .into_iter()
@@ -115,7 +115,7 @@ impl TaskSession {
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
-        // The journal lost the start of this attempt in a restore.
+        // A restore lost the start of this attempt from the journal.
         let start_lost = state.is_some_and(CallState::ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
@@ -148,7 +148,8 @@ impl TaskSession {
         }
     }
 
-    /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
+    /// Records the answer to an attempt. An unknown outcome and a server's questions only go into
+    /// the session; the driver then opens a request about them.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
@@ -180,7 +181,8 @@ impl TaskSession {
         }
     }
 
-    /// The result of a call with this answer; `None` if the answer is none.
+    /// Returns the result of a call from a tool's answer; `None` if the outcome is unknown or the
+    /// answer is a question.
     pub(crate) fn result(
         tool_call_id: CallId,
         name: String,
@@ -210,7 +212,8 @@ impl TaskSession {
     }
 }
 
-/// A model's answer or failure, with `seq` and time of each item that the model was shown.
+/// A model's answer or failure. `shown` has the `seq` and the time of each item in the model's
+/// prompt.
 pub(crate) struct PendingAnswer {
     fact: Fact,
     shown: Vec<(i64, Time)>,

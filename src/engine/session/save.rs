@@ -1,5 +1,5 @@
-//! Commits pending facts: the only place from which the engine commits changes. No effect leaves
-//! the process before its commit.
+//! Commits pending facts. Every commit of the engine is made here. Invariant: no effect leaves the
+//! process before its commit.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::task::change::{Committed, LeaseChange};
 use crate::task::id::ChangeId;
 
 impl Engine {
-    /// The lease change with which this replica takes or keeps a task.
+    /// Returns the lease change with which this replica takes or keeps a task.
     pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
         LeaseChange::Take {
             owner: self.replica.clone(),
@@ -20,14 +20,14 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts, the change of the asker, and `lease`. Without the first two,
-    /// commits only a `lease` that queues or parks the task.
+    /// Commits the pending facts, the asker's presence, and `lease`. If there are neither facts nor
+    /// a presence, commits only if `lease` queues or parks the task.
     ///
     /// # Errors
     /// `Again` when another commit came first and this driver still holds the task. `Lost` when
     /// this driver no longer holds the task, or when the command that opened the session was
     /// refused (its reply says why). Pending results are not lost: on `Again` the session keeps
-    /// them, before `Lost` they are committed, unless the process shuts down first.
+    /// them; before `Lost` they are committed, unless the process shuts down first.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
@@ -64,8 +64,8 @@ impl Engine {
         }
     }
 
-    /// Commits once. The type of each fact and the lease change each name two failpoints: right
-    /// before and right after the commit.
+    /// Commits once. Each fact and the lease change name two failpoints, right before and right
+    /// after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,

@@ -1,5 +1,5 @@
-//! Paused and Running: the only place where a task gets either status from its counters. Invariant:
-//! a task is Paused when no task of its subtree is busy and a request of the subtree is open. It is
+//! Decides between Paused and Running from a task's counters; no other code does. Invariant: a task
+//! is Paused when no task of its subtree is busy and a request of the subtree is open; it is
 //! Running when a task of the subtree is busy.
 
 use super::TaskSession;
@@ -12,14 +12,14 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 
 impl TaskSession {
-    /// Emits the statuses that follow from the pending facts. Called right before the change is
-    /// built.
+    /// Emits the statuses that follow from the pending facts. The commit calls this right before it
+    /// builds the change.
     pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
 
-    /// Sets a paused task Running if it can go on now: nothing blocks it, and some of its work waits
-    /// neither for a request nor for a sub-agent.
+    /// Sets a paused task Running if it can go on now: nothing blocks it, and it has work that
+    /// waits neither for a request nor for a sub-agent.
     pub(crate) fn resume_if_unblocked(&mut self) {
         if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
             self.own.status(TaskStatus::Running, self.now);
@@ -90,7 +90,7 @@ impl TaskTree {
     }
 }
 
-/// The status that follows from a task's counters, if it differs from `status`.
+/// Returns the status that follows from a task's counters, if it differs from `status`.
 fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
     match status {
         TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),

@@ -1,4 +1,5 @@
-//! The task as the next commit leaves it, for clients that wait until it stops.
+//! Computes a task as the next commit leaves it, for clients that wait until the task stops: they
+//! need no read of their own.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -9,8 +10,8 @@ use crate::task::status::TaskStatus;
 use crate::task::turn::Open;
 
 impl TaskSession {
-    /// The task and its open requests as a read right after the next commit returns them. `None` if
-    /// that commit does not stop the task, or if the tree has other tasks, whose requests the
+    /// Returns the task and its open requests as a read right after the next commit would. `None`
+    /// if that commit does not stop the task, or if the tree has other tasks, whose requests the
     /// session may not know.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<Stopped> {
         let own = &self.own;
@@ -35,7 +36,7 @@ impl TaskSession {
     }
 }
 
-/// Whether the last status among these items is one in which the task does not run.
+/// Whether the last status among these items is other than Running.
 fn stops(items: &[Item]) -> bool {
     let status = items.iter().rev().find_map(|item| {
         let Fact::TaskStatus { status, .. } = &item.fact else {
@@ -46,7 +47,7 @@ fn stops(items: &[Item]) -> bool {
     status.is_some_and(|status| status != TaskStatus::Running)
 }
 
-/// The row of an open request, with its decisions so far.
+/// Returns the row of an open request, with its decisions so far.
 fn request(own: &TaskDraft, open: &Open) -> Option<RequestRow> {
     let timed = own.items.iter().map(|item| {
         if item.seq > own.row.last_seq {

@@ -1,5 +1,5 @@
-//! A task with its pending facts: the row, the progress, and the items that the next commit
-//! appends.
+//! A draft: a task with its pending facts, that is the row, the progress, and the items that the
+//! next commit appends.
 
 use crate::task::call_state::CallState;
 use crate::task::change::{Asker, Counters, Guard, LeaseChange, NewTask, TaskRow};
@@ -13,32 +13,34 @@ use crate::task::transcript::{Message, conversation};
 use crate::task::turn::Progress;
 use crate::task::verdict::Judgement;
 
-/// A task's row and journal with its pending facts. For `next_step`, a pending fact counts like a
-/// committed one.
+/// A task's row, progress and journal, with its pending facts. `next_step` treats a pending fact
+/// like a committed one.
 pub(crate) struct TaskDraft {
     /// The row as of the last read or commit.
     pub row: TaskRow,
     /// The progress, pending facts included.
     pub progress: Progress,
-    /// The journal, pending facts included; for a relative of the driven task the pending facts
-    /// alone.
+    /// The journal with the pending facts. For a relative of the driven task, the pending facts
+    /// only.
     pub items: Vec<Item>,
-    /// How many of `items`, from the first, are committed.
+    /// The number of committed items: the first so many of `items`.
     pub committed: usize,
-    /// Replaces the check of the version. Set only for a task that the next commit inserts.
+    /// The check that replaces the fence by the version. Set only for a task that the next commit
+    /// inserts.
     pub guard: Option<Guard>,
-    /// Whether the next commit writes the row's agent version.
+    /// Whether the next commit writes the agent version of `row`.
     pub repinned: bool,
-    /// Change of the asker's presence that the next commit writes.
+    /// The change of the asker's presence for the next commit.
     pub asker: Option<Asker>,
-    /// Number of the task's own open requests at the last read or commit.
+    /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
-    /// Id, kind and time of the task's open requests at the last read or commit. Empty when the
-    /// journal is unreadable.
+    /// The id, the kind and the opening time of each request that was open at the last read or
+    /// commit. Empty when the journal is unreadable.
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
-/// A task without pending facts: the only source of a conversation that a model is shown.
+/// A task without pending facts. Only this type yields a conversation for a model, so a model is
+/// shown only durable facts.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'m>(&'m TaskDraft);
 
@@ -47,14 +49,14 @@ impl Stored<'_> {
         conversation(&self.0.items)
     }
 
-    /// The number of the turn that the model is asked for.
+    /// Returns the number of the turn for which the model is called.
     pub(crate) fn next_turn(self) -> u32 {
         self.0.progress.turns + 1
     }
 }
 
 impl TaskDraft {
-    /// A task as read. `items` is its journal, or empty for a relative.
+    /// Returns a draft of a task as read. `items` is its journal, or empty for a relative.
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
@@ -71,7 +73,8 @@ impl TaskDraft {
         }
     }
 
-    /// A task whose journal cannot be read.
+    /// Returns a draft of a task whose journal is unreadable. `open_requests` is the number of its
+    /// own open requests.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize) -> Self {
         let progress = Progress {
             status: Some(row.status),
@@ -117,8 +120,8 @@ impl TaskDraft {
         })
     }
 
-    /// The change of the asker's presence that the next commit writes: the commit of a result makes
-    /// the result undelivered, unless the same commit has delivered it.
+    /// Returns the change of the asker's presence for the next commit. A commit of a result ends
+    /// the presence, unless the same commit delivers the result.
     pub(crate) fn asker_change(&self) -> Option<Asker> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -131,7 +134,7 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call of a task that is not stored yet.
+    /// Replaces the pending judgement of a call. Only for a task that is not stored yet.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -148,7 +151,7 @@ impl TaskDraft {
         self.progress = Progress::of(&self.items);
     }
 
-    /// The task, if it has no pending facts.
+    /// Returns the task if it has no pending facts.
     pub(crate) fn stored(&self) -> Option<Stored<'_>> {
         (!self.unsaved()).then_some(Stored(self))
     }
@@ -157,12 +160,11 @@ impl TaskDraft {
         self.committed < self.items.len()
     }
 
-    /// The pending facts.
     pub(crate) fn pushed(&self) -> &[Item] {
         self.items.get(self.committed..).unwrap_or_default()
     }
 
-    /// Withdraws every open request of the task.
+    /// Pushes the withdrawal of each open request of the task.
     pub(crate) fn withdraw_open(&mut self, reason: CloseReason, at: Time) {
         let open: Vec<_> = self
             .progress
@@ -182,7 +184,7 @@ impl TaskDraft {
         }
     }
 
-    /// Writes the results of calls that do not run.
+    /// Pushes a result for each of these calls, which do not run.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
             let name = self
@@ -204,9 +206,9 @@ impl TaskDraft {
         }
     }
 
-    /// Writes a result for each call that `which` selects and that has none: the result of
-    /// [`CallState::canceled`]. But if that result is `Canceled` and the call has no sub-agent,
-    /// writes `outcome` with `text` instead.
+    /// Pushes a result for each unfinished call that `which` selects: `outcome` with `text`, unless
+    /// [`CallState::canceled`] has a more specific result (an outcome other than `Canceled`, or
+    /// that of a sub-agent).
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -239,7 +241,7 @@ impl TaskDraft {
         );
     }
 
-    /// Fails the task. Open requests are withdrawn; calls that had started stay without a result.
+    /// Fails the task. Withdraws its open requests; calls that had started stay without a result.
     pub(crate) fn fail(&mut self, failure: Failure, at: Time) {
         self.withdraw_open(CloseReason::Canceled, at);
         self.push(
@@ -276,7 +278,7 @@ impl TaskDraft {
         }
     }
 
-    /// The change that this task's pending facts and `lease` make to the counters of the task and
+    /// Returns the change that the pending facts and `lease` make to the counters of this task and
     /// of its ancestors.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
@@ -298,9 +300,9 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as a commit of the pending facts and `lease` at time `at` changes the stored
-    /// row, with `sums` added to the counters. Leaves out `next_event`, the owner and the end of
-    /// the lease, and the counts of takeovers.
+    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
+    /// stored row. `sums` is added to the counters. Leaves out `next_event`, the owner and the end
+    /// of the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;
@@ -334,8 +336,8 @@ impl TaskDraft {
         }
     }
 
-    /// Applies a successful commit: the pending facts become committed, and `sums` are added to the
-    /// counters.
+    /// Applies a successful commit at the time `at`: the pending facts become committed, and `sums`
+    /// is added to the counters.
     pub(crate) fn saved(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
         let mut row = self.row.clone();
         self.advance(&mut row, lease, sums, at);
@@ -363,7 +365,7 @@ fn known_requests(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
         .collect()
 }
 
-/// The row of a task that is not stored yet.
+/// Returns the row of a task that is not stored yet.
 pub(crate) fn unsaved_row(task_id: TaskId, root_task_id: TaskId, new: &NewTask) -> TaskRow {
     TaskRow {
         task_id,

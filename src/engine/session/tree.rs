@@ -2,10 +2,10 @@
 //! that the next commit changes.
 //!
 //! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Each
-//! ancestor whose `busy` or `open_requests` changes is fenced by its version, so that two tasks
-//! that pause at once cannot both count the other as busy. A change that starts a task is fenced by
-//! the versions of all ancestors, so that two tasks that start sub-agents at once cannot both start
-//! the last sub-agent that a limit allows.
+//! ancestor whose `busy` or `open_requests` changes is fenced by its version. Otherwise two tasks
+//! that pause at once could each count the other as busy. A change that starts a task is fenced by
+//! the versions of all ancestors. Otherwise two tasks that start sub-agents at once could together
+//! exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,31 +17,31 @@ use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
 use crate::task::turn::Progress;
 
-/// The tasks of a tree; empty as long as the session's task has no relatives.
+/// The tasks of a tree. Empty as long as the session's task has no relatives.
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
     pub(super) tree: TreeProgress,
-    /// Number of the last event that was read.
+    /// The number of the last event that was read; 0 before the first read.
     event: i64,
-    /// The relatives that the next commit changes.
+    /// The drafts of the relatives that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
-    /// Tasks with a part that cannot be read.
+    /// Tasks of which a row or an item cannot be read.
     unreadable: BTreeSet<TaskId>,
     /// Whether the last read still counts as current. Every commit and every model call sets this
     /// to `false`.
     pub fresh: bool,
 }
 
-/// A relative that the next commit changes.
+/// The draft and the lease change of a relative that the next commit changes.
 pub(crate) struct RelatedDraft {
     pub draft: TaskDraft,
     pub lease: LeaseChange,
-    /// Whether the next commit starts the task, or starts it again.
+    /// Whether the next commit creates the task or reopens it.
     pub begins: bool,
 }
 
-/// The order of tasks in a commit: descendants and relatives of side branches, the task itself, the
-/// tasks that it starts, its ancestors.
+/// The order of tasks in a commit: descendants and tasks of side branches, the session's own task,
+/// the tasks that it starts, its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Below,
@@ -63,12 +63,11 @@ impl TaskTree {
         }
     }
 
-    /// The number of the last event that was read.
     pub(crate) fn event(&self) -> i64 {
         self.event
     }
 
-    /// Applies a newer snapshot of the tree.
+    /// Applies a snapshot of the tree that is newer than the last read.
     pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
         let doubted =
             |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
@@ -90,17 +89,17 @@ impl TaskTree {
         self.fresh = true;
     }
 
-    /// Whether a task of the tree cannot be read.
+    /// Whether the tree has an unreadable task.
     pub(crate) fn is_damaged(&self) -> bool {
         !self.unreadable.is_empty()
     }
 
-    /// Whether a task can be read whole. A damaged task is ended from its row.
+    /// Whether every row and item of a task can be read. If not, the task is ended from its row.
     pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
 
-    /// Whether the next commit starts this task.
+    /// Whether the next commit creates or reopens this task.
     pub(crate) fn begins(&self, task: TaskId) -> bool {
         self.drafts.get(&task).is_some_and(|related| related.begins)
     }
@@ -113,17 +112,18 @@ impl TaskTree {
         self.rows.values()
     }
 
-    /// The committed progress of a task, without the facts that its tree shares.
+    /// Returns the committed progress of a task, without the facts that all tasks of the tree
+    /// share.
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tree.task(task)
     }
 
-    /// The committed progress of a task, with the facts that its tree shares.
+    /// Returns the committed progress of a task, with the facts that all tasks of the tree share.
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.tree.progress(task)
     }
 
-    /// The ancestors of a task, the nearest first.
+    /// Returns the ancestors of a task, the nearest first.
     pub(crate) fn above(&self, row: &TaskRow) -> Vec<TaskId> {
         let mut above = Vec::new();
         let mut next = row.parent.map(|(parent, _)| parent);
@@ -138,7 +138,7 @@ impl TaskTree {
         above
     }
 
-    /// The descendants of a task.
+    /// Returns all descendants of a task, not only its children.
     pub(crate) fn below(&self, task: TaskId) -> Vec<TaskId> {
         self.rows
             .values()
@@ -147,8 +147,8 @@ impl TaskTree {
             .collect()
     }
 
-    /// The draft of a relative, added if there is none yet: the next commit changes the relative.
-    /// `None` if the tree has no such task.
+    /// Returns the draft of a relative, and adds it first if there is none, so that the next commit
+    /// changes the relative. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
@@ -168,8 +168,8 @@ impl TaskTree {
         self.drafts.get_mut(&task)
     }
 
-    /// Increments the version of a task that this driver cannot read, and queues the task. A driver
-    /// that holds the task then reloads it; otherwise a worker claims and ends it.
+    /// Increments the version of an unreadable task and queues it. A driver that holds the task
+    /// then reloads it; otherwise a worker claims and ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else {
             return;
@@ -205,7 +205,8 @@ impl TaskTree {
         self.fresh = false;
     }
 
-    /// The amounts that the next commit adds to the counters of each task whose counters change.
+    /// Returns the amounts that the next commit adds to counters. Tasks whose counters stay the
+    /// same are left out.
     pub(crate) fn counter_changes(
         &self,
         own: &TaskDraft,
@@ -226,8 +227,8 @@ impl TaskTree {
         sums
     }
 
-    /// The changes of the next commit, of the task and of its relatives, in the order of their
-    /// events. `change` is the own task's, still without its counters.
+    /// Returns the next commit's changes of the task and its relatives, in the order of their
+    /// events. `change` is the part of the task itself, still without its counters.
     pub(crate) fn changes(
         &self,
         own: &TaskDraft,
@@ -239,7 +240,7 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of its ancestors may stay the
-        // same. The commit checks the ancestors' versions nevertheless, because a concurrent commit
+        // same. The commit is still fenced by the ancestors' versions, because a concurrent commit
         // may use up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
@@ -279,7 +280,7 @@ impl TaskTree {
     }
 }
 
-/// A task's part of a change.
+/// Returns the part of a change that concerns one task.
 pub(crate) fn draft_change(
     draft: &TaskDraft,
     lease: LeaseChange,
@@ -305,7 +306,7 @@ pub(crate) fn draft_change(
     }
 }
 
-/// A change of a task's counters alone.
+/// Returns a change of a task's counters alone.
 fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: row.task_id,

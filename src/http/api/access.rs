@@ -25,7 +25,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// The caller as the store's inbox identifies a person.
+/// Returns the caller as the store's inbox identifies a person.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Person {
     Person {
@@ -35,20 +35,20 @@ pub(crate) fn inbox_person(caller: &Caller) -> Person {
     }
 }
 
-/// A task of the caller's tenant.
+/// Loads a task of the caller's tenant, without a check of the caller's rights.
 ///
 /// # Errors
-/// `not_found`.
+/// `not_found` if the tenant has no such task.
 pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = http.store.task(id).await?;
     row.filter(|row| row.tenant == caller.tenant)
         .ok_or_else(Problem::not_found)
 }
 
-/// A task that the caller may read.
+/// Loads a task that the caller may read.
 ///
 /// # Errors
-/// `not_found`, `forbidden`.
+/// `not_found` if the tenant has no such task; `forbidden` if the caller may not read it.
 pub(crate) async fn readable_task(
     http: &Http,
     caller: &Caller,
@@ -80,10 +80,10 @@ async fn may_see(
             .await?)
 }
 
-/// A request of the caller's tenant.
+/// Loads a request of the caller's tenant, without a check of the caller's rights.
 ///
 /// # Errors
-/// `not_found`.
+/// `not_found` if the tenant has no such request.
 pub(crate) async fn request(
     http: &Http,
     caller: &Caller,
@@ -94,10 +94,11 @@ pub(crate) async fn request(
         .ok_or_else(Problem::not_found)
 }
 
-/// Like [`request`], with the journal of the request's task, if the journal can be decoded.
+/// Like [`request`], with the journal of the request's task. The journal is `None` if it cannot be
+/// decoded.
 ///
 /// # Errors
-/// `not_found`.
+/// `not_found` if the tenant has no such request.
 pub(crate) async fn request_with_journal(
     http: &Http,
     caller: &Caller,
@@ -108,10 +109,10 @@ pub(crate) async fn request_with_journal(
         .ok_or_else(Problem::not_found)
 }
 
-/// A request that the caller may read.
+/// Loads a request that the caller may read.
 ///
 /// # Errors
-/// `not_found`, `forbidden`.
+/// `not_found` if the tenant has no such request; `forbidden` if the caller may not read it.
 pub(crate) async fn readable_request(
     http: &Http,
     caller: &Caller,
@@ -127,7 +128,8 @@ pub(crate) async fn readable_request(
     ))
 }
 
-/// A task with its open requests, as the caller sees it, read now.
+/// Reads a task with its open requests, as the caller sees it. The caller's rights must have been
+/// checked.
 ///
 /// # Errors
 /// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
@@ -140,9 +142,9 @@ pub(crate) async fn current_task(
     task_with_requests(http, caller, row).await
 }
 
-/// A task's row with its open requests. These are two reads: when they disagree and the row has
-/// changed in between, both are read again, in at most 3 rounds, so that a task is not shown Paused
-/// for an answered request.
+/// Adds the open requests to a task's row. The row and the requests come from two reads. If they
+/// disagree and the row has changed in between, both are read again, in at most 3 rounds, so that a
+/// task is not shown Paused for an answered request.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

@@ -20,7 +20,7 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// An agent as the API shows it; the composition root fills it in.
+/// An agent as the API shows it. The composition root fills in these cards.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AgentCard {
     pub name: String,
@@ -30,13 +30,13 @@ pub(crate) struct AgentCard {
     pub version: String,
     /// Whether a task that names no agent gets this one.
     pub default: bool,
-    /// The tools that its model is offered.
+    /// The tools that the agent's model is offered.
     pub tools: Vec<ToolCard>,
-    /// The agents it may start.
+    /// The names of the agents that the agent may start.
     pub sub_agents: Vec<String>,
-    /// The questions that it may ask a human: `guidance`, `credentials`, `confirmation`.
+    /// The questions that the agent may ask a human: `guidance`, `credentials`, `confirmation`.
     pub human: Vec<String>,
-    /// The callers who may use it; `None` is everyone.
+    /// The callers who may use the agent; `None` means every caller.
     pub open_to: Option<OpenTo>,
 }
 

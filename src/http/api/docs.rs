@@ -23,14 +23,14 @@ pub(crate) const OPENAPI: Op = Op {
     body: SMALL,
     problems: &[],
 };
-/// The page that shows the document.
+/// The operation of the page that shows the document.
 pub(crate) const DOCS: Op = Op {
     id: "get_docs",
     auth: AuthClass::Open,
     body: SMALL,
     problems: &[],
 };
-/// The scripts and styles of that page.
+/// The operation of the page's scripts and styles.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,
@@ -38,13 +38,15 @@ pub(crate) const ASSETS: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// Allows only the page's own scripts and styles, inline styles, and `data:` images.
+/// A `Content-Security-Policy` that allows only the page's own scripts and styles, inline styles,
+/// and `data:` images.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 
-/// Paths are relative to `/docs`. No external validator is called.
+/// The configuration of the page. The address of the document is relative to `/docs`, and no
+/// external validator is called.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
         Config::new(["openapi.json"])
@@ -53,7 +55,7 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     )
 });
 
-/// The document of this API
+/// Get the OpenAPI document of this API
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "get_openapi", tag = "service", security(()),
     responses((status = 200, body = std::collections::BTreeMap<String, serde_json::Value>, description = "OpenAPI 3.1"))
@@ -62,7 +64,7 @@ pub(crate) async fn get_openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
 }
 
-/// The document to browse
+/// Browse the OpenAPI document
 #[utoipa::path(
     get, path = "/docs", operation_id = "get_docs", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
@@ -81,7 +83,7 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
         .into_response())
 }
 
-/// Serves an asset, compressed as it is in the binary if the client takes gzip; redirects
+/// Serves an asset; compressed, as the binary holds it, if the client takes gzip. Redirects
 /// `index.html` to `/docs`.
 pub(crate) async fn get_docs_asset(
     Path(name): Path<String>,
@@ -109,7 +111,7 @@ fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
         .ok_or_else(Problem::not_found)
 }
 
-/// The bytes of an asset, decompressed.
+/// Returns the bytes of an asset, decompressed.
 fn plain(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
     if !file.gzpipped {
         return Ok(file.bytes);

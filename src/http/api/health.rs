@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
-/// Writes the metrics in the Prometheus text format.
+/// A function that writes the metrics in the Prometheus text format.
 pub(crate) type Metrics =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
@@ -59,9 +59,9 @@ pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'sta
     }
 }
 
-/// Metrics
+/// Get the metrics
 ///
-/// In the Prometheus text format. They carry no tenant, user or id.
+/// Returns the metrics in the Prometheus text format, without tenants, users and ids.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "get_metrics", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The metrics"))

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::http::server::problem::Problem;
 
-/// The most bytes of a page, unless its first entry alone is larger.
+/// The maximum size of a page in bytes, unless the page's first entry alone is larger.
 const MOST: usize = 4 * 1024 * 1024;
 /// Bytes kept free for the end of the page.
 const END: usize = 256;
@@ -23,7 +23,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// An empty page. Its member `member` will hold the entries.
+    /// Begins an empty page. `member` is the name of the member that holds the entries.
     #[must_use]
     pub(super) fn of(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
@@ -33,13 +33,13 @@ impl Listing {
         }
     }
 
-    /// Whether the page has no entry yet.
+    /// Returns whether the page has no entry yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.text.len() == self.start
     }
 
-    /// Adds an entry. `false` when the page is full and the entry is left out; the first entry
+    /// Adds an entry. Returns false, and leaves the entry out, if the page is full. The first entry
     /// always fits.
     ///
     /// # Errors
@@ -56,7 +56,8 @@ impl Listing {
         Ok(true)
     }
 
-    /// The whole page. Its member `member` holds `next`, which says where the next page begins.
+    /// Ends the page and returns it as a response. Its member `member` holds `next`, which says
+    /// where the next page begins.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
@@ -66,7 +67,7 @@ impl Listing {
         Ok(self.close_with(members))
     }
 
-    /// The whole page, with these members after the entries.
+    /// Ends the page and returns it as a response, with these members after the entries.
     pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
         self.text.push(']');
         for (name, value) in members {

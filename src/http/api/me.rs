@@ -1,4 +1,4 @@
-//! `GET /v1/me`: who is calling.
+//! `GET /v1/me`: the caller and their permissions.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) const OP: Op = Op {
 
 /// Get the caller
 ///
-/// The caller as the key (and `Holdpoint-User`, where the key may act for others) says, and the
+/// Returns the caller as the key says (or `Holdpoint-User`, if the key may act for others), and the
 /// gates at which this caller may propose calls.
 #[utoipa::path(
     get, path = "/v1/me", operation_id = "get_me", tag = "agents",

@@ -59,7 +59,7 @@ pages! {
 
 /// Explain a problem
 ///
-/// The page that a problem's `type` names.
+/// Returns the page whose address is the `type` of a problem.
 #[utoipa::path(
     get, path = "/problems/{code}", operation_id = "get_problem_page", tag = "service", security(()),
     params(("code" = Code, Path, description = "The problem's code")),

@@ -1,4 +1,4 @@
-//! The engine's refusals as problems, each with the members its code has.
+//! Converts the engine's refusals to problems, each with the members that its code has.
 
 use super::access;
 use crate::engine::{ConflictCode, Refusal};
@@ -14,7 +14,8 @@ use crate::task::request_state::Given;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-/// The problem of a refusal.
+/// Converts a refusal to a problem. The members of the problem are read now, as `caller` sees them.
+/// If they cannot be read, the result is the problem of that read.
 pub(crate) async fn refusal_problem(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
     match with_members(http, caller, refusal).await {
         Ok(problem) | Err(problem) => problem,
@@ -130,10 +131,10 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// The decision to show to `user`, whose answer came too late. If the answer is about one `call`:
-/// the user's own earlier answer, else the answer that decided the call, else the last answer.
-/// Otherwise: the decision of the request, else the user's own earlier answer, else the last
-/// answer.
+/// Returns the decision to show to `user`, whose answer came too late. If the answer is about one
+/// `call`: the user's own earlier answer, else the answer that decided the call, else the last
+/// answer. Otherwise: the decision of the request, else the user's own earlier answer, else the
+/// last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);

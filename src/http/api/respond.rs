@@ -19,16 +19,16 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
 use crate::store::Listener;
 
-/// The success status of an operation; 202 while the task still runs.
+/// The success status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuccessStatus {
-    /// 201 or 202, both with `Location`.
+    /// 201, or 202 while the task still runs; `Location` is set with either.
     Created,
-    /// 200 or 202.
+    /// 200, or 202 while the task still runs.
     Ok,
 }
 
-/// Waits and responds with the task; with a permit, responds with the event stream.
+/// Responds with the task after the wait, or, with a permit, with the event stream.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: Posted,
@@ -86,7 +86,7 @@ pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     }
 }
 
-/// Sets a header. A value that no header may have is ignored.
+/// Sets a header. A value that is not valid in a header is ignored.
 pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);

@@ -53,7 +53,7 @@ where
 /// Checks that the caller may give this command to the task.
 ///
 /// # Errors
-/// `not_found`, `forbidden`.
+/// `not_found` if the tenant has no such task; `forbidden`.
 pub(crate) async fn may_command(
     http: &Http,
     caller: &Caller,
@@ -66,7 +66,7 @@ pub(crate) async fn may_command(
         .map_err(Problem::forbidden)
 }
 
-/// Reads a body without members.
+/// Checks that a body has no members.
 ///
 /// # Errors
 /// `invalid`, with every member of the body.
@@ -82,7 +82,7 @@ pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// The result of an earlier POST with the same key.
+/// Returns the result of an earlier POST with the same key; `None` without one.
 async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Problem> {
     let Ok(Some(key)) = posted.key() else {
         return Ok(None);

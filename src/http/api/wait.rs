@@ -21,8 +21,8 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// The task as the caller sees it, once it is not Running, when `time` is over, or when the service
-/// shuts down. If the task runs again before its open requests are read, the wait goes on.
+/// Returns the task as the caller sees it, once it is not Running, when `time` is over, or when the
+/// service shuts down. If the task runs again before its open requests are read, the wait goes on.
 ///
 /// # Errors
 /// `not_found` if the task is gone; the database's error if it does not answer.
@@ -54,7 +54,7 @@ pub(crate) async fn task_when_stopped(
     }
 }
 
-/// The end of a wait.
+/// The state of a task at the end of a wait.
 enum Found {
     /// A commit of this process stopped the task.
     Committed(Arc<Stopped>),
@@ -62,9 +62,9 @@ enum Found {
     Read(Box<TaskRow>),
 }
 
-/// The state of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when
-/// the service shuts down. `news` is a subscription from before the commit that started the task,
-/// if the caller has one.
+/// Returns the state of `task` (in the tree of `root`) once it is not Running, when `time` is over,
+/// or when the service shuts down. `news` is a subscription from before the commit that started the
+/// task, if the caller has one.
 ///
 /// # Errors
 /// `not_found` if the task is gone; the database's error if it does not answer.

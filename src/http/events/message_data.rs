@@ -1,4 +1,4 @@
-//! The parts of a message that show an event and its request as the API does.
+//! The parts of a message that show an event and its request in the API's format.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -10,7 +10,8 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// A request in brief, as of the commit of `event`; without an event, as of now.
+/// Returns a request in brief, as of the commit of `event`, or as of now without an event. Includes
+/// the summaries of the calls only if `summaries` is set.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.
@@ -41,7 +42,7 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// The data of an event, as the stream of its tree has it.
+/// Returns the data of an event, as the stream of the tree sends it.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

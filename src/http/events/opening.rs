@@ -1,4 +1,5 @@
-//! Opens a stream: its first event, its permit, and the head of the response.
+//! Opens a stream: takes its permit, finds its start position, reads its first events, and sets the
+//! headers of the response.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::http::server::query::Query;
 use crate::store::{Listener, Part};
 use crate::task::id::TaskId;
 
-/// The stream that a client asks for.
+/// A request for the events of a task and of all tasks below it.
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
     pub task: TaskId,
@@ -30,6 +31,7 @@ pub(crate) struct StreamRequest {
     /// The number of the event after which the stream begins; `None` begins after the last event.
     pub after: Option<i64>,
     /// A subscription from before the POST's commit, so that no delta after the commit is missed.
+    /// `None` if [`open`] has to subscribe.
     pub listener: Option<Listener>,
 }
 
@@ -44,7 +46,7 @@ pub(crate) async fn open(
     asked: StreamRequest,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Subscribes before the first read, so that no commit in between is missed.
+    // Subscribes before the first read, so that no commit between the two is missed.
     let attends = asked
         .listener
         .unwrap_or_else(|| http.store.attend(asked.root));
@@ -85,7 +87,8 @@ pub(crate) async fn open(
     Ok(streamed(stream.body()))
 }
 
-/// The response with this stream as its body.
+/// Returns a response with the stream as its body. The headers keep caches and proxies from
+/// storing, transforming or buffering it.
 pub(crate) fn streamed(body: Body) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
@@ -105,7 +108,7 @@ pub(crate) fn streamed(body: Body) -> Response {
 /// Called before the POST has any effect.
 ///
 /// # Errors
-/// `too_many`.
+/// `too_many` when the caller, or all callers together, have as many streams as allowed.
 pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
     wanted
@@ -113,8 +116,8 @@ pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit
         .transpose()
 }
 
-/// The event stream of the tree that a POST has changed, from the first event of the POST's commit
-/// on.
+/// Returns the event stream of the tree that a POST has changed. The stream begins with the first
+/// event of the POST's commit; without such an event, after the tree's last event.
 pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
@@ -148,8 +151,8 @@ pub(crate) async fn from_commit(
     Ok(response)
 }
 
-/// The number of the event after which the stream begins: from the header `Last-Event-ID`, else
-/// from `after` in the query, else 0.
+/// Returns the number of the event after which the stream begins: from the header `Last-Event-ID`,
+/// else from `after` in the query, else 0.
 ///
 /// # Errors
 /// `bad_request` for a malformed number; `invalid` for an unknown parameter.

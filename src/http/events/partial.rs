@@ -12,7 +12,7 @@ use crate::store::{Part, ReadError, Store};
 use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
 
-/// The state of the tasks whose models send deltas.
+/// The state that one stream keeps about the tasks whose models send deltas.
 #[derive(Debug, Default)]
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
@@ -31,7 +31,7 @@ impl DeltaFilter {
         self.own.extend(tasks.map(|task| (task, own)));
     }
 
-    /// Notes a durable event that was sent.
+    /// Records that a durable event was sent.
     pub(super) fn note_event(&mut self, event: &RenderedEvent) {
         self.stored.insert(event.task, event.seq);
         if event.is_answer {
@@ -39,7 +39,7 @@ impl DeltaFilter {
         }
     }
 
-    /// Whether `task` is in the subtree of `part.task`.
+    /// Returns whether `task` is in the subtree of `part.task`.
     pub(super) async fn is_in(
         &mut self,
         store: &Store,
@@ -79,8 +79,9 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// The events to send for a delta. If the task has stored items after the model's prompt, only
-    /// a reset has an event. Called when the stream has sent every item of the model's prompt.
+    /// Returns the events to send for a delta. Once the task has stored items after the model's
+    /// prompt, the answer is stored or void, and only a reset has an event. The caller must have
+    /// sent every item of the model's prompt.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -119,8 +120,8 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Retracts the sent deltas of this model call, even if the answer is stored by now. Deltas of
-    /// another model call stay.
+    /// Retracts the deltas that were sent of this model call, even if the task has stored the
+    /// answer by now. Deltas of another model call stay.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! The position of a stream in the events of its tree. Until a stream has sent every stored event
-//! it reads the rows by itself; then it follows the tail of its tree.
+//! The position of a stream in the events of its tree. A stream reads the rows by itself until it
+//! has sent every stored event; then it follows the tail of the tree.
 //!
 //! Invariant: each event is sent once, in the order of the numbers; the stream of a root task skips
 //! no number.
@@ -14,7 +14,7 @@ use crate::http::Http;
 use crate::store::{Part, ReadError};
 use crate::task::status::TaskStatus;
 
-/// The position of a stream in the events of its tree.
+/// The position of a stream, and the sources from which it reads.
 #[derive(Debug)]
 pub(crate) struct EventReader {
     /// The subtree whose events the stream sends.
@@ -31,8 +31,8 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// Begins after the event number `after`. `status` is the task's status, read before the first
-    /// events.
+    /// Creates a reader that begins after the event number `after`. `status` is the task's status,
+    /// read before the first events.
     #[must_use]
     pub(crate) fn new(part: Part, after: i64, status: TaskStatus) -> Self {
         Self {
@@ -45,8 +45,8 @@ impl EventReader {
         }
     }
 
-    /// The next events, and whether there may be more. `fresh` asks for every event that is
-    /// committed by now, announced or not.
+    /// Returns the next events, and whether there may be more. With `fresh`, finds every event that
+    /// is committed by now, even if its notification has not arrived.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
@@ -64,7 +64,7 @@ impl EventReader {
         rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
 
-    /// Writes one event.
+    /// Appends an event to `text`, and moves the position to it.
     ///
     /// # Errors
     /// `Corrupt` when a root's event does not follow the previous one.
@@ -84,12 +84,12 @@ impl EventReader {
         Ok(())
     }
 
-    /// Passes over an event outside `part`.
+    /// Moves the position past an event outside `part`.
     pub(super) fn skip(&mut self, event: &RenderedEvent) {
         self.seen = event.number;
     }
 
-    /// Follows the tail from the last event on, and frees the cached journals.
+    /// Joins the tail at the current position, and frees the cached journals.
     ///
     /// # Errors
     /// `Corrupt` when a root's events ended too early.

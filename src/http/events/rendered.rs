@@ -14,29 +14,29 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The size of one read: a stream keeps at most this plus one event in memory.
+/// The maximum size of one read. A stream keeps at most this plus one event in memory.
 pub(super) const PORTION: Portion = Portion {
     events: 64,
     bytes: 256 * 1024,
 };
 
-/// An event as every stream sends it, with the facts that a stream derives its state from.
+/// An event as every stream sends it, with the values from which a stream derives its state.
 #[derive(Debug)]
 pub(super) struct RenderedEvent {
     pub number: i64,
     pub task: TaskId,
     /// The item's place in the task's journal.
     pub seq: i64,
-    /// The status that the event gives its task.
+    /// The new status of the task; `None` if the event does not change the status.
     pub status: Option<TaskStatus>,
     /// Whether the event is an answer of the model.
     pub is_answer: bool,
-    /// The sub-agent's task that the event starts.
+    /// The sub-agent's task, if the event starts one.
     pub child: Option<TaskId>,
     pub text: String,
 }
 
-/// Rendered events, in order.
+/// One portion of a tree's events, in the order of the numbers.
 #[derive(Debug)]
 pub(super) struct RenderedEvents {
     /// The subtree that the events are from.
@@ -46,8 +46,8 @@ pub(super) struct RenderedEvents {
     pub more: bool,
 }
 
-/// The next portion of events after the number `after`. If an event cannot be rendered, the events
-/// before it are returned.
+/// Returns the next portion of events after the number `after`. If an event cannot be rendered, the
+/// portion ends before it.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the very next event cannot be understood.

@@ -10,7 +10,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
 use crate::task::turn::Progress;
 
-/// How many items of a journal one read returns.
+/// The maximum number of items that one read of a journal returns.
 const ITEMS: i64 = 32;
 
 /// The journals of tasks, read into a [`Progress`] as far as earlier events of the stream needed
@@ -25,7 +25,7 @@ struct CachedJournal {
 }
 
 impl JournalCache {
-    /// The request of an event, as of the end of the event's commit.
+    /// Returns the request of an event, as of the end of the event's commit.
     pub(super) async fn request(
         &mut self,
         store: &Store,

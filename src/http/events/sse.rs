@@ -12,7 +12,7 @@ use crate::store::ReadError;
 pub(crate) struct SseBuffer(String);
 
 impl SseBuffer {
-    /// Writes how long a client waits, in milliseconds, before it reconnects.
+    /// Writes the client's reconnection delay, in milliseconds.
     pub(crate) fn retry(&mut self, milliseconds: u32) {
         let _ = write!(self.0, "retry: {milliseconds}\n\n");
     }
@@ -43,7 +43,8 @@ impl SseBuffer {
             let _ = writeln!(self.0, "id: {id}");
         }
         let _ = writeln!(self.0, "event: {name}");
-        // A raw line end in JSON is white space between two tokens, kept from verbatim input.
+        // JSON that is stored verbatim may have line ends between two tokens. Each part between
+        // them needs a `data` line of its own.
         for line in data.split(['\n', '\r']) {
             let _ = writeln!(self.0, "data: {line}");
         }
@@ -57,7 +58,7 @@ impl SseBuffer {
         self.0.is_empty()
     }
 
-    /// Takes the text to send.
+    /// Returns the text to send, and empties the buffer.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }

@@ -23,12 +23,12 @@ use crate::store::ReadError;
 
 /// The client's reconnection delay, in milliseconds.
 const RETRY: u32 = 1000;
-/// A comment is sent after this much silence.
+/// The silence after which a stream sends a comment, to keep the connection open.
 const SILENCE: Duration = Duration::from_secs(15);
 /// How often the caller's access is checked again.
 const CHECK: Duration = Duration::from_mins(1);
 
-/// The client of a stream.
+/// The caller who reads a stream, with their credentials.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub caller: Caller,
@@ -40,8 +40,8 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// The caller by today's keys and sessions; `None` if the credentials no longer identify the
-    /// same person.
+    /// Authenticates the caller again, by the current keys and sessions. Returns `None` if the
+    /// credentials no longer identify the same person.
     ///
     /// # Errors
     /// `unauthorized`, `forbidden`, or the problem of a failed database access.
@@ -59,7 +59,7 @@ pub(super) struct OpenStream {
     pub watcher: Watcher,
     pub text: SseBuffer,
     pub ended: bool,
-    /// A time of `Clock::uptime`, as are the next two members.
+    /// This time and the two below are values of `Clock::uptime`.
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,
@@ -114,7 +114,7 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of this error, which the client learns when it connects again.
+    /// Ends the stream because of `error`. The client gets the problem when it connects again.
     pub(super) fn fail(&mut self, error: &ReadError) {
         self.ended = true;
         match error {
@@ -129,24 +129,24 @@ impl OpenStream {
     }
 }
 
-/// The events of one kind of stream.
+/// The source of a stream's events. Each kind of stream has its own.
 pub(super) trait EventSource: Send + Sized + 'static {
     /// The stream that this source writes to.
     fn stream(&mut self) -> &mut OpenStream;
 
-    /// Writes further events, or waits until there may be some.
+    /// Writes further events, or waits until there may be further events.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or an event cannot be understood.
     fn advance(&mut self) -> impl Future<Output = Result<(), ReadError>> + Send;
 
-    /// Whether the caller may still read, by today's keys and sessions.
+    /// Returns whether the caller may still read, by the current keys and sessions.
     ///
     /// # Errors
-    /// The problem that the check itself met.
+    /// The problem that prevented the check.
     fn may_read(&mut self) -> impl Future<Output = Result<bool, Problem>> + Send;
 
-    /// The stream as a body.
+    /// Turns the source into the body of a response.
     fn body(self) -> Body {
         Body::from_stream(unfold(self, async |mut source| {
             let text = next(&mut source).await?;
@@ -155,7 +155,7 @@ pub(super) trait EventSource: Send + Sized + 'static {
     }
 }
 
-/// The next text to send; `None` at the end.
+/// Waits for the next text to send; `None` at the end of the stream.
 async fn next(source: &mut impl EventSource) -> Option<String> {
     loop {
         let stream = source.stream();
@@ -173,9 +173,9 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
     }
 }
 
-/// Whether the stream's lifetime has time left and the caller may still read. The caller is checked
-/// once every `CHECK`. If the check itself fails, the stream ends, too: the client's next connection
-/// is checked again.
+/// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
+/// checked once every `CHECK`. A failed check also ends the stream: the client's next connection is
+/// checked again.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

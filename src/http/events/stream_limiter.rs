@@ -9,10 +9,10 @@ use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant and a user of it.
+/// The name of a tenant and the key of one of its users.
 type Person = (String, UserKey);
 
-/// The open streams of one process.
+/// Counts the open streams of one process. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamLimiter(Arc<Mutex<OpenStreams>>);
 

@@ -1,14 +1,14 @@
 //! The newest events of one tree, read and rendered once for all streams of this process.
 //!
-//! A stream that has sent every stored event follows the tail. The first follower that hears of a
-//! commit starts a read of the rows after the tail's last event, and all followers take the events
-//! of that read from memory. A follower that falls too far behind, or meets a failed read, reads
-//! the rows by itself until it has caught up again. The tail is freed when its last follower is
-//! dropped.
+//! A stream that has sent every stored event follows the tail. The first follower that is notified
+//! of a commit starts a read of the rows after the tail's last event, and all followers take the
+//! events of that read from memory. A follower that falls too far behind, or meets a failed read,
+//! reads the rows by itself until it has caught up again. The tail is freed when its last follower
+//! is dropped.
 //!
 //! Invariant: a follower gets all events after its position in order, or is told to read the rows.
-//! Invariant: an event is kept until every follower has taken it, and no longer; of slow followers'
-//! events at most [`KEPT`] bytes and one portion are kept.
+//! Invariant: an event is kept until every follower has taken it, and no longer; for slow followers
+//! at most [`KEPT`] bytes and one portion are kept.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,12 +29,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tails that have a follower.
+/// The tails of this process, by root task. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
 
 impl Tails {
-    /// A follower of the tree's tail. The follower has not joined yet.
+    /// Returns a follower of the tree's tail that has not joined yet.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
         let mut tails = locked(&self.0);
         let known = tails.get(&root).and_then(Weak::upgrade);
@@ -56,8 +56,8 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// Counts the tree's notifications. While the tail holds this receiver, the count does not
-    /// start anew.
+    /// The tree's notifications with their count. While the tail holds this receiver, the count is
+    /// not reset to 0.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Notified after each read.
@@ -92,7 +92,7 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last read.
     more: bool,
     reading: bool,
-    /// The number of reads that were begun, and of those that failed.
+    /// `begun` counts the reads that were begun, `failed` the reads that failed.
     begun: u64,
     failed: u64,
 }
@@ -102,7 +102,7 @@ struct Buffer {
 struct Question {
     seen: i64,
     fresh: bool,
-    /// The counts of reads when the question was asked.
+    /// The values of [`Buffer`]'s `begun` and `failed` when the question was asked.
     begun: u64,
     failed: u64,
 }
@@ -159,9 +159,10 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of a read of the rows after the number `after`.
+    /// Adds the events of a read that began after the event number `after`, when `heard`
+    /// notifications had arrived.
     fn add(&mut self, after: i64, read: RenderedEvents, heard: u64) {
-        // If all followers left during the read, the buffer may begin elsewhere by now.
+        // If all followers left during the read, the buffer may have restarted at another number.
         if after != self.last {
             return;
         }
@@ -184,8 +185,8 @@ impl Buffer {
         true
     }
 
-    /// Moves a follower from one event number to another. It joins if `from` is `None`, and leaves
-    /// if `to` is `None`. Drops the events that every follower has taken.
+    /// Moves a follower from one event number to another. The follower joins if `from` is `None`,
+    /// and leaves if `to` is `None`. Drops the events that every follower has taken.
     fn move_follower(&mut self, from: Option<i64>, to: Option<i64>) {
         if let Some(to) = to {
             if self.places.is_empty() {
@@ -219,7 +220,7 @@ impl Buffer {
     }
 }
 
-/// A stream's place in the tail of its tree.
+/// A stream's position in the tail of its tree.
 #[derive(Debug)]
 pub(super) struct Follower {
     tail: Arc<Tail>,
@@ -228,7 +229,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Follows from the event `seen` on. Does nothing if the follower has joined already.
+    /// Joins the tail after the event `seen`. Does nothing if the follower has joined already.
     pub(super) fn join(&mut self, seen: i64) {
         if self.place.is_none() {
             self.move_to(Some(seen));
@@ -240,8 +241,9 @@ impl Follower {
         locked(&self.tail.buffer).last
     }
 
-    /// The events after `seen`. `None` if the follower has to read the rows by itself and to join
-    /// again.
+    /// Returns the events after `seen`. With `fresh`, the result is empty only after a read that
+    /// began later than this call. `None` if the follower has to read the rows by itself, and then
+    /// join again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -318,7 +320,7 @@ impl Tail {
             failed: true,
         };
         http.tracker.spawn(async move {
-            // Moves the whole value into the Tokio task, whose end drops it.
+            // Moves the whole value into the Tokio task, so that the end of this task drops it.
             let mut reading = reading;
             let heard = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();
@@ -330,7 +332,8 @@ impl Tail {
     }
 }
 
-/// A read in progress. It ends even when it panics or the runtime drops it.
+/// A guard of a read in progress. When it is dropped, the read ends for all followers, even after a
+/// panic.
 struct Reading {
     tail: Arc<Tail>,
     failed: bool,

@@ -18,11 +18,10 @@ use crate::store::{Heard, Listener, ReadError};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
-/// The most deltas that are kept while the stream still reads stored events; further deltas are
-/// dropped.
+/// The maximum number of deltas that a stream keeps while it still reads stored events. Further
+/// deltas are dropped.
 const WAITING: usize = 256;
 
-/// An open stream of a task's events.
 pub(crate) struct TaskStream {
     stream: OpenStream,
     listener: Listener,
@@ -36,7 +35,8 @@ pub(crate) struct TaskStream {
 }
 
 impl TaskStream {
-    /// Begins at the reader's position; `head` is the number of the last event.
+    /// Creates a stream that begins at the reader's position. `head` is the number of the tree's
+    /// last event.
     pub(crate) fn new(
         http: &Arc<Http>,
         watcher: Watcher,
@@ -56,7 +56,7 @@ impl TaskStream {
         }
     }
 
-    /// Reads the first events; `false` when there are none and none will come.
+    /// Reads the first events. Returns `false` when there are none and none will come.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
@@ -75,14 +75,14 @@ impl TaskStream {
     /// Reads a portion of events and returns how many it has. After the last portion, writes
     /// `caught_up` (once per stream) and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // Every event that precedes a delta which waits already is committed, so this read finds
-        // the event. A delta that arrives during the read may follow a later commit.
+        // The events that precede the deltas in `waiting` are committed by now, so a fresh read
+        // finds them. A delta that arrives during the read may follow a later commit.
         let already_waiting = self.waiting.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
         // Deltas that were published before these events have arrived by now. Before each event,
-        // the stream sends the waiting deltas whose models' prompts it has sent.
+        // the stream sends each waiting delta whose model's prompt it has sent completely.
         while let Some(delta) = self.listener.piece() {
             if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
                 self.waiting.push(delta);
@@ -137,8 +137,8 @@ impl TaskStream {
         Ok(())
     }
 
-    /// Sends a delta. Drops it if its task is outside the stream's part of the tree; keeps it for
-    /// later if the stream has not sent every item of its model's prompt.
+    /// Sends a delta. Drops a delta of a task outside the stream's part of the tree. Keeps a delta
+    /// for later if the stream has not sent every item of its model's prompt.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());

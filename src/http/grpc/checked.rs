@@ -1,5 +1,6 @@
-//! Reads the JSON-RPC request that a gateway checks. What two parsers could read differently is
-//! refused: repeated members, also of names that differ only in case, batches, and cut bodies.
+//! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
+//! read differently: repeated members, members whose names differ from a known name only in case,
+//! batches, and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +12,15 @@ use crate::http::server::json::{self, Unread};
 /// The longest name of a tool, in bytes.
 const NAME: usize = 256;
 
-/// The one method that is a call.
+/// The JSON-RPC method of a tool call. Requests of other methods are no calls.
 pub(super) const TOOLS_CALL: &str = "tools/call";
 
-/// A checked JSON-RPC message.
+/// A JSON-RPC message that a gateway asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// A call of a tool.
     Call {
-        /// The request's id, as it was written.
+        /// The JSON text of the request's id, as the client wrote it.
         id: String,
         call: ToolCall,
     },
@@ -31,11 +32,11 @@ pub(super) enum Message {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ToolCall {
     pub name: String,
-    /// The arguments, to the byte.
+    /// The JSON text of the arguments, byte for byte; `{}` if the request has none.
     pub arguments: String,
 }
 
-/// A message that is refused, with the reason.
+/// The reason why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub String);
 
@@ -52,7 +53,7 @@ fn refused<T>(why: &str) -> Result<T, Refused> {
     Err(Refused(why.to_owned()))
 }
 
-/// Reads the body of a POST.
+/// Reads the JSON-RPC message in the body of a POST.
 ///
 /// # Errors
 /// The reason why the body is not one JSON-RPC message.
@@ -95,7 +96,7 @@ pub(super) fn message(body: &[u8]) -> Result<Message, Refused> {
 /// Reads the parameters of a call.
 ///
 /// # Errors
-/// The reason why they are not those of a call.
+/// The reason why `params` cannot be the parameters of a call.
 pub(super) fn tool_call(params: &[u8]) -> Result<ToolCall, Refused> {
     let (rest, arguments) = json::set_aside(params, "arguments")?;
     let rest = members(&rest, &["name", "arguments", "_meta"])?;
@@ -108,7 +109,8 @@ pub(super) fn tool_call(params: &[u8]) -> Result<ToolCall, Refused> {
     }
 }
 
-/// The parameters with other arguments; every other member stays as it was written.
+/// Returns the parameters with `arguments` instead of the old arguments. The text of every other
+/// member is unchanged. `None` if `params` or `arguments` is malformed.
 pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> {
     let arguments: Box<RawValue> = serde_json::from_str(arguments).ok()?;
     let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(params).ok()?;
@@ -116,7 +118,8 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
     serde_json::to_vec(&members).ok()
 }
 
-/// The members of an object. A name that a lenient parser takes for one of `known` is refused.
+/// Returns the members of an object. Refuses a name that equals one of `known` except for case,
+/// because a lenient parser takes it for the known name.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],
@@ -133,7 +136,7 @@ fn members<'v>(
     Ok(members)
 }
 
-/// The text of a member of the object in `body`.
+/// Returns the JSON text of a member of the object in `body`.
 fn raw_member(body: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
     members.get(name).map(|value| value.get().to_owned())

@@ -1,5 +1,6 @@
-//! `envoy.service.auth.v3.Authorization/Check`: whether an HTTP request may pass. Envoy forwards the
-//! bytes that it showed, cannot change them, and reports no outcome.
+//! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. Envoy
+//! then forwards the bytes that it sent for the check. It cannot change them, and it reports no
+//! outcome.
 
 use super::checked::{Message, Refused, message};
 use super::frames::{Answer, Code, Status};
@@ -10,7 +11,7 @@ use super::{CALL, GATE, Gateway, results};
 use crate::agent::gate::Report;
 use crate::engine::gate::Decision;
 
-/// The numbers of the fields that are read and written.
+/// The field numbers of the Protocol Buffers messages, grouped by message.
 mod field {
     // CheckRequest
     pub(super) const ATTRIBUTES: u64 = 1;
@@ -42,23 +43,23 @@ mod field {
     pub(super) const APPEND_ACTION: u64 = 3;
 }
 
-/// `OVERWRITE_IF_EXISTS_OR_ADD`.
+/// The append action `OVERWRITE_IF_EXISTS_OR_ADD` of a `HeaderValueOption`.
 const OVERWRITE: u64 = 2;
 
-/// The checked HTTP request.
+/// The HTTP request that Envoy asks about.
 #[derive(Debug, Default)]
 struct Checked {
     method: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
-    /// The gate that the route's configuration names.
+    /// The name of the gate in the route's `context_extensions`; `None` if the route names no gate.
     gate: Option<String>,
 }
 
 /// Answers `Check`.
 ///
 /// # Errors
-/// The status that makes Envoy deny.
+/// The gRPC status with which Envoy denies the request.
 pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
     let checked = read(bytes).map_err(|Malformed| Status::malformed())?;
     let gate = gateway.gate(checked.gate.as_deref())?;
@@ -106,7 +107,7 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Sta
     })
 }
 
-/// The JSON-RPC message of a POST.
+/// Returns the JSON-RPC message in the body of a POST. Refuses other methods and truncated bodies.
 fn call_of(checked: &Checked) -> Result<Message, Refused> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
@@ -155,7 +156,8 @@ fn read_attributes(attributes: &[u8], checked: &mut Checked) -> Result<(), Malfo
     Ok(())
 }
 
-/// Reads the HTTP request. A header that is named twice is refused, although a map takes the last.
+/// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, of
+/// which another parser takes the last value.
 fn read_http(request: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
     for field in WireFields::of(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {
@@ -190,8 +192,8 @@ fn header(key: &str, value: &str) -> Vec<u8> {
     option
 }
 
-/// A `CheckResponse` that lets a request pass: a call with its id in a header, which nothing of the
-/// client's replaces.
+/// Returns the `CheckResponse` that lets a request pass. For a call, the header [`CALL`] is set to
+/// the call's id; for another request, the header is removed. The client can therefore not set it.
 fn ok(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {
@@ -206,7 +208,8 @@ fn ok(call: Option<&str>) -> Vec<u8> {
     response
 }
 
-/// A `CheckResponse` that answers in the upstream's place.
+/// Returns the `CheckResponse` that denies a request. Envoy answers the client with the HTTP status
+/// `status` and the JSON `body`.
 fn denied(status: u64, body: &str) -> Vec<u8> {
     let (mut code, mut http_status) = (Vec::new(), Vec::new());
     put_number(&mut code, field::CODE, Code::PermissionDenied as u64);

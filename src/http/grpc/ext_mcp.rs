@@ -1,5 +1,6 @@
-//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` shows the
-//! parameters of a request before they go on, and may replace them; `CheckResponse` shows the result.
+//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` has the
+//! parameters of a request before they are forwarded, and its answer may replace them.
+//! `CheckResponse` has the result of the request.
 
 use super::checked::{Refused, TOOLS_CALL, tool_call, with_arguments};
 use super::frames::{Answer, Status};
@@ -8,8 +9,8 @@ use super::{CALL, Gateway, results};
 use crate::engine::gate::{Decision, OutcomeReport, ReportedOutcome};
 use crate::task::id::TaskId;
 
-/// The numbers of the fields that are read and written: `crates/protos/proto/ext_mcp.proto` of
-/// agentgateway at 75b4e6ce.
+/// The field numbers of the messages, from `crates/protos/proto/ext_mcp.proto` of agentgateway at
+/// 75b4e6ce.
 mod field {
     // McpRequest, McpResponse
     pub(super) const SERVICE_NAMES: u64 = 1;
@@ -36,31 +37,32 @@ mod field {
     pub(super) const STRING_VALUE: u64 = 3;
 }
 
-/// `AuthorizationError.Code`.
+/// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// The header and the metadata with the task of a call, by which its outcome is reported.
+/// The header for the task id of a call, and the metadata key for it. `CheckResponse` brings the
+/// metadata back, so that the outcome is reported for that task.
 const TASK: &str = "holdpoint-task";
 const METADATA_KEY: &str = "holdpoint_call";
 /// The longest content of a report, in bytes.
 const CONTENT: usize = 1024 * 1024;
 
-/// A checked request, or a checked response.
+/// The request or response that agentgateway asks about.
 #[derive(Debug, Default)]
 struct Checked {
     services: Vec<String>,
     method: String,
-    /// The parameters, or the result.
+    /// The JSON of the request's parameters, or of the response's result.
     body: Vec<u8>,
     headers: Vec<(String, Vec<u8>)>,
-    /// The call that the metadata name.
+    /// The task id of the call, from the metadata; `None` if the metadata have none.
     call: Option<String>,
 }
 
 /// Answers `CheckRequest`.
 ///
 /// # Errors
-/// The status that makes agentgateway deny.
+/// The gRPC status with which agentgateway denies the request.
 pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
     let checked = read(bytes, field::MCP_REQUEST).map_err(|Malformed| Status::malformed())?;
     let gate = gateway.gate(None)?;
@@ -118,10 +120,11 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
     })
 }
 
-/// The call of a request, and the name of its tool: the upstream's name, `__`, and the tool's own.
+/// Returns the call of a request, and the tool's name at the gate: the upstream's name, `__`, and
+/// the tool's name at the upstream.
 fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refused> {
     let service = match checked.services.as_slice() {
-        // With a `_` at its end, the names of two tools of two upstreams could be equal.
+        // If an upstream's name could end with `_`, tools of two upstreams could get the same name.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
             service
         }
@@ -135,11 +138,11 @@ fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refu
     Ok((call, tool))
 }
 
-/// Answers `CheckResponse`: reports the outcome of the call that the metadata name. It always passes:
-/// the upstream has answered.
+/// Answers `CheckResponse`: reports the outcome of the call that the metadata name. Always lets the
+/// response pass, because the call has already run.
 ///
 /// # Errors
-/// The status of a malformed message.
+/// The message is malformed.
 pub(super) async fn check_response(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
     let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| Status::malformed())?;
     let task = checked.call.as_deref().and_then(|task| task.parse().ok());
@@ -149,8 +152,8 @@ pub(super) async fn check_response(gateway: &Gateway, bytes: &[u8]) -> Result<An
     Ok(pass().into())
 }
 
-/// Reports the outcome of a call for its owner. A refusal changes nothing: the call then has the
-/// outcome of one that nobody reported.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. If the report is
+/// refused, the call ends as a call without a report.
 async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     let http = &gateway.http;
     let Ok(Some(row)) = http.store.task(task).await else {
@@ -208,7 +211,7 @@ fn read(bytes: &[u8], body: u64) -> Result<Checked, Malformed> {
     Ok(checked)
 }
 
-/// Reads the one text of the metadata that counts.
+/// Reads the task id of the call from the metadata.
 fn read_metadata(metadata: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
     for (number, field) in bytes_fields(metadata)? {
         if number != field::STRUCT_FIELDS {
@@ -233,7 +236,8 @@ fn pass() -> Vec<u8> {
     result
 }
 
-/// Passes with these headers, and without what the client says in their place.
+/// Returns the result that lets a request pass and sets the headers `set`. If `set` is empty, the
+/// client's own headers [`CALL`] and [`TASK`] are removed.
 fn passed(set: &[(&str, &str)]) -> Vec<u8> {
     let mut result = pass();
     put_mutation(&mut result, set);

@@ -15,16 +15,16 @@ use hyper::body::Frame;
 use crate::engine::gate::Delivery;
 use crate::http::server::problem::Problem;
 
-/// The largest message, in bytes: a body of 1 MiB, and what a gateway says about it.
+/// The largest message, in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
 pub(super) const MAX_MESSAGE: usize = 1024 * 1024 + 64 * 1024;
-/// The bytes before a message: a flag, and the length.
+/// The length of a message's prefix in bytes: the compression flag, and the message's length.
 pub(super) const PREFIX: usize = 5;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The status codes of gRPC that are used. At a gateway all of them deny.
+/// The gRPC status codes that the service sends. A gateway denies the request on each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     PermissionDenied = 7,
@@ -62,7 +62,7 @@ impl From<Problem> for Status {
     }
 }
 
-/// A message for the client, and the delivery to note once the connection has taken it.
+/// A response message, and the delivery to record once the connection has taken the message.
 pub(super) struct Answer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
@@ -77,7 +77,7 @@ impl From<Vec<u8>> for Answer {
     }
 }
 
-/// The time that the client gives the call; `None` without a deadline.
+/// Returns the time that the client gives the call, from `grpc-timeout`; `None` without a deadline.
 ///
 /// # Errors
 /// `Internal` for a malformed `grpc-timeout`.
@@ -105,10 +105,10 @@ pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     }))
 }
 
-/// Checks that messages come as they are.
+/// Checks that the client does not compress messages.
 ///
 /// # Errors
-/// `Unimplemented` for a compression.
+/// `Unimplemented` for an encoding other than `identity`.
 pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
     let mut encodings = headers.get_all("grpc-encoding").iter();
     if encodings.all(|encoding| encoding == "identity") {
@@ -121,11 +121,11 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-/// The one message of a body.
+/// Returns the single message of a body.
 ///
 /// # Errors
-/// `ResourceExhausted` if it announces more than [`MAX_MESSAGE`], `Unimplemented` if it is compressed,
-/// `Internal` unless the body is exactly one message.
+/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE`], `Unimplemented` if the
+/// message is compressed, `Internal` unless the body is exactly one message.
 pub(super) fn message(body: &[u8]) -> Result<&[u8], Status> {
     let malformed = || Status::new(Code::Internal, "The body must be exactly one message.");
     let (prefix, message) = body.split_first_chunk::<PREFIX>().ok_or_else(malformed)?;
@@ -147,7 +147,7 @@ fn too_large() -> Status {
     Status::new(Code::ResourceExhausted, detail)
 }
 
-/// The response to a call.
+/// Builds the response to a call. A refusal has its status in the headers and no body.
 pub(super) fn respond(answer: Result<Answer, Status>) -> Response {
     let mut headers = HeaderMap::new();
     let body = match answer {
@@ -181,10 +181,11 @@ pub(super) fn respond(answer: Result<Answer, Status>) -> Response {
     response
 }
 
-/// The bytes that a `grpc-message` escapes.
+/// The characters that are percent-encoded in `grpc-message`.
 const PLAIN: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// One piece of data, and the trailers.
+/// A response body of one data frame and the trailers. `delivery` is recorded after the connection
+/// has taken the data.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

@@ -1,6 +1,6 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
-//! gateway asks whether a call may pass, and runs it elsewhere. Invariant: every answer but an explicit
-//! pass denies, so whatever fails here lets nothing through.
+//! gateway asks whether a call may pass; the call runs behind the gateway. Invariant: a gateway
+//! lets a request pass only on an explicit pass, so a failure here lets nothing through.
 
 mod checked;
 mod envoy;
@@ -36,13 +36,13 @@ use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use crate::people::may::may_ask_at_gate;
 
-/// The wait for a client without a deadline. agentgateway gives up after 10 s.
+/// The longest wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
 const WAIT: Duration = Duration::from_secs(8);
-/// The time before the deadline that is kept for the answer.
+/// The part of the deadline that is kept for sending the answer.
 const MARGIN: Duration = Duration::from_millis(500);
-/// The name of the gate, in the metadata and in the extensions of the context.
+/// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE: &str = "holdpoint-gate";
-/// The header with the id of a call, for the tool to use as its idempotency key.
+/// The header with the call's id. The upstream's tool can use the id as an idempotency key.
 const CALL: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -52,13 +52,13 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// Whether some gate has operations for gateways.
+/// Whether some gate is open to gateways (`ext_authz`).
 #[must_use]
 pub(crate) fn is_open(agents: &Agents) -> bool {
     agents.gates().any(|(_, gate)| gate.ext_authz.is_some())
 }
 
-/// Adds the routes of both services, if some gate is open to gateways.
+/// Adds the routes of both gRPC services, if some gate is open to gateways.
 pub(super) fn add_routes(
     router: Router<Arc<Http>>,
     guarded: impl Fn(&'static Op, MethodRouter<Arc<Http>>) -> MethodRouter<Arc<Http>>,
@@ -90,7 +90,8 @@ enum Service {
     ExtMcp,
 }
 
-/// Answers a call of a service. HTTP/1.1 has no trailers that clients read, so it is no gRPC.
+/// Answers a call of a gRPC service. Refuses HTTP/1.1, because clients do not read the trailers
+/// there that gRPC needs.
 async fn serve(
     State(http): State<Arc<Http>>,
     service: Service,
@@ -151,12 +152,12 @@ async fn call(
     }
 }
 
-/// The key of the gateway, as the headers that an authenticator reads. Only the key counts: the user is
-/// named by the checked request.
+/// Returns the gateway's key, as the headers for an authenticator. The gateway's other headers are
+/// dropped, because the checked request names the user.
 ///
 /// # Errors
-/// `Unauthenticated` for a key that is missing or wrong, `PermissionDenied` for one that may not
-/// propose calls.
+/// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
+/// calls, `ResourceExhausted` after too many wrong keys.
 fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, Status> {
     let mut key = HeaderMap::new();
     for value in parts.headers.get_all(AUTHORIZATION) {
@@ -182,14 +183,14 @@ fn of_auth(error: AuthError) -> Status {
     }
 }
 
-/// A gateway that asks.
+/// An authenticated request of a gateway.
 struct Gateway {
     http: Arc<Http>,
-    /// Its key, as a header.
+    /// The header with the gateway's key.
     key: HeaderMap,
     /// The key's own user.
     own: Caller,
-    /// The gate that the metadata name.
+    /// The name of the gate in the gRPC metadata; `None` if the metadata name no gate.
     gate: Option<HeaderValue>,
     door: Door,
     started: Instant,
@@ -203,15 +204,16 @@ struct OpenGate {
     ext_authz: ExtAuthz,
 }
 
-/// The headers of the checked request: lower-case names, and each value.
+/// The headers of the checked request, as pairs of a lower-case name and a value.
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// The gate that the metadata or `named` name, or else the only one: of those that are open to
-    /// gateways, or of those that are open to the key's own user, too.
+    /// Returns the gate that the metadata name, else the gate `named`. If both name no gate: the
+    /// only gate that is open to gateways, or the only one of these gates that is also open to the
+    /// key's own user.
     ///
     /// # Errors
-    /// `PermissionDenied` if there is no such gate.
+    /// `PermissionDenied` if there is no such gate, or more than one.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, Status> {
         let refusal = || Status::new(Code::PermissionDenied, "Name a gate that has `ext_authz`.");
         let header = self
@@ -241,12 +243,12 @@ impl Gateway {
         }
     }
 
-    /// The caller on whose behalf a request was checked: the user of its headers, or the key's own
-    /// user where the gate names no header.
+    /// Returns the caller on whose behalf the gateway asks: the user in the gate's `user_header`,
+    /// or the key's own user if the gate has no `user_header`.
     ///
     /// # Errors
-    /// `PermissionDenied` if the gate names a header that the request does not have exactly once, or
-    /// that this key may not speak for.
+    /// `PermissionDenied` if the request does not have the header exactly once, or if the key may
+    /// not speak for that user.
     fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, Status> {
         let Some(user_header) = &gate.ext_authz.user_header else {
             return Ok(self.own.clone());
@@ -262,10 +264,11 @@ impl Gateway {
         self.speaking_for(user, groups)
     }
 
-    /// The caller when the key speaks for a user.
+    /// Returns the caller for `user`, for whom the gateway's key speaks. `groups` are the user's
+    /// groups.
     ///
     /// # Errors
-    /// `PermissionDenied` if it may not.
+    /// `PermissionDenied` if the key may not speak for this user, or a value is malformed.
     fn speaking_for(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, Status> {
         let bad = || {
             Status::new(
@@ -287,7 +290,7 @@ impl Gateway {
         Ok(caller)
     }
 
-    /// The session that the gate's header names.
+    /// Returns the session id in the gate's `session_header`; `None` without a session id.
     ///
     /// # Errors
     /// `PermissionDenied` for a repeated or malformed header.
@@ -309,10 +312,10 @@ impl Gateway {
         })
     }
 
-    /// Proposes a call, and waits as long as the gate and the deadline permit.
+    /// Proposes a call, and waits for the verdict as long as the gate and the deadline permit.
     ///
     /// # Errors
-    /// The status of a refusal.
+    /// The gRPC status for the refusal of the proposal.
     async fn ask(
         &self,
         gate: &OpenGate,
@@ -375,7 +378,8 @@ fn of_refusal(refusal: &GateRefusal) -> Status {
     Status::new(code, refusal.to_string())
 }
 
-/// The value of a header that may come only once: a second one could be the client's.
+/// Returns the value of a header. Refuses a repeated header, because the client may have added the
+/// second one.
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.

@@ -1,4 +1,4 @@
-//! The JSON-RPC bodies with which a call is answered that a gateway does not let through.
+//! The JSON-RPC bodies of the answers to calls that a gateway does not let through.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use crate::engine::gate::GateCall;
 use crate::http::api::mcp::result::gateway_result;
 use crate::people::Caller;
 
-/// The sentences about a call, for the model that proposed it, and the members that tell a client
-/// about it.
+/// Returns the text about a call for the model that proposed the call, and the JSON members that
+/// describe the call to a client.
 pub(super) fn told(gateway: &Gateway, call: &GateCall, caller: &Caller) -> (String, Value) {
     let mut result = gateway_result(call, caller, &gateway.http.settings);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
@@ -18,13 +18,14 @@ pub(super) fn told(gateway: &Gateway, call: &GateCall, caller: &Caller) -> (Stri
     (text, members.map(Value::take).unwrap_or_default())
 }
 
-/// The result of a call that is not let through.
+/// Returns the JSON-RPC response to a call that is not let through. `id` is the JSON text of the
+/// request's id.
 pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Caller) -> String {
     let result = gateway_result(call, caller, &gateway.http.settings);
     with_id(id, "result", &result)
 }
 
-/// The result that says why a call can never pass here.
+/// Returns the JSON-RPC response that says why a call can never pass this gateway.
 pub(super) fn refusal(id: &str, text: &str) -> String {
     with_id(
         id,
@@ -33,12 +34,12 @@ pub(super) fn refusal(id: &str, text: &str) -> String {
     )
 }
 
-/// A JSON-RPC error.
+/// Returns a JSON-RPC error with the id `null`.
 pub(super) fn error(code: i32, message: &str) -> String {
     with_id("null", "error", &json!({"code": code, "message": message}))
 }
 
-/// A response with the request's id as it was written.
+/// Returns a JSON-RPC response. `id` is written exactly as in the request.
 fn with_id(id: &str, member: &str, value: &Value) -> String {
     let id: Option<Box<RawValue>> = serde_json::from_str(id).ok();
     json!({"jsonrpc": "2.0"})

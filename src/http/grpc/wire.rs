@@ -1,5 +1,5 @@
-//! Protocol Buffers by hand, for the few messages of the gateways: fields in, fields out. Unknown
-//! fields are skipped; nothing nests deeper than the messages that are read.
+//! A reader and writer of Protocol Buffers, for the few messages of the gateways. Unknown fields
+//! are skipped. The messages that are read fix the depth of nesting, so input cannot deepen it.
 
 /// The message is not well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl<'m> WireFields<'m> {
                 FieldValue::Bytes(self.take(length)?)
             }
             5 => self.take(4).map(|_| FieldValue::Skipped)?,
-            // Groups are of no message here.
+            // No message here has groups, and there are no other wire types.
             _ => return Err(Malformed),
         };
         Ok((number, value))
@@ -82,7 +82,7 @@ impl<'m> Iterator for WireFields<'m> {
     }
 }
 
-/// The fields of `message` with bytes as their values.
+/// Returns the length-delimited fields of `message`, each with its number.
 pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
     let mut found = Vec::new();
     for field in WireFields::of(message) {
@@ -93,12 +93,12 @@ pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malforme
     Ok(found)
 }
 
-/// The text of a field of type `string`.
+/// Decodes the value of a field of type `string`.
 pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
     String::from_utf8(bytes.to_vec()).map_err(|_| Malformed)
 }
 
-/// The key and the value of an entry of a map, or of a message with the same two fields.
+/// Decodes an entry of a map, or another message with a key in field 1 and a value in field 2.
 pub(super) fn entry(message: &[u8]) -> Result<(String, Vec<u8>), Malformed> {
     let (mut key, mut value) = (String::new(), Vec::new());
     for (number, bytes) in bytes_fields(message)? {
@@ -132,7 +132,7 @@ pub(super) fn put_bytes(into: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     into.extend_from_slice(bytes);
 }
 
-/// A message of two fields of bytes: an entry of a map, or a header.
+/// Encodes a message with a key in field 1 and a value in field 2: an entry of a map, or a header.
 pub(super) fn pair(key: &str, value: &[u8]) -> Vec<u8> {
     let mut message = Vec::new();
     put_bytes(&mut message, 1, key.as_bytes());

@@ -119,7 +119,7 @@ const OF_OPERATIONS: &[(&str, &str, &str)] = &[(
     "the number of an event that there is",
 )];
 
-/// Constraints on operations whose action is in the path.
+/// Constraints on operations whose action is in the path: operation, words.
 const ACTIONS: &[(&str, &str)] = &[
     (
         "approve_request",
@@ -177,7 +177,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     exactly_one(schemas, "ReportGateOutcome", &call);
 }
 
-/// Exactly one of two members, each with its type; null counts as absent.
+/// Builds a condition for exactly one of two members, each given as its name and type. A member
+/// that is null counts as absent.
 fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
     let ((first, kind), (second, other)) = (first, second);
     json!({
@@ -187,7 +188,8 @@ fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
     })
 }
 
-/// Exactly one of `response` and `result`; `result` may be null.
+/// Builds a condition for exactly one of `response` and `result`. A `result` of null counts as
+/// present.
 fn answer() -> Value {
     json!({
         "if": { "properties": { "response": { "type": "object" } }, "required": ["response"] },

@@ -45,7 +45,7 @@ pub(crate) const NAMES: [(&str, &str); 28] = [
     ("message.reset", "MessageResetEvent"),
 ];
 
-/// The POSTs whose response is a stream on request.
+/// The POSTs whose response is a stream for a client that accepts `text/event-stream`.
 pub(crate) const POSTS: [&str; 6] = [
     "create_task",
     "send_message",
@@ -55,8 +55,8 @@ pub(crate) const POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// Describes the streams of `POSTS` in words. Declared as a second response type, a stream would
-/// make generators drop the type of the JSON response.
+/// Describes the streams of `POSTS` in words: if a stream were declared as a second response type,
+/// generators would drop the type of the JSON response.
 const STREAMED: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -107,7 +107,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     inbox_schema::add(schemas);
 }
 
-/// Whether a component is the data of an item's event.
+/// Returns whether a component is the data of an item's event. `mapping` has the components of all
+/// such events, by the type of the item.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
@@ -146,7 +147,7 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     mapping
 }
 
-/// Adds the members of an event that its item does not have.
+/// Adds the members that an event has beyond those of its item.
 fn add_event_members(event: &mut Value, kind: &str) {
     let path = json!({
         "type": "array", "items": { "type": "string" },
@@ -168,8 +169,8 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// The schema of the member `event` in a component: a constant if the component has one event name,
-/// otherwise an enum.
+/// Returns the schema of the member `event` in a component: a constant if the component has one
+/// event name, otherwise a reference to an enum, which becomes a component of its own.
 fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = NAMES
         .iter()
@@ -249,7 +250,7 @@ pub(crate) fn describe(document: &mut Value) {
     }
 }
 
-/// Examples, by component.
+/// Returns examples of events, each list with the name of its component.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {

@@ -47,7 +47,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("InboxStreamedEvent".to_owned(), streamed);
 }
 
-/// Examples, by component.
+/// Returns examples of events, each list with the name of its component.
 pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
     let request = RequestBrief::of(row, settings);
     let inbox = InboxEvent {

@@ -29,7 +29,7 @@ const PENDING: &str = "$response.body#/pending/0/request_id";
 /// An operation, the parameter that takes the value, and the place of the value in the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// An operation whose responses with these statuses have links.
+/// The links in the responses of the operation `from` with one of `statuses`.
 struct LinkedAnswer {
     from: &'static str,
     statuses: &'static [&'static str],

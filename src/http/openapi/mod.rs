@@ -62,7 +62,7 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
 )]
 struct Document;
 
-/// The document as indented JSON, identical in every run of the same code.
+/// Returns the document as indented JSON. The text is identical in every run of the same code.
 #[must_use]
 pub fn openapi_json() -> String {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -70,7 +70,8 @@ pub fn openapi_json() -> String {
     text
 }
 
-/// The document.
+/// Builds the document from the operations and the wire types, and adds the parts of the
+/// submodules.
 pub(crate) fn document() -> Value {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi());
     let mut ops = BTreeMap::new();
@@ -154,7 +155,7 @@ pub(crate) fn every_operation(
         .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
 }
 
-/// Sets a member, and creates the objects on the way to it.
+/// Sets the member at `path`, and creates missing objects on the way to it.
 pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;

@@ -111,7 +111,7 @@ fn response_headers(operation: &mut Map<String, Value>) {
     }
 }
 
-/// An optional body may be empty but not `null`.
+/// Marks a body that may be empty as optional, and removes `null` from its schema.
 fn optional_body(operation: &mut Map<String, Value>) {
     let Some(body) = operation.get_mut("requestBody") else {
         return;
@@ -127,7 +127,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
     }
 }
 
-/// The problems of every operation of this class.
+/// Returns the problems that every operation of this class may have.
 fn common_problems(auth: AuthClass) -> &'static [Code] {
     match auth {
         AuthClass::Key | AuthClass::Out => &[

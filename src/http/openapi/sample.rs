@@ -34,7 +34,7 @@ fn id(last: u128) -> Uuid {
     Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
 }
 
-/// The owner of `task`, who may not decide `request`.
+/// Returns the owner of `task`, who may not decide `request`.
 #[must_use]
 pub(crate) fn caller() -> Caller {
     Caller {
@@ -49,7 +49,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// A member of the group that may decide `request`.
+/// Returns a member of the group that may decide `request`.
 #[must_use]
 pub(crate) fn approver() -> Caller {
     Caller {
@@ -59,7 +59,7 @@ pub(crate) fn approver() -> Caller {
     }
 }
 
-/// The settings of a fresh installation.
+/// Returns the settings of a fresh installation.
 #[must_use]
 pub(crate) fn settings() -> Settings {
     Settings {
@@ -79,7 +79,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A held call at a gate, without its request.
+/// Returns a held call at a gate, without its request.
 #[must_use]
 pub(crate) fn gate_call() -> GateCall {
     GateCall {
@@ -108,7 +108,7 @@ pub(crate) fn gate_call() -> GateCall {
     }
 }
 
-/// A paused task.
+/// Returns a paused task, which waits for `request`.
 #[must_use]
 pub(crate) fn task() -> TaskRow {
     TaskRow {
@@ -147,7 +147,7 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
-/// A standing decision, given with the approval of `request`.
+/// Returns a standing decision, given with the approval of `request`.
 #[must_use]
 pub(crate) fn grant() -> GrantRow {
     GrantRow {
@@ -207,7 +207,7 @@ fn call() -> CallSpec {
     }
 }
 
-/// The open request of `task`.
+/// Returns the open request of `task`.
 #[must_use]
 pub(crate) fn request() -> RequestRow {
     let approvers = Approvers {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The components whose Rust types say which members are optional: the request bodies, `Problem`, and
-/// the data of a webhook.
+/// The components whose Rust types say which members are optional: the request bodies, `Problem`,
+/// and the data of a webhook.
 const REQUEST_BODIES: &[&str] = &[
     "CreateTask",
     "SendMessage",

@@ -45,7 +45,7 @@ pub(super) fn describe(document: &mut Value) {
     put(document, &["webhooks", "message", "post"], post);
 }
 
-/// A delivery as the list shows it.
+/// Returns a delivery to a webhook whose first attempt has failed.
 fn delivery() -> DeliveryRow {
     let request = sample::request();
     DeliveryRow {
@@ -71,7 +71,7 @@ fn delivery() -> DeliveryRow {
     }
 }
 
-/// The examples of the components.
+/// Returns examples of messages and deliveries, each list with the name of its component.
 pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let row = sample::request();
     let brief = RequestBrief::of(&row, &sample::settings()).without_summaries();

@@ -1,6 +1,6 @@
 //! `/follow.js`: shows events while a page of a request or a task is open; every page works without
-//! it. Invariant: the policy of a page permits scripts only if the page loads this script, and then
-//! only scripts from our own origin.
+//! it. Invariant: the policy of a page permits scripts only if the page loads one of our scripts,
+//! and then only scripts from our own origin.
 
 use std::sync::LazyLock;
 
@@ -20,10 +20,9 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// The script.
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 
-/// Permits our own scripts and our own event streams.
+/// The policy of a page with a script: permits our own scripts and our own event streams.
 static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
@@ -33,13 +32,14 @@ pub(crate) fn tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
-/// A page that loads the script, with the policy that permits it.
+/// Responds with a page that loads a script, and with the policy that permits our scripts.
 #[must_use]
 pub(crate) fn page(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// The elements that the script fills: the state, the questions that are open, and the log.
+/// The elements that the script fills: the state, the open questions, the log and the state of the
+/// connection.
 #[must_use]
 pub(crate) fn elements(words: &Translations) -> Markup {
     html! {
@@ -52,13 +52,12 @@ pub(crate) fn elements(words: &Translations) -> Markup {
     }
 }
 
-/// Serves the script.
 pub(crate) async fn get_follow_script() -> Response {
     served(SCRIPT)
 }
 
-/// A script as a response. `no-cache` makes the browser ask again with each page, so the script is
-/// never older than the page.
+/// Responds with a script. `no-cache` makes the browser revalidate the script with each page, so
+/// the script is never older than the page.
 pub(crate) fn served(script: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/javascript; charset=utf-8"),

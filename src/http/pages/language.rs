@@ -7,7 +7,8 @@ use http::header::ACCEPT_LANGUAGE;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
-    /// The supported language with the highest quality; of equal ones the first.
+    /// Returns the supported language with the highest quality; of several with equal quality, the
+    /// first. English if the headers name none.
     #[must_use]
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
@@ -24,7 +25,7 @@ impl Language {
     }
 }
 
-/// The language of a range (`*` is English) and the range's quality; `None` if we do not support
+/// Parses a range into its language (`*` is English) and its quality; `None` if we do not support
 /// the language or the quality is malformed.
 fn range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
@@ -44,9 +45,9 @@ fn range(text: &str) -> Option<(Language, f32)> {
     }
 }
 
-/// Declares a set of texts in each language, side by side: a missing translation does not compile.
-/// `language`, where it is named, becomes a member of the set. The last name is that of the list of
-/// all texts.
+/// Declares a struct of texts with a static value for each language, side by side: a missing
+/// translation does not compile. `with language` adds the language as a member. `$pairs` names the
+/// list of all texts in both languages.
 macro_rules! texts {
     ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
      $($name:ident: $english:literal, $chinese:literal;)*) => {
@@ -66,7 +67,6 @@ macro_rules! texts {
         const $pairs: &[(&str, &str)] = &[$(($english, $chinese)),*];
 
         impl $texts {
-            /// The texts of a language.
             #[must_use]
             pub(crate) fn of(language: Language) -> &'static Self {
                 match language {

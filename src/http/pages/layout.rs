@@ -1,6 +1,6 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
-//! models, tools and people. Pages work without scripts. Only a page that follows its task loads a
-//! script (`follow.rs`).
+//! models, tools and people. Pages work without scripts. Only the inbox and the pages that follow a
+//! task load a script (`inbox/script.rs`, `follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -25,13 +25,13 @@ const STYLE: &str = concat!(
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
-/// The `Content-Security-Policy` of a page.
+/// Returns the `Content-Security-Policy` of a page without a script.
 pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy that allows only our own style, form posts to us and no framing; `more` holds further
-/// directives, each ending with `; `.
+/// Builds a policy that allows only our own style, form posts to us and no framing. `more` holds
+/// further directives, each ending with `; `.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -41,7 +41,7 @@ pub(super) fn policy_with(more: &str) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
-/// A whole page in English.
+/// A whole page in English, with `title` as its heading.
 #[must_use]
 pub(crate) fn frame(title: &str, body: &Markup) -> Markup {
     frame_in(Language::English, title, &html! { h1 { (title) } (body) })
@@ -53,7 +53,7 @@ pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup
     frame_named(language, &format!("{title} · Holdpoint"), body)
 }
 
-/// A whole page with this text as the whole title of its tab.
+/// A whole page; `title` is the complete title of the browser's tab.
 #[must_use]
 pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
@@ -72,9 +72,9 @@ pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Mar
 }
 
 /// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
-/// back to the intervention request. `instance` is the id of the HTTP request; `sign_in_again` is
-/// the link to sign in as another user, if it may help; `own` is the path of the sealed link that
-/// the reader came by, if any.
+/// back to the intervention request. `instance` is the id of the HTTP request. `sign_in_again` is
+/// the link to sign in as another user, if another user could succeed. `own` is the path of the
+/// sealed link that the reader opened, if any.
 #[must_use]
 pub(crate) fn problem(
     problem: &Problem,
@@ -147,7 +147,7 @@ fn first(words: &Translations, decision: &Value) -> String {
     )
 }
 
-/// A sentence in the reader's language, or in English where there is no translation.
+/// A sentence in the reader's language, or in English if there is no translation.
 #[must_use]
 pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
@@ -178,7 +178,7 @@ pub(crate) fn in_order(text: String) -> String {
     }
 }
 
-/// A timestamp of the API as people read it: to the second, in UTC.
+/// Formats a timestamp of the API for people: to the second, in UTC.
 #[must_use]
 pub(crate) fn moment(at: &str) -> String {
     match at.get(..19) {
@@ -187,7 +187,7 @@ pub(crate) fn moment(at: &str) -> String {
     }
 }
 
-/// The translated title; `None` for the codes that no page of a browser gets.
+/// Returns the translated title; `None` for a code that no page shows.
 fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
     Some(match code {
         Code::BadJson => words.title_bad_json,

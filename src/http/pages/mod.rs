@@ -29,7 +29,7 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// The operations of the pages.
+/// The operations of the pages, without the scripts.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         (&inbox::home::OP, routes!(inbox::home::get_home)),

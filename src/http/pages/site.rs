@@ -1,5 +1,5 @@
-//! The frame of the pages between which a person moves: the links to inbox, decided requests and
-//! tasks, and the signed-in user.
+//! The frame that the pages of inbox, requests, tasks and standing decisions share: the links to
+//! inbox, decided requests and tasks, and the signed-in user.
 
 use ::http::HeaderMap;
 use maud::{Markup, html};
@@ -20,7 +20,7 @@ pub(crate) enum Place {
     Tasks,
 }
 
-/// The reader of a page, and the path of `public_url`.
+/// The data of the frame. `prefix` is the path of `public_url`.
 #[derive(Clone, Debug)]
 pub(crate) struct Site<'a> {
     pub caller: &'a Caller,
@@ -29,7 +29,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// The site of a caller, in the language that the headers of their request ask for.
+    /// Creates the frame's data for a caller, in the language that `headers` ask for.
     #[must_use]
     pub(crate) fn of(http: &Http, caller: &'a Caller, headers: &HeaderMap) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl<'a> Site<'a> {
         Texts::of(self.language)
     }
 
-    /// The frame's links; `place` is the page that is shown.
+    /// The frame's links. `place` is the shown page, or `None` if the frame has no link to it.
     #[must_use]
     pub(crate) fn links(&self, place: Option<Place>) -> Markup {
         let texts = self.texts();

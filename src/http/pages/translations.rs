@@ -1,6 +1,6 @@
-//! Every text of the request pages in each language, side by side: a missing translation does not
-//! compile. [`fill`] replaces `{name}` in a text. Sentences of the engine are translated by looking
-//! up their English text.
+//! Texts of the pages in each language, side by side: a missing translation does not compile. Texts
+//! that only some pages have are in `request/texts.rs` and `inbox/words.rs`. [`fill`] replaces
+//! `{name}` in a text. Sentences of the engine are translated by looking up their English text.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
@@ -9,7 +9,7 @@ use crate::task::item::Outcome;
 texts! {
     #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
     Translations with language, PAIRS;
-    // The question.
+    // The kinds of request, and the question.
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
     kind_credentials: "A login is needed", "需要登录凭据";
@@ -20,8 +20,7 @@ texts! {
     reconcile_about: "The call was started and its answer never arrived. Check its target, and report the result.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
     external_about: "The service does not run this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
     error_prefix: "Error: ", "错误：";
-    // The status.
-    // The decision, and the status of its calls.
+    // The headline: the decision, and the status of the calls.
     full_stop: ".", "。";
     head_approved: "Approved by {by}", "{by} 已批准";
     head_rejected: "Rejected by {by}", "{by} 已拒绝";
@@ -110,14 +109,14 @@ texts! {
     nobody: "nobody", "无人";
     between: ", ", "、";
     colon: ": ", "：";
-    // Time.
+    // Relative times.
     in_time: "in {time}", "剩余 {time}";
     ago: "{time} ago", "{time}前";
     less_than_a_minute: "less than a minute", "不到一分钟";
     minutes: "{count} min", "{count} 分钟";
     hours: "{count} h", "{count} 小时";
     days: "{count} days", "{count} 天";
-    // Texts by the agent.
+    // Labels of texts that agents and tools wrote.
     by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
     by_server: "Asked by the server of the tool, not verified", "由工具的服务器提出，未经核实";
     elicitation_about: "The call is in the middle: its server goes on with your answer. Give no password or other secret.", "调用正在进行：服务器将根据您的答复继续。请勿提供密码或其他机密。";
@@ -131,7 +130,7 @@ texts! {
     attempt: "Attempt", "第几次尝试";
     replica: "Replica", "副本";
     problem: "Problem", "问题";
-    // A call.
+    // The details of a call.
     tool: "Tool", "工具";
     effect: "Effect", "影响";
     effect_read_only: "read only: changes nothing", "只读：不做任何更改";
@@ -159,7 +158,7 @@ texts! {
     approvals: "Approvals", "批准情况";
     approvals_so_far: "{have} of {required}", "{have} / {required}";
     approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";
-    // The answer.
+    // A decision, as the page shows it.
     decision: "Decision", "决定";
     decision_whole: "Decision", "决定结果";
     did_approve: "Approved", "已批准";
@@ -358,8 +357,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences of the API that name members of the API, each with a sentence for the reader of a
-/// page, in English and in Chinese.
+/// Sentences of the API that name members of the API, each with the sentence that pages show
+/// instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",
@@ -415,7 +414,7 @@ impl Translations {
         }
     }
 
-    /// The words of a page for a sentence of the API; `None` for an unknown sentence.
+    /// Returns the page's sentence for a sentence of the API; `None` for an unknown sentence.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
         if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {

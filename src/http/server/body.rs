@@ -146,7 +146,7 @@ impl AsRef<[u8]> for LargeBody {
 
 /// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read at
 /// once. A larger body waits for memory: before its first byte if it has a `Content-Length`,
-/// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for its arrival begins anew after that
+/// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for the body's arrival restarts after that
 /// wait.
 pub(crate) async fn read_body(
     http: &Http,
@@ -246,13 +246,14 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl Posted {
-    /// Drops the body once its effect is stored: the response may wait for minutes.
+    /// Drops the body and frees its memory. Called once the effect of the request is stored,
+    /// because the response may wait for minutes.
     pub(crate) fn release(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
     }
 
-    /// The idempotency key.
+    /// Returns the idempotency key; `None` without the header.
     ///
     /// # Errors
     /// `bad_request` when the header is malformed.
@@ -280,7 +281,8 @@ impl Posted {
         .await
     }
 
-    /// Like [`Posted::json`], but sets one member aside: `read` gets its text to the byte, unchecked.
+    /// Like [`Posted::json`], but sets `member` aside: `read` gets the JSON text of this member
+    /// byte for byte, unchecked.
     ///
     /// # Errors
     /// As [`Posted::json`].
@@ -297,8 +299,8 @@ impl Posted {
         .await
     }
 
-    /// Refuses a body of another type, and one that its reader would have to decode first: a proxy
-    /// that reads bodies could read it differently.
+    /// Refuses a body of another type, and a body with a content encoding: a proxy that reads
+    /// bodies could decode it differently.
     fn check_json(&self) -> Result<(), Problem> {
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
         if !self.is_type("application/json") {

@@ -35,8 +35,8 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Connections that may be closed, longest idle first: they serve no request, or an
-    /// unauthenticated one.
+    /// Connections that may be closed, longest idle first: they serve no request or only
+    /// unauthenticated requests.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct ConnectionSlot {
     close: CancellationToken,
     /// The connection's key in `Open::idle`; 0 while it is protected.
     idle: AtomicU64,
-    /// The number of [`Serving`] handles: of a request in flight and its bodies.
+    /// The number of [`Serving`] handles, which the requests in flight and their bodies hold.
     requests: AtomicUsize,
     served: AtomicU64,
     unwritten: AtomicBool,
@@ -143,7 +143,7 @@ pub(crate) enum ConnectionPhase {
 }
 
 impl ConnectionSlot {
-    /// Cancelled when the connection has to close for another client.
+    /// Returns the token that is cancelled when the connection has to close for another client.
     #[must_use]
     pub(crate) fn close(&self) -> &CancellationToken {
         &self.close
@@ -163,7 +163,8 @@ impl ConnectionSlot {
             return None;
         }
         let idle = self.idle.load(Ordering::Relaxed);
-        // A further request of an HTTP/2 connection takes nothing from those that protect it.
+        // On an HTTP/2 connection, another request must not end the protection by an earlier
+        // request.
         let protected = self.is_multiplexed() && idle == 0 && self.serves();
         if !protected {
             open.idle.remove(&idle);
@@ -206,8 +207,8 @@ impl ConnectionSlot {
         self.unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// Returns the phase, and how many requests have begun. Marks a connection that has stopped
-    /// serving as idle.
+    /// Returns the phase, and how many requests have begun. If the connection has stopped serving,
+    /// marks it as idle.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
@@ -219,7 +220,8 @@ impl ConnectionSlot {
             drop(open);
             self.connections.0.changed.notify_one();
         }
-        // The bytes of an HTTP/2 connection may be frames of no request: they keep no connection open.
+        // Bytes on an HTTP/2 connection may be frames outside of requests, such as pings. They do
+        // not begin a request.
         let received = self.received.load(Ordering::Relaxed) && !self.is_multiplexed();
         let begun = served == 0 || received;
         (
@@ -250,8 +252,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A request in flight. Each body holds a clone; the connection serves until the last clone is
-/// dropped.
+/// A handle of a request in flight. Each body holds a clone; the connection serves until the last
+/// clone is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<ConnectionSlot>);
 

@@ -1,4 +1,4 @@
-//! A body that tells when the connection has taken all of it.
+//! A response body that reports when the connection has taken all its bytes.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,13 +10,14 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::engine::gate::Delivery;
 
-/// One piece of bytes, and the call that notes its delivery once the connection has taken it.
+/// A body of one chunk. `delivered` is called when the connection takes the chunk.
 struct DeliveredBody<D> {
     bytes: Option<Bytes>,
     delivered: Option<D>,
 }
 
-/// A body of these bytes. Dropped before the connection takes them, it delivers nothing.
+/// Returns a body of `bytes`. `delivery` is recorded when the connection takes the bytes. If the
+/// body is dropped before, nothing is recorded.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

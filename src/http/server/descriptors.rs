@@ -15,7 +15,7 @@ const OF_TASK: u64 = 9;
 /// The fewest connections that a service needs.
 const FEWEST: u64 = 16;
 
-/// The result of dividing the descriptors.
+/// The division of this process's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// The descriptor limit of this process.

@@ -39,14 +39,15 @@ impl OperationSlot {
     }
 }
 
-/// Marks an error response whose body is already a page or a JSON-RPC error, so the edge does not replace the body.
+/// Marks an error response whose body is already a page or a JSON-RPC error, so that the edge does
+/// not replace the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
 /// Operations that are logged at debug level, because health checks come every few seconds.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
-/// The parts of the request that its response depends on.
+/// The parts of a request on which the response depends.
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,

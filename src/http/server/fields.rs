@@ -14,7 +14,7 @@ const TOLD: usize = 50;
 pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
-    /// Adds a mistake, unless `TOLD` are there already.
+    /// Adds a mistake, unless there are `TOLD` mistakes already.
     pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<String>) {
         if self.0.len() < TOLD {
             self.0.push(FieldError {
@@ -62,7 +62,7 @@ impl Fields {
         self.raw(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a text member.
+    /// Takes a member that must be a string. A value of another type is a mistake.
     pub(crate) fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
@@ -77,7 +77,7 @@ impl Fields {
         }
     }
 
-    /// Takes a text member; more than `bytes` bytes are a mistake.
+    /// Takes a member that must be a string of at most `bytes` bytes.
     pub(crate) fn text_within(
         &mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl Fields {
         Some(text)
     }
 
-    /// Takes a boolean member.
+    /// Takes a member that must be a boolean. A value of another type is a mistake.
     pub(crate) fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
@@ -100,7 +100,7 @@ impl Fields {
         value.as_bool()
     }
 
-    /// Takes an object member.
+    /// Takes a member that must be an object. A value of another type is a mistake.
     pub(crate) fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);

@@ -26,7 +26,7 @@ use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 
-/// The refusal of a request of a foreign page.
+/// The detail of the problem for a request from a page of a foreign origin.
 const FOREIGN: &str = "The request comes from a page of another origin, which is not allowed here.";
 
 /// Checks a request, attaches its caller to it, and runs the operation.
@@ -143,7 +143,7 @@ fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }
 
-/// Like `protect_connection`, for an operation that reads the key itself.
+/// Like `protect_connection`, for an operation that checks the key itself.
 pub(crate) fn protect_connection_of(extensions: &Extensions) {
     let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {

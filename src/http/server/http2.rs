@@ -1,5 +1,6 @@
-//! HTTP/2 with prior knowledge, which gRPC needs: the connection's preface decides. Its limits are
-//! set here, so that no default of a library is relied on.
+//! Serves HTTP/2 with prior knowledge, which gRPC needs. The preface of a connection tells HTTP/2
+//! from HTTP/1.1. The limits of HTTP/2 are set here, so that they depend on no default of a
+//! library.
 
 use std::io;
 use std::pin::Pin;
@@ -34,15 +35,15 @@ const MAX_HEADER_LIST: u32 = 16 * 1024;
 const MAX_PENDING_RESETS: usize = 20;
 /// The most streams that are reset for errors of the client. More of them end the connection.
 const MAX_ERROR_RESETS: usize = 1024;
-/// The bytes of one stream, and of one connection, that may arrive unread.
+/// The flow-control window of a stream and of a connection: the most bytes that may arrive unread.
 const WINDOW: u32 = 1024 * 1024;
 /// How often a connection with requests is pinged, and how long the answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the watchdog looks at a connection that serves.
+/// How often the watchdog checks a connection that serves a request.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// A stream whose first bytes were read already and are read again.
+/// A stream that returns `first`, the bytes that `read_preface` has read, before the bytes of `io`.
 #[derive(Debug)]
 pub(super) struct Rewound<I> {
     first: BytesMut,
@@ -58,8 +59,9 @@ impl<I> Rewound<I> {
     }
 }
 
-/// Reads until the stream differs from the preface of HTTP/2 or equals it. `None` when the stream
-/// ends or `end` comes first.
+/// Reads until the first bytes of the stream differ from the preface of HTTP/2 or equal it. Returns
+/// whether they equal it, and a stream that returns these bytes again. `None` if reading fails or
+/// `end` comes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
     end: &mut Timeout,
@@ -134,7 +136,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
     }
 }
 
-/// Runs the requests of one connection; they end with it.
+/// The executor of the requests of one connection. When the connection ends, the requests stop.
 #[derive(Clone, Debug)]
 struct Streams {
     tasks: TaskTracker,
@@ -211,8 +213,9 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends a connection that serves nothing for the time of its phase. The watchdog is a task of its
-/// own: frames that keep the connection's task busy do not delay it.
+/// Ends a connection that serves no request and stays in one phase beyond the timeout of the phase.
+/// The watchdog is a separate Tokio task, so that frames that keep the connection's task busy do
+/// not delay it.
 async fn watch(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

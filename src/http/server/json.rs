@@ -89,8 +89,8 @@ fn unread(error: &serde_json::Error) -> Unread {
     })
 }
 
-/// Reads a text from outside, which must be exactly one JSON object, like [`parse`], but sets one
-/// member aside: its text is returned to the byte, and is neither checked nor built.
+/// Like [`parse`], for a text that must be one JSON object, but sets the member `name` aside: its
+/// text is returned byte for byte, and is neither checked nor built.
 pub(crate) fn set_aside(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), Unread> {
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| unread(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
@@ -104,7 +104,7 @@ pub(crate) fn set_aside(bytes: &[u8], name: &str) -> Result<(Value, Option<Strin
     Ok((Value::Object(rest), aside))
 }
 
-/// Whether the bytes are one JSON value, whatever it means.
+/// Whether the bytes are one JSON value. Repeated members and the number of values do not matter.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }

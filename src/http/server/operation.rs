@@ -30,7 +30,7 @@ pub(crate) enum AuthClass {
     Out,
     /// Everyone.
     Open,
-    /// Gateways: the operation reads the key itself, because its refusals are not problems.
+    /// Gateways. The operation checks the key itself, because gRPC has its own form of refusals.
     Gateway,
     /// Everyone, by any host name and through any proxy: health checks.
     Health,

@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
 use url::Url;
 
-/// One origin: scheme, host, port.
+/// A web origin: scheme, host, port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -53,7 +53,7 @@ impl Origins {
         }
     }
 
-    /// Whether the request's method changes nothing, or no foreign page makes the request.
+    /// Whether the request may proceed: its method changes nothing, or no foreign page makes it.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {

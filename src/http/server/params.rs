@@ -21,7 +21,7 @@ pub(crate) struct PreferHeader {
     prefer: Option<String>,
 }
 
-/// The header of a POST that moves a task.
+/// The header of a POST that changes a task.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct KeyHeader {
@@ -40,8 +40,8 @@ pub(crate) struct KeyHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct RunnerHeader {
-    /// 1 to 128 visible ASCII characters that name this process. The same runner that repeats its
-    /// POST gets its permit again.
+    /// 1 to 128 visible ASCII characters that name this process. If the same runner repeats the
+    /// POST, it gets the same permit again.
     #[param(
         rename = "Holdpoint-Runner",
         min_length = 1,
@@ -101,9 +101,10 @@ pub(crate) struct TaskQuery {
     agent: Option<Vec<String>>,
     /// Only entries of these sessions.
     session_id: Option<Vec<String>>,
-    /// The tasks of these trees, instead of root tasks.
+    /// All tasks of the trees with these root tasks. Without this parameter, only root tasks are
+    /// listed.
     root_task_id: Option<Vec<Uuid>>,
-    /// Only tasks of these users; for an admin.
+    /// Only tasks of these users. Only an admin may name other users.
     user_id: Option<Vec<String>>,
 }
 
@@ -123,7 +124,7 @@ pub(crate) struct InboxQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DecidedQuery {
-    /// `1`: also requests that others decided and the caller could have.
+    /// `1`: also requests that other people decided and that the caller could have decided.
     #[param(pattern = "^1?$")]
     all: Option<String>,
 }

@@ -41,7 +41,7 @@ impl Prefer {
         prefer
     }
 
-    /// How long to wait; `default` without a preference.
+    /// Returns how long to wait, 300 s at most; `default` without a preference.
     #[must_use]
     pub(crate) fn time(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {
@@ -51,7 +51,7 @@ impl Prefer {
         }
     }
 
-    /// The `Preference-Applied` header of the response.
+    /// Returns the `Preference-Applied` header of the response; `None` without a preference.
     #[must_use]
     pub(crate) fn applied(self) -> Option<String> {
         match (self.wait, self.respond_async) {

@@ -25,7 +25,7 @@ macro_rules! codes {
             /// All codes, in the order in which they are declared.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The code on the wire.
+            /// The code as clients read it.
             #[must_use]
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
@@ -52,7 +52,7 @@ codes! {
     BadJson = "bad_json", 400, "The body is not JSON";
     /// A header or an event number cannot be read.
     BadRequest = "bad_request", 400, "The request cannot be read";
-    /// There is no key, or it is not known.
+    /// The request has no key, or an unknown key.
     Unauthorized = "unauthorized", 401, "A key is needed";
     /// The caller is known, but may not do this.
     Forbidden = "forbidden", 403, "Not allowed";
@@ -60,11 +60,11 @@ codes! {
     NotFound = "not_found", 404, "Not found";
     /// The path has no such method.
     MethodNotAllowed = "method_not_allowed", 405, "This path has no such method";
-    /// The body is too large.
+    /// The body is larger than the operation allows.
     TooLarge = "too_large", 413, "The body is too large";
-    /// The body is of another type.
+    /// The operation does not accept a body of this type.
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is of another type";
-    /// The request is not valid; `errors` lists the places.
+    /// The request can be parsed, but it is not valid; `errors` lists every place.
     Invalid = "invalid", 422, "The request does not fit";
     /// The `Idempotency-Key` was used with another body.
     IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
@@ -72,23 +72,23 @@ codes! {
     DigestMismatch = "digest_mismatch", 412, "The digest is another one";
     /// The request's deadline has passed.
     RequestExpired = "request_expired", 410, "The request has expired";
-    /// The link of a message has ended.
+    /// The link of a message no longer works.
     LinkExpired = "link_expired", 410, "The link is over";
-    /// The request was withdrawn.
+    /// The request was withdrawn, for example because the user sent another message.
     RequestWithdrawn = "request_withdrawn", 409, "The request was withdrawn";
     /// An earlier answer decided the call or the request.
     AlreadyDecided = "already_decided", 409, "Already decided";
-    /// The task is running.
+    /// The task is running, and accepts no message now.
     TaskRunning = "task_running", 409, "The task is running";
-    /// The task waits for a human.
+    /// The task waits for a human, and accepts no message now.
     TaskPaused = "task_paused", 409, "The task waits for a human";
-    /// The task has ended.
+    /// The task is Completed or Failed, and cannot be canceled.
     TaskFinal = "task_final", 409, "The task has ended";
-    /// The task has not failed.
+    /// The task has not failed, and only a Failed task can be retried.
     TaskNotFailed = "task_not_failed", 409, "The task has not failed";
-    /// The task is a sub-agent's.
+    /// The task is a sub-agent's, which takes no messages and no retry.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
-    /// The permit of the gate call is with another runner.
+    /// Another runner has the permit of the gate call.
     CallInHand = "call_in_hand", 409, "Another runner has the permit";
     /// The gate call has another outcome already.
     CallSettled = "call_settled", 409, "The call is settled";
@@ -98,7 +98,7 @@ codes! {
     TooMany = "too_many", 429, "Too many at once";
     /// The database does not answer, or the service is shutting down.
     Unavailable = "unavailable", 503, "Not available right now";
-    /// A fault of the service.
+    /// The service has failed; the fault is not in the request.
     Internal = "internal", 500, "An internal error";
     /// In `error` of a task: the model gave no usable answer.
     ModelFailed = "model_failed", 500, "The model gave no usable answer";
@@ -131,7 +131,7 @@ pub(crate) struct Problem {
     /// A text for people. For a mistake in the request: its place and the expected value, never the
     /// value that was sent.
     pub detail: String,
-    /// The mistakes of an invalid request.
+    /// The mistakes of an invalid request; empty for other codes.
     pub errors: Vec<FieldError>,
     /// The members that only this code has.
     pub members: Map<String, Value>,
@@ -140,7 +140,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// A problem with the headers that its code requires.
+    /// Creates a problem, with the headers that its code requires.
     #[must_use]
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let headers = if code == Code::Unauthorized {
@@ -159,7 +159,7 @@ impl Problem {
         }
     }
 
-    /// Adds a member.
+    /// Adds a member to the problem document.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
         self.members.insert(
@@ -169,25 +169,21 @@ impl Problem {
         self
     }
 
-    /// The resource does not exist.
     #[must_use]
     pub(crate) fn not_found() -> Self {
         Self::new(Code::NotFound, "There is nothing at this address.")
     }
 
-    /// The caller is known but not allowed.
     #[must_use]
     pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(Code::Forbidden, detail)
     }
 
-    /// A part of the request cannot be read.
     #[must_use]
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(Code::BadRequest, detail)
     }
 
-    /// A fault of the service.
     #[must_use]
     pub(crate) fn internal() -> Self {
         Self::new(
@@ -196,7 +192,6 @@ impl Problem {
         )
     }
 
-    /// The database does not answer, or the service is shutting down.
     #[must_use]
     pub(crate) fn unavailable() -> Self {
         Self::new(
@@ -205,7 +200,7 @@ impl Problem {
         )
     }
 
-    /// The request has these mistakes.
+    /// Returns the problem of a request with these mistakes.
     #[must_use]
     pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         Self {
@@ -214,7 +209,7 @@ impl Problem {
         }
     }
 
-    /// The request has one mistake.
+    /// Returns the problem of a request with one mistake, at `pointer`.
     #[must_use]
     pub(crate) fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
         Self::invalid(&[FieldError {
@@ -223,8 +218,8 @@ impl Problem {
         }])
     }
 
-    /// The problem for an error response that a library made, such as a 404 or 405 of the router,
-    /// or the response after a panic.
+    /// Returns the problem for an error response that a library made, such as a 404 or 405 of the
+    /// router, or the response after a panic.
     #[must_use]
     pub(crate) fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -247,7 +242,7 @@ impl Problem {
         }
     }
 
-    /// The whole problem document; `instance` is the id of the HTTP request.
+    /// Returns the whole problem document; `instance` is the id of the HTTP request.
     #[must_use]
     pub(crate) fn document(&self, public_url: &str, instance: Uuid) -> Value {
         let mut document = Map::new();
@@ -272,7 +267,7 @@ impl Problem {
     }
 }
 
-/// The first mistake in words, and how many more there are.
+/// Returns the first mistake in words, and the number of further mistakes.
 fn in_words(errors: &[FieldError]) -> String {
     let Some((first, more)) = errors.split_first() else {
         return "The request does not fit.".to_owned();

@@ -1,4 +1,4 @@
-//! Reads a query string. A filter may be repeated; an unknown parameter or an unfit value is 422.
+//! Reads a query string. A filter may be repeated; an unknown parameter or an invalid value is 422.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -21,7 +21,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// The query of a URI.
+    /// Reads the query of `uri`. A U+0000 in a name or a value is a mistake.
     #[must_use]
     pub(crate) fn of(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
@@ -87,21 +87,22 @@ impl Query {
         values.pop()
     }
 
-    /// Takes `limit`.
+    /// Takes the number of entries in a page; 50 without `limit`. A number outside of 1 to 200 is a
+    /// mistake.
     pub(crate) fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
         self.one("limit", "a number from 1 to 200", read)
             .unwrap_or(LIMIT)
     }
 
-    /// Takes `cursor`.
+    /// Takes the id after which the page begins, from `cursor`; `None` for the first page.
     pub(crate) fn cursor(&mut self) -> Option<Uuid> {
         self.one("cursor", "a cursor of an earlier answer", |text| {
             Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
         })
     }
 
-    /// Takes a number from 0 on.
+    /// Takes the only value of a parameter that must be a number from 0 on.
     pub(crate) fn number(&mut self, name: &str) -> Option<i64> {
         self.one(name, "a number from 0 on", digits)
     }
@@ -130,7 +131,7 @@ fn digits(text: &str) -> Option<i64> {
     }
 }
 
-/// The cursor of the page that begins after this id.
+/// Returns the cursor of the page that begins after this id.
 #[must_use]
 pub(crate) fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())

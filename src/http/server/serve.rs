@@ -1,6 +1,7 @@
 //! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
 //! keep-alive timeout, and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out,
-//! whatever features other crates enable; a server for gateways admits it by its preface.
+//! whatever features other crates enable. Only a server for gateways accepts HTTP/2, by the
+//! connection's preface.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -39,7 +40,7 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
 const BUFFER: usize = 2 * MAX_HEADER_SIZE;
-/// The pause after `accept` failed, for example for want of descriptors.
+/// The pause after `accept` failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A source of connections.
@@ -163,7 +164,7 @@ impl Server {
     }
 }
 
-/// A connection that can refuse further requests and end after those in flight.
+/// A connection that can refuse further requests and end after the requests in flight.
 pub(super) trait Graceful: Future {
     fn shut_down(self: Pin<&mut Self>);
 }
@@ -256,10 +257,10 @@ pub(super) struct PhaseTimer {
     end: Timeout,
 }
 
-/// The end of a phase; `None` if the phase has none.
+/// Completes at the timeout of a phase; `None` if the phase has no timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// How long a connection may be in this phase.
+/// Returns how long a connection may be in this phase; `None` without a limit.
 pub(super) fn longest(phase: ConnectionPhase) -> Option<Duration> {
     match phase {
         ConnectionPhase::Serving => None,
@@ -289,7 +290,7 @@ impl PhaseTimer {
         });
     }
 
-    /// Whether the connection serves a request, and whether its phase has timed out.
+    /// Returns whether the connection serves a request, and whether its phase has timed out.
     fn poll_phase(&mut self, context: &mut Context<'_>) -> (bool, bool) {
         let now = self.slot.phase();
         if self.last != Some(now) {

@@ -23,7 +23,7 @@ pub struct ServerSettings {
     pub request_url: Option<String>,
     /// The origins of frontends on other hosts, each `https://host[:port]`.
     pub cors_origins: Vec<String>,
-    /// How long a POST waits for the task unless the request says so; at most `300s`.
+    /// How long a POST waits for the task if the request does not say how long; at most `300s`.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub wait: Duration,
@@ -39,8 +39,8 @@ pub struct ServerSettings {
     pub max_streams: u32,
     /// The number of event streams at once of one caller.
     pub max_streams_per_caller: u32,
-    /// The number of asks at gates that wait at once in this process. A further ask is answered at
-    /// once: the call is pending.
+    /// The number of proposals at gates that wait at the same time in this process. A further
+    /// proposal is answered at once: the call is pending.
     pub max_waiting: u32,
     /// How long an event stream stays open. The client then opens it again.
     #[serde(with = "duration_text")]

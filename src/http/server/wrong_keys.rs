@@ -15,10 +15,11 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
-/// The most wrong keys of one source per minute that get `unauthorized`; further ones get 429.
+/// The most wrong keys of one source per minute that get `unauthorized`. Further wrong keys get
+/// 429.
 const MOST: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// The most sources that are counted separately; all others are counted together.
+/// The most sources that are counted separately. All further sources share one counter.
 const SOURCES: usize = 10_000;
 /// The least time between two sweeps of a full table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -76,8 +77,8 @@ struct Table {
 struct Recent {
     /// The times of the last wrong keys, oldest first; at most [`MOST`].
     at: VecDeque<Duration>,
-    /// Whether the last wrong key was over the limit. If so, further ones over the limit are not
-    /// logged.
+    /// Whether the last wrong key was over the limit. If so, further wrong keys over the limit are
+    /// not logged.
     refused: bool,
 }
 

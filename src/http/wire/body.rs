@@ -8,19 +8,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// A new task: exactly one of `input` and `items`.
+/// A new task. Exactly one of `input` and `items` is set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateTask {
-    /// The agent; default: the default agent.
+    /// The name of the agent (`GET /v1/agents`). Default: the agent with `default: true`.
     #[schema(min_length = 1)]
     pub agent: Option<String>,
     /// The user's message, as text.
     pub input: Option<String>,
-    /// The user's message, in parts.
+    /// The user's message, as a list of texts and images.
     #[schema(min_items = 1, max_items = 32)]
     pub items: Option<Vec<NewMessageItem>>,
-    /// A name that the caller chooses: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: a fresh id.
+    /// The caller's name for the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: a fresh
+    /// id.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:-]+$")]
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
@@ -29,51 +30,52 @@ pub(crate) struct CreateTask {
     pub metadata: Option<BTreeMap<String, Value>>,
 }
 
-/// The user's next message: exactly one of `input` and `items`.
+/// The user's next message. Exactly one of `input` and `items` is set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendMessage {
     /// The message, as text.
     pub input: Option<String>,
-    /// The message, in parts.
+    /// The message, as a list of texts and images.
     #[schema(min_items = 1, max_items = 32)]
     pub items: Option<Vec<NewMessageItem>>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether to withdraw the open requests of a paused task.
+    /// If true, the message withdraws the open requests of a paused task. Default: false, and a
+    /// paused task refuses the message (409).
     pub supersede: Option<bool>,
 }
 
-/// The deliveries that are to be sent again.
+/// A selection of one receiver's deliveries, which are sent again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResendDeliveries {
     /// The name of the receiver in the configuration.
     pub target: String,
-    /// Only messages about events from this time on.
+    /// Only messages about events from this time on. Default: all.
     #[schema(format = DateTime)]
     pub since: Option<String>,
-    /// Their state; default: `dead`.
+    /// Only deliveries in this state. Default: `dead`.
     pub state: Option<ResentState>,
 }
 
-/// The state of deliveries that can be sent again.
+/// A state in which a delivery has ended. A delivery in any of these states can be sent again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResentState {
-    /// The last attempt failed, or the receiver wanted the message no more.
+    /// The last attempt failed, or the receiver wants no more attempts.
     Dead,
-    /// No entry of the configuration sent it any more.
+    /// The message was not sent for lack of a recipient.
     Dropped,
-    /// It was taken.
+    /// The receiver took the message.
     Sent,
 }
 
-/// A part of a message.
+/// A part of a user's message: a text or an image.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMessageItem {
-    /// The kind of `content`.
+    /// Whether `content` is text or an image.
     pub content_type: super::item::ContentType,
     /// The text; or the image as a `data:` URI (png, jpeg, gif, webp) or an `https:` URL.
     pub content: String,
@@ -87,13 +89,13 @@ pub(crate) struct NewMessageItem {
     reason = "only documents the body, which is read member by member"
 )]
 pub(crate) enum DecisionBody {
-    /// For the whole request.
+    /// One answer for the whole request.
     Whole(WholeDecision),
-    /// For each call.
+    /// One answer for each call.
     PerCall(PerCallDecision),
 }
 
-/// One answer for the whole request; `action` says which.
+/// One answer for the whole request; `action` tells the variants apart.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "action", mapping(
@@ -107,73 +109,80 @@ pub(crate) enum DecisionBody {
     reason = "only documents the body, which is read member by member"
 )]
 pub(crate) enum WholeDecision {
-    /// Approve.
+    /// Every undecided call runs as shown.
     Approve(ApproveDecision),
-    /// Reject.
+    /// No undecided call runs.
     Reject(RejectDecision),
-    /// Respond.
+    /// The answer to a question, or the result of a call.
     Respond(RespondDecision),
-    /// Retry.
+    /// A call whose outcome is unknown runs again.
     Retry(RetryDecision),
 }
 
-/// Every undecided call runs as shown.
+/// The approval of a request: every undecided call runs as shown.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveDecision {
-    /// `approve`.
+    /// Always `approve`.
     pub action: String,
-    /// The reason; at most 4 KiB.
+    /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
-    /// Lets later calls that the rule's offer covers run without a request.
+    /// The standing decision to give with the approval: later calls that the rule's offer covers
+    /// run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
-/// No undecided call runs.
+/// The rejection of a request: no undecided call runs.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectDecision {
-    /// `reject`.
+    /// Always `reject`.
     pub action: String,
-    /// The task to cancel, if any; default: `on_reject` of the rule.
+    /// The consequence for the task. Default: `on_reject` of the rule if every call of an approval
+    /// is rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason; at most 4 KiB.
+    /// The reason for the rejection, which the model is told; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
 }
 
-/// The answer to a question (`response`), or the result of a call (`result`): exactly one of them.
+/// The answer to a question (`response`), or the result of a call (`result`). Exactly one of the
+/// two is set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RespondDecision {
-    /// `respond`.
+    /// Always `respond`.
     pub action: String,
-    /// The answer, as the request's `form` describes it.
+    /// The values that the request's `form` asks for.
     pub response: Option<BTreeMap<String, Value>>,
-    /// The result; a string is passed on as text.
+    /// The result of the call, any JSON. A string is passed on as text.
     pub result: Option<Value>,
-    /// The reason; at most 4 KiB.
+    /// The reason for the answer, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
 }
 
-/// A call whose outcome is unknown runs again.
+/// An answer to a `reconcile` request: the call, whose outcome is unknown, runs again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryDecision {
-    /// `retry`.
+    /// Always `retry`.
     pub action: String,
-    /// The reason; at most 4 KiB.
+    /// The reason for the retry, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
 }
 
@@ -181,13 +190,14 @@ pub(crate) struct RetryDecision {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PerCallDecision {
-    /// The answers.
+    /// The answers, by `tool_call_id`. Calls without an answer stay open.
     pub decisions: BTreeMap<String, NewCallDecision>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
 }
 
-/// The answer to one call; `action` says which.
+/// The answer to one call; `action` tells the variants apart.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "action", mapping(
@@ -197,26 +207,27 @@ pub(crate) struct PerCallDecision {
     ("respond" = "#/components/schemas/RespondCall"),
 )))]
 pub(crate) enum NewCallDecision {
-    /// Approve.
+    /// The call runs as shown.
     Approve(ApproveCall),
-    /// Reject.
+    /// The call does not run.
     Reject(RejectCall),
-    /// Edit.
+    /// The call runs with other arguments.
     Edit(EditCall),
-    /// Respond.
+    /// The tool does not run; the approver supplies the result.
     Respond(RespondCall),
 }
 
-/// The call runs as shown.
+/// The approval of one call: the call runs as shown.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveCall {
-    /// `approve`.
+    /// Always `approve`.
     pub action: String,
-    /// The reason; at most 4 KiB.
+    /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// Lets later calls that the rule's offer covers run without a request.
+    /// The standing decision to give with the approval: later calls that the rule's offer covers
+    /// run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -224,49 +235,49 @@ pub(crate) struct ApproveCall {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewRemember {
-    /// The tasks in which it counts.
+    /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long it counts: `30m`, `4h` or `1d`; at most what the rule offers.
+    /// How long the standing decision counts: `30m`, `4h` or `1d`; at most `most` of the offer.
     #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: String,
 }
 
-/// The call does not run.
+/// The rejection of one call: the call does not run.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectCall {
-    /// `reject`.
+    /// Always `reject`.
     pub action: String,
-    /// The task to cancel, or `continue`; default: `on_reject` of the rule once every call of the
-    /// request is rejected.
+    /// The consequence for the task. Default: `on_reject` of the rule once every call of the
+    /// request is rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason; at most 4 KiB.
+    /// The reason for the rejection, which the model is told; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
-/// The call runs with other arguments.
+/// The edit of one call: the call runs with other arguments.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditCall {
-    /// `edit`.
+    /// Always `edit`.
     pub action: String,
-    /// The full replacement.
+    /// The new arguments, which replace all arguments of the call.
     pub arguments: BTreeMap<String, Value>,
-    /// The reason; at most 4 KiB.
+    /// The reason for the edit, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
-/// The tool does not run; this is its result.
+/// A result in place of one call: the tool does not run, and the model gets this result.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RespondCall {
-    /// `respond`.
+    /// Always `respond`.
     pub action: String,
-    /// The result; a string is passed on as text.
+    /// The result of the call, any JSON. A string is passed on as text.
     pub result: Value,
-    /// The reason; at most 4 KiB.
+    /// The reason for the answer, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -275,12 +286,14 @@ pub(crate) struct RespondCall {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveBody {
-    /// The reason; at most 4 KiB.
+    /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
-    /// Lets later calls that the rule's offer covers run without a request.
+    /// The standing decision to give with the approval: later calls that the rule's offer covers
+    /// run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -288,11 +301,13 @@ pub(crate) struct ApproveBody {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
-    /// The task to cancel, if any; default: `on_reject` of the rule.
+    /// The consequence for the task. Default: `on_reject` of the rule if every call of an approval
+    /// is rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason; at most 4 KiB.
+    /// The reason for the rejection, which the model is told; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The digest that the approver saw; a different digest is refused and changes nothing.
+    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
+    /// changes nothing.
     pub digest: Option<String>,
 }

@@ -14,71 +14,71 @@ use crate::store::RequestRow;
 use crate::task::request::{CallSpec, RequestKind};
 use crate::task::user::UserIds;
 
-/// The most summaries of a brief.
+/// The maximum number of summaries in a brief.
 const SUMMARIES: usize = 3;
 
-/// A request in brief: no argument and no text of an agent or a tool is in it, except what the
-/// operator's summaries show of the arguments.
+/// A request in brief. Of the calls' arguments it has only the parts that the operator's `summary`
+/// templates show, and it has no text of an agent or a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestBrief {
-    /// Its id.
+    /// The id of the request, never reused.
     #[schema(format = Uuid)]
     pub request_id: String,
-    /// The root of its tree.
+    /// The id of the root task of the request's tree.
     #[schema(format = Uuid)]
     pub root_task_id: String,
     /// The task that asked; it may be a sub-agent's task.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The session.
+    /// The caller's name for the conversation, as in the task.
     pub session_id: String,
     /// The names of the agents from the root to the task that asked.
     pub agent_path: Vec<String>,
-    /// The owner of the tree.
+    /// The id of the user who owns the tree.
     pub user_id: String,
-    /// The kind of question.
+    /// The kind of question. It determines the actions that an answer may take.
     pub kind: RequestKind,
-    /// The status of the request.
+    /// `pending` while the request waits for a decision; any other status says how it was closed.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// The tools of its calls, each once.
+    /// The names of the tools of the calls that the request decides, each once.
     pub tools: Vec<String>,
-    /// How many calls it decides.
+    /// The number of calls that the request decides.
     pub calls: usize,
-    /// The effects of its calls, each once.
+    /// The effects of repeating these calls, each once.
     pub effects: Vec<WireEffect>,
-    /// How many warnings its calls have.
+    /// The number of warnings about these calls.
     pub warnings: usize,
-    /// The summaries of its first calls, three at most; null in a webhook without
+    /// The summaries of the first three calls at most; null in a webhook whose receiver has no
     /// `summaries: true`.
     pub summaries: Option<Vec<String>>,
-    /// The people who may decide.
+    /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// Where several people have to approve: the approvals so far of the undecided call that has the
-    /// fewest.
+    /// The number of approvals so far of the undecided call with the fewest; once every call is
+    /// decided, of the call with the most. 0 where one approval is enough.
     pub approvals: usize,
-    /// When it was asked.
+    /// The time at which the request was opened.
     #[schema(format = DateTime)]
     pub created_at: String,
     /// The deadline: later answers are refused; null where there is none.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
-    /// The page for a person.
+    /// The address of the page on which a person decides the request.
     #[schema(format = "uri")]
     pub url: String,
-    /// The answer, once the last call is decided.
+    /// The decision; null unless the last call is decided.
     pub decision: Option<BriefDecision>,
 }
 
-/// The answer to a request in brief: who decided what, without reasons, arguments and results.
+/// A decision in brief, without reasons, arguments and results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct BriefDecision {
     /// The action of the answer; `mixed` when calls were decided differently.
     pub action: DecisionAction,
-    /// The user who decided; the last, where several did.
+    /// The id of the user who decided; if several users did, of the last.
     pub by: String,
-    /// The user of the service key that acted for them.
+    /// The user of the service key that acted for the approver; null if none did.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// from before this was recorded.
@@ -89,7 +89,7 @@ pub(crate) struct BriefDecision {
 }
 
 impl RequestBrief {
-    /// The brief of a request, with the summaries of its calls.
+    /// Returns the brief of a request, with the summaries of its calls.
     #[must_use]
     pub(crate) fn of(row: &RequestRow, settings: &Settings) -> Self {
         let asked = &row.asked;
@@ -119,7 +119,8 @@ impl RequestBrief {
         }
     }
 
-    /// The brief without the summaries, for a receiver whose entry does not ask for them.
+    /// Removes the summaries, for a receiver whose entry in the configuration does not ask for
+    /// them.
     #[must_use]
     pub(crate) fn without_summaries(self) -> Self {
         Self {
@@ -141,7 +142,8 @@ impl From<WireDecision> for BriefDecision {
     }
 }
 
-/// The summaries of the first calls. A tool without a template has its name for a summary.
+/// Returns the summaries of the first calls. The summary of a tool without a template is the tool's
+/// name.
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
     let first = own.iter().take(SUMMARIES);
     first.map(|call| call.summary.clone()).collect()

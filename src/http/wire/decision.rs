@@ -17,20 +17,27 @@ use crate::task::time::Time;
 use crate::task::user::UserIds;
 
 wire_enum! {
-    /// The effect of an answer.
+    /// The effect of an answer: `approve` (run the call as shown), `reject` (do not run it), `edit`
+    /// (run it with other arguments), `respond` (take the person's answer or result instead),
+    /// `retry` (run a call of unknown outcome again) or `mixed` (the calls of the request were
+    /// decided with different actions).
     DecisionAction as DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
 }
 wire_enum! {
-    /// How the person proved who they are.
+    /// How the person proved who they are: `key` (an API key), `session` (the cookie of a browser
+    /// session), `link` (a sealed link from a message) or `slack` (a user of Slack who is mapped to
+    /// the person).
     WireDoor as Door from decision::Door, "snake_case" { Key, Session, Link, Slack }
 }
 wire_enum! {
-    /// The tasks in which a standing decision counts: the tree of the call that was approved, until
-    /// the user's next message; or every task of the same owner and root agent.
+    /// The tasks in which a standing decision counts: `task` (the tree of the call that was
+    /// approved, until the user's next message) or `owner` (every task of the same owner and root
+    /// agent).
     WireGrantScope as GrantScope from grant::GrantScope, "snake_case" { Task, Owner }
 }
 wire_enum! {
-    /// The task to cancel after a rejection, if any.
+    /// The consequence of a rejection: `continue` (the model is told and goes on), `cancel` (the
+    /// task that asked is canceled) or `cancel_root` (the root of the tree is canceled).
     ThenAction as ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
 }
 
@@ -40,9 +47,9 @@ wire_enum! {
 pub(crate) struct WireDecision {
     /// The action of the answer; `mixed` when calls were decided differently.
     pub action: DecisionAction,
-    /// The user who decided; the last, where several did.
+    /// The id of the user who decided; if several users did, of the last.
     pub by: String,
-    /// The user of the service key that acted for them.
+    /// The user of the service key that acted for the approver; null if none did.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// from before this was recorded.
@@ -50,17 +57,19 @@ pub(crate) struct WireDecision {
     /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
-    /// The reason.
+    /// The approver's reason; null if they gave none.
     pub reason: Option<String>,
-    /// The effect that followed a rejection.
+    /// The consequence of a rejection for the task; null without a rejection, or while the
+    /// consequence is open.
     pub then: Option<ThenAction>,
-    /// The filled-in form (for credentials: the field names with null).
+    /// The form as the person filled it in; null without a form. For credentials, every value is
+    /// null.
     pub response: Option<Value>,
-    /// The result that was supplied.
+    /// The result that the person supplied with `respond`; null without one.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
-    /// The standing decision that was given with the approval of a single call; those of several
-    /// calls stand in `decisions`.
+    /// The standing decision, if the answer gave exactly one. Each of several standing decisions
+    /// stands in `decisions`.
     pub remember: Option<Remembered>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
@@ -70,26 +79,26 @@ pub(crate) struct WireDecision {
 /// a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Remembered {
-    /// Its id, as in `GET /v1/grants`.
+    /// The id of the standing decision, as in `GET /v1/grants`.
     #[schema(format = Uuid)]
     pub grant_id: String,
-    /// The tasks in which it counts.
+    /// The tasks in which the standing decision counts.
     pub r#for: WireGrantScope,
-    /// The end of its time.
+    /// The time at which the standing decision expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// How many calls it lets through.
+    /// The number of calls that the standing decision lets through.
     pub uses: u32,
 }
 
 /// The answer to one call.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct CallDecision {
-    /// The action of the answer.
+    /// The action on this call; never `mixed`.
     pub action: DecisionAction,
-    /// The id of the user.
+    /// The id of the user who answered.
     pub by: String,
-    /// The user of the service key that acted for them.
+    /// The user of the service key that acted for the approver; null if none did.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// from before this was recorded.
@@ -97,15 +106,15 @@ pub(crate) struct CallDecision {
     /// The time of the answer.
     #[schema(format = DateTime)]
     pub at: String,
-    /// The reason.
+    /// The approver's reason for this call; null if they gave none.
     pub reason: Option<String>,
-    /// The replaced arguments of an `edit`.
+    /// The new arguments of an `edit`; null for other actions.
     #[schema(value_type = Option<Value>)]
     pub arguments: Option<Exact>,
-    /// The supplied result of a `respond`.
+    /// The result that a `respond` supplied; null for other actions.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
-    /// The standing decision that was given with an `approve`.
+    /// The standing decision that was given with an `approve`; null without one.
     pub remember: Option<Remembered>,
 }
 
@@ -113,15 +122,15 @@ pub(crate) struct CallDecision {
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Approval)]
 pub(crate) struct WireApproval {
-    /// The id of the user.
+    /// The id of the user who approved.
     pub by: String,
-    /// The time of the answer.
+    /// The time of the approval.
     #[schema(format = DateTime)]
     pub at: String,
 }
 
 impl WireDecision {
-    /// A single answer, committed at `at`.
+    /// Returns a single answer, which was committed at `at`.
     #[must_use]
     pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();
@@ -142,7 +151,7 @@ impl WireDecision {
         }
     }
 
-    /// The decision of one call; `None` while it is undecided.
+    /// Returns the decision of one call; `None` while the call is undecided.
     #[must_use]
     pub(crate) fn of_call(state: &RequestState<'_>, call: CallId) -> Option<Self> {
         let (at, answer) = state.deciding(call)?;
@@ -154,7 +163,7 @@ impl WireDecision {
         Some(decision)
     }
 
-    /// The decision of a whole request; `None` unless it is decided.
+    /// Returns the decision of a whole request; `None` unless the request is decided.
     #[must_use]
     pub(crate) fn of_request(state: &RequestState<'_>) -> Option<Self> {
         let resolution = state.resolution()?;
@@ -199,7 +208,7 @@ fn remembered(at: Time, grant: &Grant) -> Remembered {
     }
 }
 
-/// The standing decision of an answer that gave a single one.
+/// Returns the standing decision of an answer, if the answer gave exactly one.
 fn the_only(at: Time, answer: &decision::Decision) -> Option<Remembered> {
     let mut given = answer.grants();
     match (given.next(), given.next()) {
@@ -208,7 +217,7 @@ fn the_only(at: Time, answer: &decision::Decision) -> Option<Remembered> {
     }
 }
 
-/// The approvals of one call so far, where several are required.
+/// Returns the approvals of one call so far; none where one approval is enough.
 #[must_use]
 pub(crate) fn approvals(state: &RequestState<'_>, call: CallId, ids: UserIds) -> Vec<WireApproval> {
     let shown = |(at, answer): &Given| WireApproval {

@@ -1,5 +1,5 @@
-//! Messages about what was committed: their deliveries as admins see them, and the messages
-//! themselves as receivers get them.
+//! Messages about commits: the deliveries as admins see them, and the messages as receivers get
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -13,89 +13,91 @@ use super::wire_enum;
 use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 
 wire_enum! {
-    /// The state of a delivery: `due` now or later, `sent`, `dead` after the last attempt, or
-    /// `dropped` without a recipient: no entry of the configuration sends it, the
-    /// request was closed first, or the person has answered or may not decide it.
+    /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver took the
+    /// message), `dead` (the last attempt failed, or the receiver wants no more attempts) or
+    /// `dropped` (not sent for lack of a recipient: no entry of the configuration sends the
+    /// message, the request was closed first, or the person has answered the request or may not
+    /// decide it).
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }
 
 wire_enum! {
-    /// How a message is sent: a signed POST, a `mail` to a person, or a message in a room of `slack`
-    /// or `teams`.
+    /// How a message is sent: `webhook` (a signed POST), `mail` (to a person), `slack` or `teams`
+    /// (to a room).
     WireDeliveryChannel as DeliveryChannel from DeliveryChannel, "snake_case" { Webhook, Mail, Slack, Teams }
 }
 
 /// A page of deliveries, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DeliveryList {
-    /// The deliveries.
+    /// The deliveries of this page.
     pub deliveries: Vec<Delivery>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// One message to one receiver. It never has a URL, an address or the message's text.
+/// One message to one receiver, without URLs, addresses and the message's text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(clippy::struct_field_names, reason = "the names of the API's members")]
 pub(crate) struct Delivery {
-    /// Its id.
+    /// The id of the delivery, as `POST /v1/deliveries/{delivery_id}/resend` takes it.
     #[schema(format = Uuid)]
     pub delivery_id: String,
     /// The name of the receiver in the configuration.
     pub target: String,
-    /// How it is sent.
+    /// How the message is sent.
     pub channel: WireDeliveryChannel,
-    /// The person whom it is for; null for a receiver that is no person.
+    /// The id of the person whom the message is for; null if the receiver is no person.
     pub person: Option<String>,
     /// The message's type: the name of its event, `request.expiring` or `request.waiting`.
     pub r#type: String,
     /// The `webhook-id` of the message, the same for each attempt.
     pub webhook_id: String,
-    /// The root of the tree that it is about.
+    /// The id of the root task of the tree that the message is about.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The number of its event in that tree.
+    /// The number of the event that the message is about, in the tree.
     pub event: i64,
-    /// The request that it is about.
+    /// The id of the request that the message is about; null if the message is about a task.
     #[schema(format = Uuid)]
     pub request_id: Option<String>,
-    /// Its state.
+    /// `due` while the message is to be sent; any other state says how the delivery ended.
     pub state: WireDeliveryState,
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub attempts: i64,
     /// The time of the next attempt; after the delivery has ended, the time of its last attempt.
     #[schema(format = DateTime)]
     pub due_at: String,
-    /// When it was sent, died or was dropped.
+    /// The time at which the delivery ended; null while it is due.
     #[schema(format = DateTime)]
     pub ended_at: Option<String>,
-    /// The last attempt.
+    /// The last attempt; null before the first.
     pub last: Option<DeliveryAttempt>,
 }
 
-/// An attempt at a delivery.
+/// One attempt to send a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct DeliveryAttempt {
-    /// Its end.
+    /// The time at which the attempt ended.
     #[schema(format = DateTime)]
     pub at: String,
-    /// The status of the answer; null where there was none.
+    /// The HTTP status of the receiver's answer; null without an HTTP answer.
     pub http_status: Option<i64>,
-    /// Why it failed; null for a success.
+    /// The cause of the failure, in words; null for a success.
     pub problem: Option<String>,
-    /// How long it took.
+    /// The duration of the attempt, in milliseconds.
     pub milliseconds: i64,
 }
 
-/// How many deliveries are due again.
+/// The effect of sending the messages of a receiver again.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ResentDeliveries {
-    /// Their number.
+    /// The number of deliveries that are due again.
     pub count: usize,
 }
 
 impl Delivery {
-    /// The delivery of a row.
+    /// Returns the delivery that a row stores.
     #[must_use]
     pub(crate) fn of(row: &DeliveryRow) -> Self {
         Self {
@@ -143,13 +145,13 @@ pub(crate) struct WebhookMessage {
     pub data: WebhookData,
 }
 
-/// An event in brief, as it was when it was committed. A reminder has the event that asked, and the
-/// task and the request as they are when it is sent.
+/// An event in brief, as of its commit. A reminder has the event that opened the request, and the
+/// task and the request as they are when the reminder is sent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
-    /// The tenant of the tree.
+    /// The tenant that the tree belongs to.
     pub tenant: String,
-    /// The root of the tree.
+    /// The id of the tree's root task.
     #[schema(format = Uuid)]
     pub root_task_id: String,
     /// The event's number in the tree. Messages come in no order: the highest number is the newest.
@@ -157,21 +159,22 @@ pub(crate) struct WebhookData {
     /// The task of the event; it may be a sub-agent's task.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The session.
+    /// The caller's name for the conversation, as in the task.
     pub session_id: String,
-    /// The owner of the tree.
+    /// The id of the user who owns the tree.
     pub user_id: String,
-    /// The agent of the task.
+    /// The name of the task's agent.
     pub agent: String,
     /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// The metadata that the root was created with.
+    /// The metadata that the root task was created with.
     pub metadata: BTreeMap<String, Value>,
     /// The status of the task when the event was committed.
     pub task_status: WireTaskStatus,
-    /// The request of a `request.*` event.
+    /// The request of a message whose type is `request.*`; null for other types.
     #[schema(required = true)]
     pub request: Option<RequestBrief>,
-    /// True where `payload: full` would be over 256 KiB, so that this message is in brief.
+    /// True if this message is in brief only because `payload: full` would be over 256 KiB; else
+    /// absent.
     pub truncated: Option<bool>,
 }

@@ -21,7 +21,7 @@ use crate::task::id::TaskId;
 /// The members that depend on the caller; no event has them.
 pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
 
-/// The name of an item's event.
+/// Returns the name of an item's event.
 #[must_use]
 pub(crate) fn name(event: &store::Event) -> &'static str {
     event_name(&event.item.fact, event.of_root, event.item.seq)
@@ -40,8 +40,8 @@ pub(crate) struct EventData {
 }
 
 impl EventData {
-    /// The data of an event in the tree of `root`; `request` is the event's request as of its
-    /// commit.
+    /// Returns the data of an event in the tree of `root`. `request` is the event's request as of
+    /// the event's commit.
     #[must_use]
     pub(crate) fn of(
         root: TaskId,
@@ -74,20 +74,21 @@ impl Serialize for RequestAtCommit {
     }
 }
 
-/// Every stored event up to `after` was sent: later events are sent as they are committed.
+/// The event between the stored and the new ones: every stored event up to `after` was sent, and
+/// later events are sent as they are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CaughtUpEvent {
-    /// The name of the event.
+    /// Always `caught_up`.
     pub event: &'static str,
     /// The number of the last event sent.
     pub after: i64,
 }
 
 impl CaughtUpEvent {
-    /// The name of the event.
+    /// The name of the server-sent event, also in the member `event`.
     pub(crate) const NAME: &'static str = "caught_up";
 
-    /// The event that follows all stored events up to the number `after`.
+    /// Returns the event that follows all stored events up to the number `after`.
     #[must_use]
     pub(crate) fn at(after: i64) -> Self {
         Self {
@@ -100,42 +101,44 @@ impl CaughtUpEvent {
 /// The next piece of the text of an answer that is still arriving.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct OutputTextDeltaEvent {
-    /// The name of the event.
+    /// Always `output_text.delta`.
     pub event: &'static str,
-    /// The turn that this text belongs to, the same as in the `message.completed` that follows.
+    /// The number of the turn that this text belongs to, the same as in the `message.completed`
+    /// that follows.
     pub turn: u32,
     /// The number of characters (Unicode code points) before this piece.
     pub offset: u64,
-    /// The next piece.
+    /// The text to append to the earlier pieces.
     pub delta: String,
-    /// The task whose model answers.
+    /// The id of the task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// The time at which the piece arrived.
+    /// The time at which the service published the piece.
     #[schema(format = DateTime)]
     pub at: String,
 }
 
-/// The name of a call is known; its arguments are not yet.
+/// The beginning of a call in an answer that is still arriving: the call's name is known, its
+/// arguments are not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ToolCallNamedEvent {
-    /// The name of the event.
+    /// Always `tool_call.named`.
     pub event: &'static str,
-    /// The turn that the call belongs to.
+    /// The number of the turn that the call belongs to.
     pub turn: u32,
     /// The id that the call will have.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The name that the model used.
+    /// The name of the tool, as the model wrote it.
     pub name: String,
-    /// The task whose model answers.
+    /// The id of the task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// The time at which the piece arrived.
+    /// The time at which the service published the name.
     #[schema(format = DateTime)]
     pub at: String,
 }
@@ -143,23 +146,23 @@ pub(crate) struct ToolCallNamedEvent {
 /// The next piece of the arguments of a call that is still arriving.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ToolCallArgumentsDeltaEvent {
-    /// The name of the event.
+    /// Always `tool_call.arguments.delta`.
     pub event: &'static str,
-    /// The turn that the call belongs to.
+    /// The number of the turn that the call belongs to.
     pub turn: u32,
     /// The id that the call will have.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
     /// The number of characters (Unicode code points) before this piece.
     pub offset: u64,
-    /// The next piece.
+    /// The text to append to the earlier pieces of the arguments.
     pub delta: String,
-    /// The task whose model answers.
+    /// The id of the task whose model answers.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The names of the agents from the root to the task.
     pub agent_path: Vec<String>,
-    /// The time at which the piece arrived.
+    /// The time at which the service published the piece.
     #[schema(format = DateTime)]
     pub at: String,
 }
@@ -167,11 +170,11 @@ pub(crate) struct ToolCallArgumentsDeltaEvent {
 /// All deltas of the turn `turn` that were published so far are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageResetEvent {
-    /// The name of the event.
+    /// Always `message.reset`.
     pub event: &'static str,
-    /// The turn that is void.
+    /// The number of the turn whose deltas are void.
     pub turn: u32,
-    /// The task whose model answered.
+    /// The id of the task whose model answered.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The names of the agents from the root to the task.
@@ -193,7 +196,7 @@ pub(crate) enum TransientEvent {
 }
 
 impl TransientEvent {
-    /// The event of a model's delta.
+    /// Returns the event that publishes a model's delta.
     #[must_use]
     pub(crate) fn of(delta: &Delta) -> Self {
         let (turn, task_id, agent_path) = (
@@ -249,7 +252,7 @@ impl TransientEvent {
         }
     }
 
-    /// The event that voids a turn's earlier deltas.
+    /// Returns the event that voids a turn's earlier deltas.
     #[must_use]
     pub(crate) fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
@@ -261,7 +264,7 @@ impl TransientEvent {
         })
     }
 
-    /// The name of the event.
+    /// Returns the name of the server-sent event, also in the member `event`.
     #[must_use]
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -273,7 +276,7 @@ impl TransientEvent {
     }
 }
 
-/// The event name for the content of a delta.
+/// Returns the event name for the content of a delta.
 fn word(said: &Said) -> &'static str {
     match said {
         Said::Text { .. } => "output_text.delta",

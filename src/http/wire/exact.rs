@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 pub(crate) struct Exact(Box<RawValue>);
 
 impl Exact {
-    /// A value's text; null for a text that is not JSON.
+    /// Keeps the text of a JSON value. A text that is not JSON becomes null.
     #[must_use]
     pub(crate) fn value(text: &str) -> Self {
         let unread = || RawValue::NULL.to_owned();
         Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
     }
 
-    /// An object's text; `{}` for a text that does not begin with `{`.
+    /// Keeps the text of a JSON object. A text that does not begin with `{` becomes `{}`.
     #[must_use]
     pub(crate) fn object(text: &str) -> Self {
         let text = if text.starts_with('{') { text } else { "{}" };

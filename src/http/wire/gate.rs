@@ -1,4 +1,4 @@
-//! A gate call on the wire, and the bodies of its operations.
+//! A gate call as the API shows it, and the bodies of the operations of gates.
 
 use std::collections::BTreeMap;
 
@@ -15,90 +15,94 @@ use crate::people::Caller;
 use crate::task::item::ToolResult;
 
 wire_enum! {
-    /// The verdict for the asker: `allow` runs or has run, `deny` never ran and will not, `pending`
-    /// waits for a person or for an attempt under way.
+    /// The verdict for the asker: `allow` (the call may run now, or has run), `deny` (the call
+    /// never ran and will not) or `pending` (the call waits for a person or for its asker, or an
+    /// attempt is under way).
     WireGateDecision as GateDecision from gate::Decision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
-    /// The state of a gate call: `pending` asks a person, `approved` waits for its asker, `started`
-    /// runs, `doubtful` asks a person about the outcome, `settled` has ended.
+    /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits for its
+    /// asker), `started` (the call runs), `doubtful` (a person is asked about the outcome) or
+    /// `settled` (the call has ended).
     WireGateState as GateState from gate::CallState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
 }
 
-/// A call at a gate.
+/// A call at a gate, as its asker sees it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct GateCall {
-    /// The task of the call.
+    /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The id of the call.
+    /// The id of the call, which a permit has as its `idempotency_key`.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The name of the gate.
+    /// The name of the gate at which the call was proposed.
     pub gate: String,
-    /// The name of the tool.
+    /// The name of the tool, as the asker wrote it.
     pub tool: String,
-    /// The session of the call.
+    /// The session id that the asker chose; `gate` if it chose none.
     pub session_id: String,
-    /// The arguments that run, to the byte; after an edit the edited text.
+    /// The arguments that run, to the byte; after an edit, the edited text.
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call; null for a call that can never run, and for one that is only
-    /// counted.
+    /// The digest of the call; null if the call can never run, or if the gate only counts it
+    /// (`record: held`).
     pub digest: Option<String>,
-    /// The verdict for this asker.
+    /// The verdict for this asker. Even with `allow`, the asker may run the call only with a
+    /// `permit`.
     pub decision: WireGateDecision,
-    /// The state of the call.
+    /// The progress of the call, the same for every asker.
     pub state: WireGateState,
-    /// The outcome of a settled call.
+    /// The outcome of a settled call; null in any other state.
     pub outcome: Option<WireOutcome>,
-    /// The rule that judged the call.
+    /// The rule that judged the call; null if no rule matched.
     pub rule: Option<String>,
-    /// The reason of the rule, or of a person's rejection.
+    /// The reason of a person's rejection, else of the rule; null without one.
     pub reason: Option<String>,
     /// One line for a model or a person.
     pub message: String,
-    /// The people who approved the call; empty where a rule did.
+    /// The ids of the users who approved the call; empty if none did.
     pub by: Vec<String>,
-    /// The permit to run the call, for its runner alone.
+    /// The permit to run the call; null for every client but the runner that has the permit.
     pub permit: Option<Permit>,
-    /// The result of a call that the service ran, or that a person supplied.
+    /// The result, if the service ran the call or a person supplied the result.
     pub result: Option<GateResult>,
-    /// The open request, else the last one.
+    /// The open request about the call, else the last one; null if no person was asked.
     pub request: Option<Box<InterventionRequest>>,
-    /// When the call was proposed.
+    /// The time of the proposal.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// When the present state ends by itself: the request's deadline, the end of the wait for the
-    /// asker, or the end of the permit.
+    /// The time at which the present state ends by itself: the request's deadline, the end of the
+    /// wait for the asker, or the end of the permit; null if the state has no such end.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
 }
 
-/// The one leave to run a call. It is given to one runner, once.
+/// The one permission to run a call, given to one runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Permit {
-    /// The number of the attempt.
+    /// The number of the attempt at the call: 1, 2, 3 …
     pub attempt: u32,
-    /// The time after which the call must not be begun.
+    /// The time after which the runner must not start the call.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// The same as a duration from now, in milliseconds, so that no clocks need to agree.
+    /// The time from now to `expires_at`, in milliseconds, so that the clocks of client and service
+    /// need not agree.
     pub expires_in_ms: u64,
-    /// The key to pass on to the tool.
+    /// The idempotency key that the runner passes on to the tool: the id of the call.
     #[schema(format = Uuid)]
     pub idempotency_key: String,
 }
 
-/// The result of a gate call.
+/// The result of a gate call, for an asker that did not run the call itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct GateResult {
-    /// The outcome of the call.
+    /// How the call ended.
     pub outcome: WireOutcome,
-    /// The text of the result.
+    /// The result as text.
     pub content: String,
-    /// The status of an HTTP tool's answer.
+    /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
     pub http_status: Option<u16>,
 }
 
@@ -113,7 +117,7 @@ impl GateResult {
 }
 
 impl GateCall {
-    /// The call as `caller` sees it.
+    /// Returns the call as `caller` sees it.
     #[must_use]
     pub(crate) fn of(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
         let request = call.request.as_ref().map(|row| {
@@ -152,60 +156,62 @@ impl GateCall {
     }
 }
 
-/// A call to propose: exactly one of `arguments` and `arguments_text`.
+/// A proposed call. Exactly one of `arguments` and `arguments_text` is set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewGateCall {
-    /// The gate. It may be left out if only one is open to the caller.
+    /// The name of the gate. It may be left out if only one gate is open to the caller.
     #[schema(min_length = 1)]
     pub gate: Option<String>,
-    /// The name of the tool.
+    /// The name of the tool that the agent calls.
     #[schema(min_length = 1, max_length = 256)]
     pub tool: String,
     /// The arguments, kept to the byte as they stand in the body: these bytes are judged, shown and
     /// run.
     pub arguments: Option<BTreeMap<String, Value>>,
-    /// The arguments as JSON text.
+    /// The arguments as JSON text, in place of `arguments`.
     pub arguments_text: Option<String>,
-    /// A name that the caller chooses: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: `gate`.
+    /// The caller's name for the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: `gate`.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:-]+$")]
     pub session_id: Option<String>,
     /// The agent's own words about the call, shown to people as unverified; at most 16 KiB.
     pub context: Option<String>,
     /// Data for rules and for the caller; at most 16 KiB.
     pub metadata: Option<BTreeMap<String, Value>>,
-    /// Whether an equal call of before is continued. Default: true without an `Idempotency-Key`,
-    /// false with one.
+    /// Whether the proposal may continue an earlier call with the same session, tool and arguments.
+    /// Default: true without an `Idempotency-Key`, false with one.
     pub attach: Option<bool>,
 }
 
-/// The outcome of a call that its caller ran: exactly one of `task_id` and `key`.
+/// A report of the outcome of a call that the caller ran. Exactly one of `task_id` and `key` is
+/// set.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReportGateOutcome {
-    /// The task of the call.
+    /// The id of the call's task.
     #[schema(format = Uuid)]
     pub task_id: Option<String>,
-    /// The `Idempotency-Key` that the call was proposed with.
+    /// The `Idempotency-Key` with which the call was proposed.
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     pub key: Option<String>,
-    /// The number of the attempt; default: the last one.
+    /// The number of the attempt that the report is about. Default: the last; any other is refused.
     #[schema(minimum = 1)]
     pub attempt: Option<u32>,
-    /// The outcome.
+    /// The outcome of the attempt.
     pub outcome: GateOutcome,
     /// The result: text, or any JSON; at most 1 MiB.
     pub content: Option<Value>,
 }
 
-/// The outcome of a call, as its caller reports it.
+/// The outcome of a call as its caller reports it: `succeeded` (the call ran and answered),
+/// `failed` (the call failed, or was not made) or `unknown` (the call may have run).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GateOutcome {
-    /// It ran and answered.
+    /// The call ran and answered.
     Succeeded,
-    /// It failed, or was not made.
+    /// The call failed, or was not made.
     Failed,
-    /// It may have run.
+    /// The call may have run.
     Unknown,
 }

@@ -9,18 +9,18 @@ use crate::store::GrantRow;
 use crate::task::grant;
 
 wire_enum! {
-    /// Why a standing decision counts no more: somebody ended it (`revoked`), its time is over
-    /// (`expired`), it has let its last call through (`used_up`), the user has sent the tree a
-    /// `message` since, a restored backup or a promoted standby has made the history before it
-    /// uncertain (`history_lost`), its `giver` may not approve such a call any more, or its rule or
-    /// tool has `changed`.
+    /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
+    /// time is over), `used_up` (it has let its last call through), `message` (the user has sent
+    /// the tree a message since), `history_lost` (a restored backup or a promoted standby has made
+    /// the history before it uncertain), `giver` (the person who gave it may not approve such a
+    /// call any more) or `changed` (its rule or its tool has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }
 
 /// A page of standing decisions, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct GrantList {
-    /// The standing decisions.
+    /// The standing decisions of this page.
     pub grants: Vec<Grant>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
@@ -30,44 +30,47 @@ pub(crate) struct GrantList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(clippy::struct_field_names, reason = "the names of the API's members")]
 pub(crate) struct Grant {
-    /// Its id.
+    /// The id of the standing decision, as `DELETE /v1/grants/{grant_id}` takes it.
     #[schema(format = Uuid)]
     pub grant_id: String,
-    /// The rule that offered it, and whose calls it lets through.
+    /// The name of the rule that offered the standing decision. Only calls of this rule are let
+    /// through.
     pub rule: String,
-    /// The tool of these calls.
+    /// The name of the tool whose calls are let through.
     pub tool: String,
-    /// The root agent.
+    /// The name of the root agent of the tasks in which the standing decision counts.
     pub agent: String,
-    /// The owner of the tasks.
+    /// The id of the user who owns the tasks in which the standing decision counts.
     pub owner: String,
-    /// The tasks in which it counts.
+    /// The tasks in which the standing decision counts.
     pub r#for: WireGrantScope,
-    /// The root of the tree in which it was given; with `task`, it counts only there.
+    /// The id of the root task of the tree in which the standing decision was given. With the scope
+    /// `task`, it counts only in that tree.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The user who gave it.
+    /// The id of the user who gave the standing decision.
     pub by: String,
-    /// The user of the service key that acted for them.
+    /// The user of the service key that acted for the giver; null if none did.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts.
     pub door: Option<WireDoor>,
-    /// When it was given.
+    /// The time at which the standing decision was given.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// The end of its time.
+    /// The time at which the standing decision expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// How many calls it lets through.
+    /// The number of calls that the standing decision lets through.
     pub uses: i64,
-    /// How many calls have started with it.
+    /// The number of calls that have started with the standing decision.
     pub used: i64,
-    /// Why it counts no more; null while it counts.
+    /// The reason why the standing decision has ended; null while it counts.
     pub ended: Option<WireGrantEnd>,
 }
 
 impl Grant {
-    /// The standing decision of a row, which counts no more if it has `ended`.
+    /// Returns the standing decision of a row. `ended` is the reason why it has ended; `None` while
+    /// it counts.
     #[must_use]
     pub(crate) fn of(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

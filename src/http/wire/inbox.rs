@@ -1,67 +1,71 @@
-//! The events of `GET /v1/events`: the requests that wait for a caller, and what changes.
+//! The events of `GET /v1/events`: the requests that wait for a caller, and their changes.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::brief::{BriefDecision, RequestBrief};
 
-/// The names of the events.
+/// The names of the stream's events. `CREATED` and `CHANGED` share the data of
+/// [`InboxRequestEvent`].
 pub(crate) const INBOX: &str = "inbox";
 pub(crate) const CREATED: &str = "request.created";
 pub(crate) const CHANGED: &str = "request.changed";
 pub(crate) const GONE: &str = "request.gone";
 
-/// The requests that wait for the caller now. Replaces everything that the stream has said before.
+/// The requests that wait for the caller now. Replaces the data of all earlier events of the
+/// stream.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxEvent {
-    /// The name of the event.
+    /// Always `inbox`.
     pub event: &'static str,
-    /// How many requests wait: 1,000 at most.
+    /// The number of requests that wait for the caller, counted up to 1,000.
     pub open: usize,
-    /// Whether more than `open` wait.
+    /// Whether more requests than `open` wait for the caller.
     pub more: bool,
-    /// The oldest 200 of them.
+    /// The oldest 200 of the requests that wait, in brief.
     pub requests: Vec<RequestBrief>,
 }
 
-/// A request that waits for the caller from now on (`request.created`), or that somebody else has
-/// answered and that still waits (`request.changed`).
+/// A request that waits for the caller from now on (`request.created`), or a request that another
+/// person has answered and that still waits for the caller (`request.changed`).
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxRequestEvent {
-    /// The name of the event.
+    /// `request.created` or `request.changed`.
     pub event: &'static str,
-    /// The request.
+    /// The request in brief, as it is now.
     pub request: RequestBrief,
-    /// How many requests wait: 1,000 at most.
+    /// The number of requests that wait for the caller, counted up to 1,000.
     pub open: usize,
 }
 
 /// A request that no longer waits for the caller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxGoneEvent {
-    /// The name of the event.
+    /// Always `request.gone`.
     pub event: &'static str,
-    /// The request.
+    /// The id of the request.
     #[schema(format = Uuid)]
     pub request_id: String,
-    /// Why it no longer waits.
+    /// Why the request no longer waits for the caller.
     pub reason: GoneReason,
     /// The answer to the request; null unless the reason is `decided`.
     pub decision: Option<BriefDecision>,
-    /// How many requests wait: 1,000 at most.
+    /// The number of requests that wait for the caller, counted up to 1,000.
     pub open: usize,
 }
 
-/// Why a request no longer waits for a caller.
+/// The reason why a request no longer waits for a caller: `decided` (its last call is decided),
+/// `answered` (the caller has answered, and the request waits for other people), `expired` (its
+/// deadline has passed) or `withdrawn` (it was closed without a decision).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GoneReason {
-    /// Its last call is decided.
+    /// The last call of the request is decided.
     Decided,
-    /// The caller has answered it; it waits for other people.
+    /// The caller has answered, and the request waits for other people.
     Answered,
-    /// Its deadline has passed.
+    /// The deadline of the request has passed.
     Expired,
-    /// It was withdrawn.
+    /// The request was closed without a decision, because it no longer applies.
     Withdrawn,
 }

@@ -17,44 +17,57 @@ use crate::task::status::RequestStatus;
 use crate::task::verdict::Judgement;
 
 wire_enum! {
-    /// The kind of `content`.
+    /// The type of a message part: `text`, or `image` (inline or by its address).
     ContentType as ContentType from item::PartType, "snake_case" { Text, Image }
 }
 wire_enum! {
-    /// Why the model's answer ended.
+    /// Why the model's answer ended: `stop` (the model was done), `tool_calls` (the model proposes
+    /// calls), `length` (the length limit cut the answer), `content_filter` (a filter of the
+    /// provider cut the answer), `gate` (an agent that runs elsewhere proposed the call) or
+    /// `other`. No call of an answer that was cut runs.
     WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other, Gate }
 }
 wire_enum! {
-    /// The outcome of a call.
+    /// How a call ended: `succeeded` (the call ran and answered), `failed` (it failed, or could not
+    /// be sent), `invalid` (its name or its arguments do not fit; it never ran), `denied` (a rule
+    /// refused it), `rejected` (a person rejected it), `responded` (a person supplied its result),
+    /// `expired` (the request about it expired), `withdrawn` (the request about it was withdrawn,
+    /// or the user sent another message), `canceled` (the task was canceled), `unknown` (it may
+    /// have run) or `released` (it was let through at a gate that asks for no report).
     WireOutcome as Outcome from item::Outcome, "snake_case" {
         Succeeded, Failed, Invalid, Denied, Rejected, Responded, Expired, Withdrawn, Canceled, Unknown, Released
     }
 }
 wire_enum! {
-    /// Why a request was closed without an answer.
+    /// Why a request was closed without an answer: `expired` (its deadline passed), `superseded`
+    /// (the user sent another message), `canceled` (the task was canceled or failed),
+    /// `tool_changed` (the tool's definition changed) or `answered_late` (the call's result arrived
+    /// by itself).
     WireCloseReason as CloseReason from item::CloseReason, "snake_case" { Expired, Superseded, Canceled, ToolChanged, AnsweredLate }
 }
 
-/// The source of an item.
+/// The source of an item: `system` (the service), `user` (a message of the user), `assistant` (the
+/// model's answers, and the requests to people), `human` (a person's decision) or `tool` (the
+/// result of a tool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemRole {
     /// The service.
     System,
-    /// The user.
+    /// The user who sent a message.
     User,
-    /// The model.
+    /// The model, with an answer, or with a request about its calls.
     Assistant,
-    /// The person who decided.
+    /// The person who decided a request.
     Human,
-    /// A tool.
+    /// The tool whose result the item holds.
     Tool,
 }
 
 /// A part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageItem {
-    /// The kind of `content`.
+    /// Whether `content` is text or an image.
     pub content_type: ContentType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
     pub content: String,
@@ -67,42 +80,43 @@ pub(crate) struct WireToolCall {
     /// The id of the call, assigned by the service.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The name that the model used.
+    /// The name of the tool, as the model wrote it.
     pub name: String,
-    /// The exact text that the model wrote.
+    /// The exact text of the arguments that the model wrote, with secrets redacted.
     pub arguments_text: String,
 }
 
-/// Tokens of one answer.
+/// The tokens that one answer of the model took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Usage)]
 #[expect(clippy::struct_field_names, reason = "the names on the wire")]
 pub(crate) struct WireUsage {
-    /// Tokens read.
+    /// The tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Tokens written.
+    /// The tokens of the answer.
     pub completion_tokens: i64,
-    /// Prompt and completion tokens together.
+    /// The sum of both counts, or the provider's own total.
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type: the members that every item has, then its own members.
+/// Declares a struct for each item type: the members that every item has, then the type's own
+/// members.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
             pub(crate) struct $name {
-                /// The task it belongs to.
+                /// The id of the task whose journal has the item.
                 #[schema(format = Uuid)]
                 pub task_id: String,
-                /// 1, 2, 3 … within its task, without gaps.
+                /// The number of the item in its task's journal: 1, 2, 3 …, without gaps.
                 pub seq: i64,
-                /// The type of the item.
+                /// The type of the item, which tells the variants of `AgentTaskItem` apart.
                 pub r#type: String,
                 /// The source of the item.
                 pub role: ItemRole,
-                /// When it was committed.
+                /// The time at which the item was committed.
                 #[schema(format = DateTime)]
                 pub at: String,
                 $($(#[$field])* pub $member: $kind),*
@@ -114,11 +128,11 @@ macro_rules! items {
 items! {
     /// The task's status changed.
     TaskStatusItem {
-        /// The new status.
+        /// The status from this item on.
         status: WireTaskStatus,
-        /// Why it failed.
+        /// The failure of a Failed task; null for any other status.
         error: Option<TaskError>,
-        /// The final text.
+        /// The final text of a Completed task; null for any other status.
         output: Option<String>,
     }
     /// The user sent a message.
@@ -127,114 +141,116 @@ items! {
         items: Vec<MessageItem>,
         /// Data about the user, shown to the model before the message.
         user_context: Option<BTreeMap<String, String>>,
-        /// The user who sent it.
+        /// The id of the user who sent the message.
         by: String,
     }
     /// The model answered: one turn.
     AssistantMessageItem {
         /// The number of the turn: 1, 2, 3 … within the task.
         turn: u32,
-        /// The text of the answer.
+        /// The text of the answer; null if the answer has only calls.
         text: Option<String>,
         /// The calls that the model proposes, in its order.
         tool_calls: Vec<WireToolCall>,
-        /// The reason why the answer ended.
+        /// Why the answer ended. No call of an answer with `length` or `content_filter` runs.
         finish_reason: WireFinishReason,
-        /// The tokens of the answer.
+        /// The tokens that the answer took.
         usage: WireUsage,
     }
     /// The policy judged a call.
     JudgedItem {
-        /// The call.
+        /// The id of the judged call.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// The verdict.
+        /// The policy's verdict on the call.
         verdict: WireVerdict,
-        /// The rule that matched.
+        /// The name of the rule that gave the verdict; null if no rule did.
         rule: Option<String>,
-        /// The reason that the rule gives.
+        /// The reason for the verdict; null without one.
         reason: Option<String>,
-        /// The standing decision that allowed the call, although its rule would hold it.
+        /// The id of the standing decision that allowed the call although the rule would hold it;
+        /// null without one.
         #[schema(format = Uuid)]
         grant_id: Option<String>,
     }
     /// A request to a human was opened.
     InterventionRequestedItem {
-        /// The request.
+        /// The id of the opened request.
         #[schema(format = Uuid)]
         request_id: String,
-        /// The kind of request.
+        /// The kind of question. It determines the actions that an answer may take.
         kind: RequestKind,
-        /// The calls, as they were asked.
+        /// The calls, as they were when the request was opened: for an approval all calls of the
+        /// turn, for other kinds the one call that asks or waits.
         pending_tool_calls: Vec<RequestedCall>,
     }
     /// A human answered a request.
     DecisionItem {
-        /// The request.
+        /// The id of the answered request.
         #[schema(format = Uuid)]
         request_id: String,
-        /// The answer.
+        /// The answer, which may decide only some of the request's calls.
         decision: WireDecision,
     }
     /// A request was closed without an answer that decides it.
     RequestClosedItem {
-        /// The request.
+        /// The id of the closed request.
         #[schema(format = Uuid)]
         request_id: String,
         /// `expired` or `withdrawn`.
         status: WireRequestStatus,
-        /// The reason why it was closed.
+        /// Why the request was closed.
         reason: WireCloseReason,
     }
     /// A call is about to be sent.
     ToolStartedItem {
-        /// The call.
+        /// The id of the started call.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
         /// The digest of the call that runs.
         digest: String,
-        /// The number of the attempt: 1, 2, 3 … of this call.
+        /// The number of the attempt at this call: 1, 2, 3 …
         attempt: u32,
     }
     /// A call has its result.
     ToolResultItem {
-        /// The call.
+        /// The id of the call.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// The outcome of the call.
+        /// How the call ended.
         outcome: WireOutcome,
         /// The result as the model sees it.
         content: String,
-        /// The status of an HTTP tool's answer.
+        /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// A result that came after its call was closed.
+    /// A result arrived after its call was closed.
     LateResultItem {
-        /// The call.
+        /// The id of the closed call.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// The outcome of the call.
+        /// How the call ended, as the late result says.
         outcome: WireOutcome,
-        /// The text.
+        /// The text of the late result.
         content: String,
-        /// The status of an HTTP tool's answer.
+        /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// A sub-agent was started for a call.
+    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStartedItem {
-        /// The call.
+        /// The id of the call that started the task or sent the message.
         #[schema(format = Uuid)]
         tool_call_id: String,
-        /// The sub-agent's task.
+        /// The id of the sub-agent's task.
         #[schema(format = Uuid)]
         child_task_id: String,
-        /// Its agent.
+        /// The name of the sub-agent.
         agent: String,
     }
 }
@@ -268,15 +284,15 @@ pub(crate) enum AgentTaskItem {
     InterventionRequested(InterventionRequestedItem),
     /// A human answered a request.
     Decision(DecisionItem),
-    /// A request was closed.
+    /// A request was closed without an answer that decides it.
     RequestClosed(RequestClosedItem),
     /// A call is about to be sent.
     ToolStarted(ToolStartedItem),
     /// A call has its result.
     ToolResult(ToolResultItem),
-    /// A result that arrived after its call was closed.
+    /// A result arrived after its call was closed.
     LateResult(LateResultItem),
-    /// A sub-agent was started.
+    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted(SubAgentStartedItem),
 }
 
@@ -310,7 +326,7 @@ macro_rules! build {
 }
 
 impl AgentTaskItem {
-    /// An item of `task`.
+    /// Returns an item of `task` as the API shows it.
     #[must_use]
     pub(crate) fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
         let head = Head::of(task, item);

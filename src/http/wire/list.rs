@@ -10,16 +10,16 @@ use super::task::AgentTask;
 /// A page of tasks, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct TaskList {
-    /// The tasks.
+    /// The tasks of this page.
     pub tasks: Vec<AgentTask>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// A page of the items of a task.
+/// A page of the items of a task, in the order of the journal.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ItemList {
-    /// The items.
+    /// The items of this page.
     pub items: Vec<AgentTaskItem>,
     /// The `seq` of the last item read: the value of `after` for the next page. Never null, even on
     /// the last page.
@@ -29,12 +29,12 @@ pub(crate) struct ItemList {
 /// A page of requests, oldest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct RequestList {
-    /// The requests.
+    /// The requests of this page.
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// How many requests wait for this caller under the filters of the list, whatever its `status`
-    /// and `cursor`: 1,000 at most.
+    /// The number of requests that wait for this caller, counted up to 1,000. The filters of the
+    /// list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,
@@ -43,34 +43,35 @@ pub(crate) struct RequestList {
 /// The agents that this caller may use.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentList {
-    /// The agents.
+    /// One entry for each agent that is open to this caller.
     pub agents: Vec<WireAgent>,
 }
 
-/// An agent.
+/// An agent, as the configuration defines it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Agent)]
 pub(crate) struct WireAgent {
-    /// Its name.
+    /// The name of the agent, as a new task takes it.
     pub name: String,
     /// The purpose of the agent.
     pub description: String,
-    /// `sha256:…` of its definition.
+    /// The digest of the agent's definition: `sha256:…`.
     pub agent_version: String,
-    /// Whether tasks that name no agent use it.
+    /// Whether a task that names no agent gets this agent.
     pub default: bool,
-    /// The tools that the model is offered.
+    /// The tools that the agent's model is offered.
     pub tools: Vec<AgentTool>,
-    /// The sub-agents that it may start.
+    /// The names of the agents that the agent may start as sub-agents.
     pub sub_agents: Vec<String>,
-    /// The kinds of questions that it may ask a human.
+    /// The kinds of questions that the agent may ask a person: `guidance`, `credentials`,
+    /// `confirmation`.
     pub human: Vec<String>,
 }
 
-/// A tool of an agent.
+/// A tool that an agent's model is offered.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentTool {
-    /// Its name.
+    /// The name by which the model calls the tool.
     pub name: String,
     /// The description for the model.
     pub description: String,
@@ -78,12 +79,12 @@ pub(crate) struct AgentTool {
     pub effect: WireEffect,
 }
 
-/// The caller.
+/// The caller, as the key or the session identifies them.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
-    /// The user.
+    /// The id of the user.
     pub user_id: String,
-    /// The tenant.
+    /// The tenant that the user belongs to.
     pub tenant: String,
     /// The groups of the user.
     pub groups: Vec<String>,
@@ -97,7 +98,9 @@ pub(crate) struct Me {
     pub gates: Vec<String>,
 }
 
-/// A permission of a key.
+/// A permission of a key: `create` (every POST under `/v1`), `read` (every GET), `decide` (every
+/// POST under `/resume`, and reading the requests that the user may decide) or `gate` (proposing
+/// calls at gates, unless the key may decide, too).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {

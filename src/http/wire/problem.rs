@@ -16,22 +16,22 @@ pub(crate) struct ProblemDocument {
     /// The address of a page that explains the code.
     #[schema(format = "uri")]
     pub r#type: String,
-    /// The title of the code.
+    /// A short title, the same for every problem with this code.
     pub title: String,
-    /// The HTTP status.
+    /// The HTTP status of the response.
     pub status: u16,
     /// One sentence: the place and the expected value, never the value that was sent.
     pub detail: String,
     /// The HTTP request's id, also in `X-Request-Id`.
     #[schema(format = Uuid)]
     pub instance: String,
-    /// The code of the error.
+    /// The stable code of the error, for programs.
     pub code: Code,
     /// For `invalid`: every place that is not valid.
     #[schema(required = false, nullable = false)]
     pub errors: Option<Vec<FieldProblem>>,
-    /// For `digest_mismatch`, `request_expired`, `request_withdrawn`, `already_decided`: the request
-    /// in its current state.
+    /// For `digest_mismatch`, `request_expired`, `request_withdrawn` and `already_decided`: the
+    /// request in its current state.
     #[schema(required = false)]
     pub request: Option<InterventionRequest>,
     /// For `already_decided`: the earlier decision.
@@ -40,15 +40,15 @@ pub(crate) struct ProblemDocument {
     /// For `request_withdrawn` and `task_paused`: the open requests.
     #[schema(required = false, nullable = false)]
     pub pending: Option<Vec<InterventionRequest>>,
-    /// For a conflict with a task: its status.
+    /// For a command that the task's status does not permit: the status.
     #[schema(required = false)]
     pub task_status: Option<WireTaskStatus>,
-    /// For `not_a_root_task`: the root.
+    /// For `not_a_root_task`: the id of the root task.
     #[schema(required = false, nullable = false, format = Uuid)]
     pub root_task_id: Option<String>,
 }
 
-/// One place that is not valid.
+/// One place of the HTTP request that is not valid.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct FieldProblem {
     /// JSON pointer into the body; for a query or path, a slash and the name of the parameter.

@@ -20,19 +20,25 @@ use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
-    /// The status of a request.
+    /// The status of a request: `pending` (waits for a decision), `responded` (decided), `resumed`
+    /// (the effects of the decision are committed), `expired` (the deadline passed without a
+    /// decision) or `withdrawn` (closed without a decision, because the request no longer applies).
     WireRequestStatus as RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
 }
 wire_enum! {
-    /// The effect of repeating a call.
+    /// The effect of repeating a call: `read_only` (the call changes nothing), `idempotent` (safe
+    /// to repeat with the same key) or `once` (must not happen twice).
     WireEffect as Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
 }
 wire_enum! {
-    /// The verdict of the policy on a call.
+    /// The verdict of the policy on a call: `allow` (runs without a request), `hold` (a person has
+    /// to approve the call first), `deny` (a rule refuses the call), `invalid` (the tool is not
+    /// offered or the arguments do not fit) or `human` (the call is itself a request to a person).
     WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
-/// The most bytes of a call's `arguments_text` in lists and in the `pending` of a task.
+/// The maximum number of bytes of a call's `arguments_text` in lists and in the `pending` of a
+/// task.
 pub(crate) const LISTED: usize = 16 * 1024;
 
 /// Whether the arguments of a request's calls are shown whole, or cut at [`LISTED`] bytes.
@@ -45,144 +51,148 @@ enum Extent {
 /// A question to a human. Its id is never reused.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct InterventionRequest {
-    /// Its id.
+    /// The id of the request, as `GET /resume/{request_id}` takes it.
     #[schema(format = Uuid)]
     pub request_id: String,
     /// The task that asked; it may be a sub-agent's task.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The root of its tree.
+    /// The id of the root task of the request's tree.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The session.
+    /// The caller's name for the conversation, as in the task.
     pub session_id: String,
     /// The names of the agents from the root to the task that asked.
     pub agent_path: Vec<String>,
-    /// The kind of question.
+    /// The kind of question. It determines the actions that an answer may take.
     pub kind: RequestKind,
-    /// The status of the request.
+    /// `pending` while the request waits for a decision; any other status says how it was closed.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// Approval: all calls of the turn; other kinds: the one call that asks or waits.
+    /// The calls that the request shows: for an approval all calls of the turn, for other kinds the
+    /// one call that asks or waits.
     pub tool_calls: Vec<RequestedCall>,
-    /// The people who may decide.
+    /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
     /// The actions that this caller may take; empty where the caller may not decide.
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
     pub can_decide: bool,
-    /// The question: written by the agent, or by the server of a tool; unverified.
+    /// The question in the words of the agent, or of a tool's server; unverified. Null without one.
     pub question: Option<String>,
-    /// Details of the question.
+    /// Data that belongs to the question; null without any.
     pub details: Option<Value>,
-    /// JSON Schema of the answer.
+    /// The JSON Schema of the values to fill in; null if the answer has no form.
     pub form: Option<Value>,
-    /// The page for a person.
+    /// The address of the page on which a person decides the request.
     #[schema(format = "uri")]
     pub url: String,
-    /// The page with the button that approves; null where the kind has no such action.
+    /// The address of the page with the button that approves; null if the kind of request has no
+    /// such action.
     pub approval_url: Option<String>,
-    /// The page with the button that rejects.
+    /// The address of the page with the button that rejects.
     pub rejection_url: Option<String>,
-    /// Opaque: echo it with the decision.
+    /// An opaque digest of the request. A decision sends it back as its `digest`.
     pub digest: String,
-    /// When it was asked.
+    /// The time at which the request was opened.
     #[schema(format = DateTime)]
     pub created_at: String,
     /// The deadline: later answers are refused; null where there is none.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
-    /// The answer, once the last call is decided.
+    /// The decision; null unless the last call is decided.
     pub decision: Option<WireDecision>,
 }
 
-/// A call of a request.
+/// A call that a request shows.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestedCall {
-    /// The id of the call: assigned by the service, unique, independent of the id that the model used.
+    /// The id of the call: assigned by the service, unique, independent of the id that the model
+    /// used.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// The arguments as JSON; null where the text does not parse, or was cut.
+    /// The arguments as JSON; null if their text does not parse or was cut.
     pub arguments: Option<Value>,
-    /// The exact text that the model wrote and that runs; its beginning where it was cut.
+    /// The exact text of the arguments: the model wrote this text, and this text runs. With
+    /// `truncated`, only its beginning.
     pub arguments_text: String,
     /// The effect of repeating the call.
     pub effect: WireEffect,
     /// The destination: the whole address with the arguments filled in, without credentials and
     /// query.
     pub target: String,
-    /// A summary in one line.
+    /// The call in one line: the tool's `summary` template with the arguments filled in.
     pub summary: String,
-    /// Warnings about the arguments.
+    /// Warnings to the approver about the call.
     pub warnings: Vec<CallWarning>,
-    /// Whether this request decides the call.
+    /// Whether this request decides the call; any other call of the turn is shown for context.
     pub needs_decision: bool,
-    /// The verdict of the policy.
+    /// The policy's verdict on the call.
     pub verdict: WireVerdict,
-    /// The rule that gave the verdict.
+    /// The name of the rule that gave the verdict; null if no rule did.
     pub rule: Option<String>,
-    /// The reason of the rule.
+    /// The reason for the verdict; null without one.
     pub reason: Option<String>,
-    /// The tool's JSON Schema.
+    /// The JSON Schema of the tool's arguments.
     pub parameters: Value,
-    /// Approvals so far, where several are required.
+    /// The approvals so far, if several people have to approve; else empty.
     pub approvals: Vec<WireApproval>,
-    /// The standing decision that the rule offers with an approval of the call: `remember` in the
-    /// answer gives it.
+    /// The standing decision that the rule offers with an approval of the call; null without an
+    /// offer. `remember` in the answer gives the standing decision.
     pub remember: Option<WireOffer>,
-    /// Opaque; null for a call that can never run.
+    /// An opaque digest of the call; null for a call that can never run.
     pub digest: Option<String>,
-    /// The answer, once the call is decided.
+    /// The decision of the call; null while the call is undecided.
     pub decision: Option<WireDecision>,
-    /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task,
-    /// it is cut at 16 KiB. `GET /resume/{request_id}`, items and events have the whole text.
+    /// Whether `arguments_text` was cut. Lists of requests and the `pending` of a task cut it at 16
+    /// KiB; `GET /resume/{request_id}`, items and events have the whole text.
     pub truncated: bool,
 }
 
-/// The standing decision that a rule offers about a call.
+/// The standing decision that a rule offers with the approval of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = RememberOffer)]
 pub(crate) struct WireOffer {
-    /// The rule's condition (CEL) on the calls that it covers; null: the same tool with the same
-    /// arguments.
+    /// The rule's condition (CEL) on the calls that the standing decision covers. Null: it covers
+    /// calls of the same tool with the same arguments.
     pub when: Option<String>,
-    /// The scopes to choose from.
+    /// The scopes that the approver may choose from.
     pub r#for: Vec<WireGrantScope>,
-    /// The longest `expires_in`.
+    /// The maximum of `expires_in` that the approver may choose, such as `4h`.
     pub most: String,
-    /// How many calls it lets through.
+    /// The number of calls that the standing decision lets through.
     pub uses: u32,
 }
 
-/// A warning to an approver.
+/// A warning to an approver about a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CallWarning {
-    /// A stable code.
+    /// The stable code of the warning, for programs.
     pub code: String,
-    /// JSON pointer into the arguments.
+    /// JSON pointer to the argument that the warning is about; empty for the call as a whole.
     pub pointer: String,
-    /// One sentence.
+    /// The warning in one sentence.
     pub detail: String,
 }
 
-/// The people who may decide.
+/// The people who may decide a request, and how many of them have to approve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Approvers)]
 pub(crate) struct WireApprovers {
-    /// Whether the task's owner may.
+    /// Whether the task's owner may decide.
     pub owner: bool,
-    /// Users by id.
+    /// The ids of users who may decide.
     pub users: Vec<String>,
-    /// Groups by name.
+    /// The names of groups whose members may decide.
     pub groups: Vec<String>,
-    /// How many different people have to approve.
+    /// The number of different people who have to approve.
     pub required: u32,
 }
 
-/// A call as it was asked, without any answer.
+/// Returns a call as it was when its request was opened, without any answer.
 #[must_use]
 pub(crate) fn asked_call(call: &CallSpec) -> RequestedCall {
     call_within(call, Extent::Whole)
@@ -236,8 +246,8 @@ fn warning(of: &Warning) -> CallWarning {
     }
 }
 
-/// The arguments as JSON; `None` for a text that is not JSON or is ambiguous. An empty text counts
-/// as an empty object here, as it does for the tool.
+/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. An empty text
+/// counts as an empty object here, as it does for the tool.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -245,14 +255,15 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// The rule's own message, or the default message.
+/// Returns the rule's own message, or the default message.
 #[must_use]
 pub(super) fn message(asked: &RequestSpec) -> String {
     let own = asked.terms.message.clone();
     own.unwrap_or_else(|| "Human intervention required.".to_owned())
 }
 
-/// The address of the page for a person: the operator's own, or ours.
+/// Returns the address of the page for a person: the operator's own (`request_url`), or the
+/// built-in page.
 #[must_use]
 pub(crate) fn url(request: RequestId, settings: &Settings) -> String {
     match &settings.request_url {
@@ -273,19 +284,19 @@ impl From<&verdict::Approvers> for WireApprovers {
 }
 
 impl InterventionRequest {
-    /// The request as `caller` sees it.
+    /// Returns the request as `caller` sees it.
     #[must_use]
     pub(crate) fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::within(row, Some(caller), settings, Extent::Whole)
     }
 
-    /// The request as an event shows it: without the members that depend on the caller.
+    /// Returns the request as an event shows it: without the members that depend on the caller.
     #[must_use]
     pub(crate) fn at_commit(row: &RequestRow, settings: &Settings) -> Self {
         Self::within(row, None, settings, Extent::Whole)
     }
 
-    /// The request in a list, where long arguments are cut.
+    /// Returns the request as a list shows it: with long arguments cut.
     #[must_use]
     pub(crate) fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::within(row, Some(caller), settings, Extent::Listed)
@@ -337,7 +348,8 @@ impl InterventionRequest {
     }
 }
 
-/// Whether an open call gets the warning that it may have run in the lost part of the history.
+/// Returns whether the service adds the warning that a call may have run in the lost part of the
+/// history.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

@@ -15,8 +15,10 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// The status of a task: Running while the task or a task below it runs, Paused when none of
-    /// them runs and one of them waits for a human.
+    /// The status of a task: `Running` (the task or a task below it runs), `Paused` (none of them
+    /// runs, and one of them waits for a person), `Completed` (the model gave its final answer),
+    /// `Failed` (the task cannot continue) or `Canceled` (a person, a deadline or a task above it
+    /// ended the task).
     WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
@@ -24,64 +26,64 @@ wire_enum! {
 /// a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct AgentTask {
-    /// Its id.
+    /// The id of the task.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The session.
+    /// The caller's name for the conversation. Default: a fresh id, or `gate` for a call at a gate.
     pub session_id: String,
-    /// The root of its tree.
+    /// The id of the root task of the tree; for a root task, its own id.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The agent.
+    /// The name of the agent; for a call at a gate, the name of the gate.
     pub agent: String,
-    /// `sha256:…` of its definition.
+    /// The digest of the agent's definition: `sha256:…`.
     pub agent_version: String,
-    /// The owner; for a sub-agent's task, the owner of its root.
+    /// The id of the owner; for a sub-agent's task, of the root's owner.
     pub user_id: String,
-    /// The status of the task.
+    /// The status of the task, which depends on the tasks below it, too.
     pub status: WireTaskStatus,
-    /// The final text once Completed.
+    /// The final text of a Completed task; null for any other status.
     pub output: Option<String>,
-    /// The failure of a Failed task.
+    /// The failure of a Failed task; null for any other status.
     pub error: Option<TaskError>,
     /// Every open request of this task and of its sub-agents, oldest first; long arguments are cut
     /// (`truncated`).
     pub pending: Vec<InterventionRequest>,
-    /// The usage of the whole tree since its creation.
+    /// The model usage of the task and of all tasks below it, since the task's creation.
     pub usage: TaskUsage,
-    /// For a sub-agent's task, the call that started it.
+    /// For a sub-agent's task, the call that started the task; null for a root task.
     pub parent: Option<TaskParent>,
-    /// The metadata that the caller sent.
+    /// The metadata that the caller sent with the task.
     #[schema(value_type = HashMap<String, Value>)]
     pub metadata: Exact,
-    /// When it was created.
+    /// The time at which the task was created.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// When its last item was committed.
+    /// The time at which the last item of the task was committed.
     #[schema(format = DateTime)]
     pub updated_at: String,
 }
 
-/// Tokens and answers of a model.
+/// The model usage of a task and of all tasks below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct TaskUsage {
-    /// Tokens read.
+    /// The tokens of the prompts.
     pub prompt_tokens: i64,
-    /// Tokens written.
+    /// The tokens of the answers.
     pub completion_tokens: i64,
-    /// Prompt and completion tokens together.
+    /// The sum of both counts, or of the providers' own totals.
     pub total_tokens: i64,
-    /// The number of answers.
+    /// The number of answers that models gave.
     pub model_calls: i64,
 }
 
 /// The call that started a sub-agent's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct TaskParent {
-    /// The parent.
+    /// The id of the parent task.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The call.
+    /// The id of the parent's call that started the task.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
 }
@@ -89,30 +91,33 @@ pub(crate) struct TaskParent {
 /// The failure of a task: a problem object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct TaskError {
-    /// The problem's page.
+    /// The address of a page that explains the code.
     #[schema(format = "uri")]
     pub r#type: String,
-    /// The title of the code.
+    /// A short title, the same for every failure with this code.
     pub title: String,
-    /// 500.
+    /// Always 500.
     pub status: u16,
-    /// One sentence.
+    /// The failure in one sentence, for a person.
     pub detail: String,
     /// Always null: the failure has no HTTP request.
     pub instance: Option<String>,
-    /// The kind of failure.
+    /// The stable code of the failure, for programs.
     pub code: TaskErrorCode,
-    /// The limit that was reached.
+    /// For `limit_reached`: the name of the limit, such as `max_model_calls`; else null.
     pub limit: Option<String>,
 }
 
 wire_enum! {
-    /// The kind of failure.
+    /// The kind of failure: `model_failed` (the model gave no usable answer), `limit_reached` (a
+    /// limit of the agent was reached), `integrity` (the stored data contradicts itself),
+    /// `configuration` (the configuration no longer has what the task needs) or `no_progress`
+    /// (process after process stopped while it worked on the task).
     TaskErrorCode as TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
 }
 
 impl TaskError {
-    /// A failure as a problem object.
+    /// Returns a failure as a problem object.
     #[must_use]
     pub(crate) fn of(failure: &Failure, settings: &Settings) -> Self {
         let code = match failure.code {
@@ -135,7 +140,7 @@ impl TaskError {
 }
 
 impl AgentTask {
-    /// The task as `caller` sees it.
+    /// Returns the task as `caller` sees it, with the open requests `pending`.
     #[must_use]
     pub(crate) fn of(
         row: &TaskRow,

@@ -19,12 +19,12 @@ pub(super) struct Said {
     pub(super) blocks: Vec<Spoken>,
     /// `None` when the endpoint sent none: the message is then incomplete.
     pub(super) stop_reason: Option<String>,
-    /// The reason for a refusal, in words.
+    /// The endpoint's explanation of a refusal, in words.
     pub(super) explanation: Option<String>,
     pub(super) usage: Map<String, Value>,
 }
 
-/// A block as received.
+/// A content block as received.
 #[derive(Debug, PartialEq)]
 pub(super) struct Spoken {
     /// All members; for a call, all but `input`.
@@ -71,7 +71,7 @@ pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     said.answer(cleaner)
 }
 
-/// The exact text of each block's `input`.
+/// Returns the exact text of each block's `input`; `None` if the body cannot be read.
 fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -94,7 +94,7 @@ fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
 }
 
 impl Spoken {
-    /// A block with the exact text of its `input`; `None` if the block is not an object.
+    /// Builds a block with the exact text of its `input`; `None` if the block is not an object.
     pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
         let is_call = is(&block, "tool_use");
         let Value::Object(mut members) = block else {
@@ -132,7 +132,8 @@ impl Said {
             .collect()
     }
 
-    /// The explanation of a refusal; `None` if the model did not refuse or wrote a text.
+    /// Returns the explanation of a refusal; `None` if the model did not refuse, or also wrote a
+    /// text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
@@ -213,7 +214,8 @@ fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
     }
 }
 
-/// Tokens read from and written to the cache count as prompt tokens: the model read them, too.
+/// Reads the token counts. Tokens read from and written to the cache count as prompt tokens: the
+/// model read them, too.
 fn usage(sent: &Map<String, Value>) -> Usage {
     let count = |name: &str| {
         sent.get(name)
@@ -235,8 +237,8 @@ fn usage(sent: &Map<String, Value>) -> Usage {
     }
 }
 
-/// The message as we store it and send it back: redacted, with the arguments of the stored calls,
-/// and otherwise as received. Thinking blocks are signed, and a change would invalidate the
+/// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
+/// calls, and otherwise as received. Thinking blocks are signed, and a change would invalidate the
 /// signature, so a thinking block that redaction would change is left out.
 fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();

@@ -36,8 +36,8 @@ pub(super) enum Block {
 }
 
 impl Block {
-    /// A call block with the other members `rest`. Its `input` is the exact text `arguments` if
-    /// that is a JSON object, else `{}` (the call's result then says what was wrong).
+    /// Builds a call block with the other members `rest`. Its `input` is the exact text `arguments`
+    /// if that is a JSON object, else `{}` (the call's result then says what was wrong).
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = mended(arguments, Mend::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
@@ -53,7 +53,7 @@ impl Block {
         }
     }
 
-    /// A text block; `None` for a blank text, which the endpoint refuses.
+    /// Builds a text block; `None` for a blank text, which the endpoint refuses.
     pub(super) fn text(text: &str) -> Option<Self> {
         (!text.trim().is_empty()).then(|| Self::Plain(json!({"type": "text", "text": text})))
     }
@@ -126,8 +126,8 @@ pub(super) fn body(
     })
 }
 
-/// The conversation as alternating roles: the results of a turn's calls and the user text after
-/// them form one message.
+/// Converts the conversation into messages of alternating roles: the results of a turn's calls and
+/// the user text after them form one message.
 fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     let mut spoken = Vec::new();
     let mut ids = Ids::default();
@@ -167,8 +167,8 @@ fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     spoken
 }
 
-/// Adds blocks to the last message if that has the same role, otherwise as a new message. Without
-/// blocks nothing is added: the endpoint refuses an empty message.
+/// Adds blocks to the last message if it has the same role, otherwise as a new message. Adds
+/// nothing if there are no blocks, because the endpoint refuses an empty message.
 fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
     let mut blocks = blocks.into_iter().peekable();
     if blocks.peek().is_none() {
@@ -192,7 +192,7 @@ fn part(part: &Part) -> Option<Block> {
     }
 }
 
-/// An image source: the bytes of a `data:` URI, or a URL that the endpoint fetches.
+/// Returns an image source: the bytes of a `data:` URI, or a URL that the endpoint fetches.
 fn source(content: &str) -> Value {
     let data = content
         .split_once(':')

@@ -241,7 +241,7 @@ fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
         .ok_or_else(|| again(UNREADABLE))
 }
 
-/// The exact text of the `input` in a call's start event.
+/// Returns the exact text of the `input` in a call's start event.
 fn first_input(data: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Start<'a> {

@@ -9,8 +9,8 @@ use super::request::Block;
 use crate::model::ids::{Ids, name};
 use crate::model::protocol::Thoughts;
 
-/// The blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a call's
-/// stored id, its tool's name and its arguments.
+/// Returns the blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a
+/// call's stored id, its tool's name and its arguments.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,
@@ -24,7 +24,7 @@ pub(super) fn assistant(
     }
 }
 
-/// The blocks of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
+/// Returns the blocks of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
 fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw

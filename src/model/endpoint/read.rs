@@ -99,7 +99,7 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// Reads a successful answer.
+    /// Reads the answer in a response with a success status, streamed or whole.
     pub(super) async fn read(&self, response: Response, telling: &mut Telling<'_>) -> Attempt {
         if is_stream(response.headers()) {
             return self.streamed(response, telling).await;
@@ -146,7 +146,7 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// At most `limit` bytes of a body, and whether there were more.
+    /// Reads at most `limit` bytes of a body. Also returns whether the body is longer.
     pub(super) async fn gathered(
         &self,
         mut response: Response,
@@ -163,7 +163,8 @@ impl<P: Protocol> Endpoint<P> {
         Ok((bytes, false))
     }
 
-    /// The deadline of an answer that begins now, on the scale of [`crate::world::Clock::uptime`].
+    /// Returns the deadline of an answer that begins now, on the scale of
+    /// [`crate::world::Clock::uptime`].
     fn latest(&self) -> Duration {
         self.clock
             .uptime()

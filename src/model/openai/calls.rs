@@ -14,7 +14,8 @@ use crate::model::protocol::Telling;
 const CALL: usize = 1024;
 
 /// If this many bytes or more at the end of a call's name may begin a secret, the name is held back
-/// until the arguments come. The number is half of the shortest secret that is searched for.
+/// until the arguments come. The number is half of the length of the shortest secret that is
+/// searched for.
 const PART: usize = 4;
 
 /// The calls so far, in their final order.
@@ -44,7 +45,7 @@ struct Told {
     waiting: String,
 }
 
-/// A fragment of a call, parsed.
+/// A parsed element of a delta's `tool_calls`.
 struct Fragment {
     index: Option<u64>,
     id: String,
@@ -117,7 +118,7 @@ impl Calls {
         self.all.len()
     }
 
-    /// The approximate number of bytes held.
+    /// Returns the approximate number of bytes held.
     pub(super) fn held(&self) -> usize {
         self.held
     }
@@ -145,7 +146,8 @@ impl Calls {
         Some(false)
     }
 
-    /// The position of the call that a fragment continues; `None` if the fragment begins a call.
+    /// Returns the position of the call that a fragment continues; `None` if the fragment begins a
+    /// call.
     fn place(&self, fragment: &Fragment) -> Option<usize> {
         let has_id = !fragment.id.is_empty();
         let found = match fragment.index {
@@ -219,8 +221,8 @@ impl Calls {
         }
     }
 
-    /// The parsed calls, and their JSON as an unstreamed message would contain it; `None` if an
-    /// entry is not a call.
+    /// Returns the parsed calls, and their JSON as an unstreamed message would contain it; `None`
+    /// if an entry is not a call.
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {

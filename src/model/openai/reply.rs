@@ -68,7 +68,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     )
 }
 
-/// A parsed answer.
+/// The parts of an answer, whether streamed or not.
 pub(super) struct Said {
     pub(super) message: Map<String, Value>,
     pub(super) calls: Vec<AnswerCall>,
@@ -118,7 +118,7 @@ pub(super) fn unreadable() -> Attempt {
     again("its tool_calls cannot be read")
 }
 
-/// The text of a message: its content; if that is empty, its refusal.
+/// Returns the text of a message: its content, or its refusal if the content is empty.
 pub(super) fn text(message: &Map<String, Value>) -> String {
     let content = text_of(message.get("content"));
     if content.is_empty() {
@@ -128,7 +128,7 @@ pub(super) fn text(message: &Map<String, Value>) -> String {
     }
 }
 
-/// The text of a `content` member, which is a string or a list of parts.
+/// Returns the text of a `content` member, which is a string or a list of parts.
 pub(super) fn text_of(content: Option<&Value>) -> String {
     match content {
         Some(Value::String(text)) => text.clone(),
@@ -145,8 +145,8 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// The calls, in the model's order; `None` if they cannot be read. `body` is the JSON that the
-/// message was read from. Without `body`, arguments that were not sent as text cannot be read.
+/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the JSON that
+/// the message was read from. Without `body`, arguments that were not sent as text cannot be read.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,
@@ -202,9 +202,9 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// The original text of each call's arguments, in an answer or a chunk whose arguments are JSON
-/// instead of text. Parsing them into a [`Value`] would drop repeated members and excess digits
-/// before validation could refuse them.
+/// Returns the original text of each call's arguments, in an answer or a chunk whose arguments are
+/// JSON instead of text. Parsing them into a [`Value`] would drop repeated members and excess
+/// digits before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -295,8 +295,8 @@ fn usage(sent: Option<&Value>) -> Usage {
     }
 }
 
-/// The message as we store it and send it back: as received, redacted, with the same arguments as
-/// the stored calls.
+/// Returns the message as it is stored and sent back: as received, but redacted, and with the
+/// arguments of the stored calls.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw

@@ -9,7 +9,7 @@ use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// The request body. `extra` contains the members that the configuration adds.
+/// Returns the request body. `extra` holds further members from the configuration.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -66,7 +66,8 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
     json!({"role": "user", "content": data_about_the_user(context)})
 }
 
-/// A single text is sent as a string, which every endpoint takes; anything else as parts.
+/// Converts the parts of a message: a single text into a string, which every endpoint accepts,
+/// anything else into a list of parts.
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
@@ -94,9 +95,10 @@ fn function(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// A turn as an assistant message: the provider's own JSON, with the call ids that the results will
-/// name. A turn of another protocol (an agent's model may change while a task waits) is written
-/// from our parsed form. Each of `calls` is a call's id, its tool's name and its arguments.
+/// Converts a turn into an assistant message: the provider's own JSON, with the call ids that the
+/// results will name. A turn of another protocol (an agent's model may change while a task waits)
+/// is built from its parsed form. Each of `calls` is a call's id, its tool's name and its
+/// arguments.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

@@ -22,7 +22,7 @@ pub(in crate::model) struct Streamed {
     /// The message without its calls.
     message: Map<String, Value>,
     calls: Calls,
-    /// The text so far, and whether it is content or a refusal.
+    /// The text so far. `voice` says whether it is content or a refusal.
     text: String,
     voice: Voice,
     passing: Passing,
@@ -111,7 +111,7 @@ impl Streamed {
         Ok(())
     }
 
-    /// Takes fragments of calls.
+    /// Takes the elements of a delta's `tool_calls`. `chunk` is the text of the whole chunk.
     fn fragments(
         &mut self,
         sent: Option<Value>,
@@ -182,8 +182,8 @@ impl Streamed {
         Some(calls)
     }
 
-    /// The call in `function_call`, if there is one: old endpoints send it instead of `tool_calls`.
-    /// It is emitted at once.
+    /// Returns the call in `function_call`, if there is one, and emits it at once. Old endpoints
+    /// send `function_call` instead of `tool_calls`.
     fn legacy(&mut self, telling: &mut Telling<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {
@@ -201,7 +201,7 @@ impl Streamed {
     }
 }
 
-/// The approximate length of a value in bytes.
+/// Returns the approximate length of a value in bytes.
 fn length(value: &Value) -> usize {
     if let Value::String(text) = value {
         text.len()

@@ -1,6 +1,6 @@
-//! An item of an answer: a message, a function call, reasoning, or a kind that this version does not
-//! know. Its exact text is kept beside the parsed members, because encrypted reasoning goes back
-//! byte for byte.
+//! An item of an answer: a message, a function call, reasoning, or a kind that this version does
+//! not know. Its exact text is kept beside the parsed members, because encrypted reasoning goes
+//! back byte for byte.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -50,7 +50,7 @@ impl Item {
         self.str("type") == "reasoning"
     }
 
-    /// A member that is a text; empty for any other member.
+    /// Returns the text of a member; empty if the member is missing or not a text.
     pub(super) fn str(&self, member: &str) -> &str {
         self.members
             .get(member)
@@ -58,7 +58,7 @@ impl Item {
             .unwrap_or_default()
     }
 
-    /// The arguments of a call; `None` if they are not a text.
+    /// Returns the arguments of a call; `None` if they are not a text.
     pub(super) fn arguments(&self) -> Option<&str> {
         match self.members.get("arguments") {
             None | Some(Value::Null) => Some(""),
@@ -66,14 +66,14 @@ impl Item {
         }
     }
 
-    /// The parts of a message; nothing for any other item.
+    /// Returns the parts of a message; none for any other item.
     fn parts(&self) -> impl Iterator<Item = &Value> {
         let is_message = self.str("type") == "message";
         let content = self.members.get("content").filter(|_| is_message);
         content.and_then(Value::as_array).into_iter().flatten()
     }
 
-    /// The text of a message, refusals included.
+    /// Returns the text of a message, refusals included.
     pub(super) fn said(&self) -> impl Iterator<Item = &str> {
         self.parts().filter_map(|part| {
             let member = match part.get("type").and_then(Value::as_str) {
@@ -91,8 +91,8 @@ impl Item {
             .any(|part| part.get("type").is_some_and(|kind| kind == "refusal"))
     }
 
-    /// The JSON of the item as it is stored: exactly as it came, unless it holds a secret or U+0000.
-    /// A call gets the arguments of `call`. `None` if no JSON is left after redaction.
+    /// Returns the JSON of the item as it is stored: exactly as it came, unless it holds a secret
+    /// or U+0000. A call gets the arguments of `call`. `None` if no JSON is left after redaction.
     pub(super) fn kept(&self, call: Option<&AnswerCall>, cleaner: &Cleaner) -> Option<String> {
         let mut clean = cleaner.json(Value::Object(self.members.clone()));
         if let (Some(call), Some(arguments @ Value::String(_))) = (call, clean.get_mut("arguments"))

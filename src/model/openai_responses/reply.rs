@@ -16,8 +16,8 @@ use crate::task::item::{FinishReason, Usage};
 /// The `type` of the stored form of a turn.
 pub(super) const STORED: &str = "response";
 
-/// Codes of errors that a repetition would meet again. Codes that begin with `invalid_` or `image_`
-/// are such errors, too.
+/// Error codes for which a retry is useless, in addition to all codes that begin with `invalid_` or
+/// `image_`.
 const FINAL: [&str; 11] = [
     "bio_policy",
     "context_length_exceeded",
@@ -36,7 +36,7 @@ const FINAL: [&str; 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Completed,
-    /// Cut off, with the reason; none of its calls may run.
+    /// The response was cut off, for this reason. None of its calls may run.
     Cut(FinishReason),
 }
 
@@ -99,7 +99,7 @@ pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     Said { items, end, usage }.answer(cleaner)
 }
 
-/// The exact text of each item of a response's `output`.
+/// Returns the exact text of each item of a response's `output`.
 pub(super) fn output(response: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Response<'a> {
@@ -130,7 +130,7 @@ pub(super) fn unreadable() -> Attempt {
 }
 
 impl Said {
-    /// The text of the answer.
+    /// Returns the text of all messages in the answer, refusals included.
     pub(super) fn text(&self) -> String {
         self.items.iter().flat_map(Item::said).collect()
     }
@@ -161,8 +161,8 @@ impl Said {
         }))
     }
 
-    /// A refusal counts as a filter's, and an item that was cut off as a cut answer: none of the
-    /// calls runs.
+    /// Returns the finish reason. A refusal counts as `ContentFilter`, and an item that was cut off
+    /// makes the reason `Other`; in both cases none of the calls runs.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             End::Cut(reason) => reason,
@@ -173,8 +173,9 @@ impl Said {
         }
     }
 
-    /// The items as they are stored and sent back, each as the text of its JSON, which no store
-    /// reformats. Null, so that the turn is sent back in its parsed form, if redaction leaves no JSON.
+    /// Returns the items as they are stored and sent back. Each item is a string with the item's
+    /// JSON, so that no store reformats it. Returns null if redaction leaves no valid JSON; the
+    /// turn is then sent back in its parsed form.
     fn raw(&self, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
         let mut calls = calls.iter();
         let items = self.items.iter().map(|item| {
@@ -186,7 +187,8 @@ impl Said {
     }
 }
 
-/// Cached tokens are part of `input_tokens`, and reasoning tokens of `output_tokens`.
+/// Reads the token counts. Cached tokens are part of `input_tokens`, and reasoning tokens of
+/// `output_tokens`.
 fn usage(sent: Option<&Value>) -> Usage {
     let count = |name: &str| {
         let number = sent.and_then(|usage| usage.get(name))?;

@@ -86,7 +86,8 @@ fn input(conversation: &[Message], thoughts: Thoughts) -> Vec<Item> {
     input
 }
 
-/// A single text is sent as a string, which every endpoint takes; anything else as parts.
+/// Converts the parts of a user message: a single text into a string, which every endpoint accepts,
+/// anything else into a list of parts.
 fn user(parts: &[Part]) -> Item {
     let content = match parts {
         [] => json!(""),
@@ -112,7 +113,8 @@ fn user(parts: &[Part]) -> Item {
     ))
 }
 
-/// A function. The API's default is `strict`, which refuses schemas with optional members.
+/// Describes a tool as a function with `strict: false`, because `strict` functions, the API's
+/// default, may not have optional members.
 fn function(tool: &OfferedTool) -> Value {
     let mut parameters = tool.parameters.as_object().cloned().unwrap_or_default();
     parameters.entry("type").or_insert_with(|| json!("object"));

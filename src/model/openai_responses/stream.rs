@@ -1,6 +1,7 @@
-//! Reads a streamed answer: events that begin items, add to them, and end them, then one that ends
-//! the response. Invariant: the items are the ended ones, whatever the deltas were; without the end
-//! event there is no answer; the emitted pieces add up to the answer's texts.
+//! Reads a streamed answer: events that begin items, extend them and end them, and a last event
+//! that ends the response. Invariant: the answer has the items as their end events contain them,
+//! whatever the deltas said; without the end event of the response there is no answer; the emitted
+//! pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub(in crate::model) struct Stream {
     items: BTreeMap<u64, Option<Item>>,
     /// The calls in the order in which they began, each with its item's `output_index`.
     calls: Vec<(u64, Call)>,
-    /// The emitted text before redaction, and its redaction.
+    /// The emitted text before redaction. `passing` redacts it.
     text: String,
     passing: Passing,
     end: Option<(End, Option<Value>)>,
@@ -47,7 +48,7 @@ impl Call {
         }
     }
 
-    /// Emits the name of the call at this index, once there is one.
+    /// Emits the name of the call at this index, once the name is known.
     fn tell_name(&mut self, at: usize, name: &str, cleaner: &Cleaner, telling: &mut Telling<'_>) {
         if self.name.is_empty() && !name.is_empty() {
             name.clone_into(&mut self.name);
@@ -147,7 +148,8 @@ impl Stream {
         self.named(index, &item, telling)
     }
 
-    /// Takes an item that has ended. It may never have begun: some endpoints send only ended items.
+    /// Takes an item that has ended. Its begin event may be missing: some endpoints send only ended
+    /// items.
     fn is_done(
         &mut self,
         event: &Map<String, Value>,
@@ -190,7 +192,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the response. Items that did not end before are those of its `output`.
+    /// Ends the response. An item without an end event is taken from the response's `output`.
     fn ends(&mut self, kind: &str, response: Option<&Value>, data: &str) -> Result<(), Attempt> {
         let response = response.and_then(Value::as_object).ok_or_else(unreadable)?;
         // Some endpoints announce a cut response as completed.
@@ -259,7 +261,7 @@ fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
         .ok_or_else(unreadable)
 }
 
-/// The exact text of an object in an event.
+/// Returns the exact text of one object in an event. `of` selects the object.
 fn exact<'a>(data: &'a str, of: impl Fn(Exact<'a>) -> Option<&'a RawValue>) -> Option<&'a str> {
     of(serde_json::from_str(data).ok()?).map(RawValue::get)
 }

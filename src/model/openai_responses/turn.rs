@@ -1,6 +1,7 @@
-//! Writes an earlier turn of the model for the next request. If the turn came through this protocol,
-//! its own items are sent; otherwise, or if they cannot be read, items are built from its parsed form
-//! (an agent's model may change while a task waits). Invariant: a call and its output share an id.
+//! Writes an earlier turn of the model for the next request. If the turn came through this
+//! protocol, its own items are sent; otherwise, or if they cannot be read, items are built from its
+//! parsed form (an agent's model may change while a task waits). Invariant: a call and its output
+//! share an id.
 
 use serde_json::{Map, Value, json};
 
@@ -9,8 +10,8 @@ use super::reply::STORED;
 use crate::model::ids::{Ids, name};
 use crate::model::protocol::Thoughts;
 
-/// The items of a turn; empty if no item of the turn may be sent. Each of `calls` is a call's stored
-/// id, its tool's name and its arguments.
+/// Returns the items of a turn; empty if no item of the turn may be sent. Each of `calls` is a
+/// call's stored id, its tool's name and its arguments.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,
@@ -24,7 +25,7 @@ pub(super) fn assistant(
     }
 }
 
-/// The items of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
+/// Returns the items of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
 fn own(raw: &Value, calls: usize) -> Option<Vec<Item>> {
     let is_stored = raw.get("type").is_some_and(|kind| kind == STORED);
     let items = raw
@@ -45,7 +46,7 @@ fn sent_back(
     thoughts: Thoughts,
 ) -> Vec<Item> {
     items.retain(|item| thoughts == Thoughts::Kept || !item.is_reasoning());
-    // The endpoint refuses reasoning that nothing follows, as in a turn that was cut off in it.
+    // The endpoint refuses reasoning at the end of a turn, as after a cut-off while reasoning.
     while items.last().is_some_and(Item::is_reasoning) {
         items.pop();
     }
@@ -58,7 +59,8 @@ fn sent_back(
             members.insert("name".to_owned(), json!(name(tool)));
         }
         if thoughts == Thoughts::Left {
-            // By its id the endpoint would know an item that reasoning belongs to, and miss that.
+            // With its id, the endpoint would recognize an item that belongs to reasoning, and
+            // would refuse the item without that reasoning.
             members.remove("id");
         }
         if members == *item.members() {
@@ -85,7 +87,7 @@ fn written(text: Option<&str>, calls: &[(String, String, String)], ids: &Ids) ->
     said.into_iter().chain(calls).collect()
 }
 
-/// An item whose members are texts.
+/// Builds an item whose members are texts.
 pub(super) fn item<const N: usize>(members: [(&str, &str); N]) -> Item {
     let members = members.map(|(name, text)| (name.to_owned(), json!(text)));
     Item::new(Map::from_iter(members))

@@ -42,23 +42,23 @@ struct When {
 /// The part of the conversation that rules match on.
 #[derive(Debug)]
 pub(super) struct Moment<'a> {
-    /// The last speaker.
+    /// The author of the last message; `None` if that is the model, or there is no message.
     pub(super) last: Option<Last<'a>>,
-    /// The last message.
+    /// The text of the last message; empty if `last` is `None`.
     pub(super) text: String,
     /// The number of the answer within the task.
     pub(super) turn: u32,
-    /// The user's last message.
+    /// The text of the user's last message.
     pub(super) user_text: String,
     /// The number, within the task, of the first answer to the user's last message.
     pub(super) user_turn: u32,
 }
 
-/// The last speaker.
+/// The author of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last<'a> {
     User,
-    /// The tool of this name.
+    /// The tool with this name: the message is its result.
     Tool(&'a str),
 }
 
@@ -133,16 +133,16 @@ impl Script {
         (mistakes.found.len() == before).then_some(Self { rules })
     }
 
-    /// The first rule that matches.
+    /// Returns the first rule that matches.
     pub(super) fn rule(&self, moment: &Moment<'_>) -> Option<&Rule> {
         self.rules
             .iter()
             .find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
     }
 
-    /// The captures that a rule's texts may use: all captures of the rule itself, and the named
-    /// captures of the rule that matched the user's last message. So a value from that message is
-    /// still known after the calls that follow it.
+    /// Returns the captures that a rule's texts may use: all captures of the rule itself, and the
+    /// named captures of the rule that matched the user's last message. So a value from that
+    /// message is still known after the calls that follow it.
     pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
         let of_user = self
             .rules
@@ -240,7 +240,7 @@ impl When {
                 .is_none_or(|matches| matches.is_match(text))
     }
 
-    /// The names of the captures of `matches`.
+    /// Returns the names of the captures of `matches`.
     fn names(&self) -> Vec<String> {
         let names = self
             .matches
@@ -249,7 +249,7 @@ impl When {
         names.map(str::to_owned).collect()
     }
 
-    /// The numbers of the captures of `matches`; 0 is the whole match.
+    /// Returns the numbers of the captures of `matches`; 0 is the whole match.
     fn numbers(&self) -> Vec<String> {
         self.matches
             .iter()

@@ -51,7 +51,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The text with the captures filled in.
+    /// Returns the text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
         let pieces = self.0.iter().map(|piece| match piece {
             Piece::Text(text) => text.as_str(),
@@ -60,8 +60,8 @@ impl Template {
         pieces.collect()
     }
 
-    /// The text as JSON. If the template is a single capture and its text is a JSON number, the
-    /// result is that number with the same digits. Any other text becomes a string.
+    /// Returns the text as JSON. If the template is a single capture and its text is a JSON number,
+    /// the result is that number with the same digits. Any other text becomes a string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
@@ -109,7 +109,7 @@ impl Arguments {
         }
     }
 
-    /// The text with the captures filled in.
+    /// Returns the text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
         match self {
             Self::Text(template) => template.text(captures),

@@ -1,6 +1,7 @@
-//! A TCP stream that hands out at most one line with each read, so that no bytes that a server
-//! sends after the line that begins TLS are taken for an answer from inside TLS. Such bytes break
-//! the handshake instead (RFC 3207, section 6: nothing learned before TLS counts).
+//! A TCP stream that returns at most one line for each read, against STARTTLS response injection:
+//! bytes that a server or an attacker sends right after the answer to STARTTLS must not be read as
+//! an answer inside TLS. With this stream they break the handshake instead (RFC 3207, section 6:
+//! knowledge from before TLS must be discarded).
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,14 +13,14 @@ use lettre::transport::smtp::client::AsyncTokioStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// How much is read at once.
+/// The number of bytes that are read at once.
 const CHUNK: usize = 4096;
 
 /// A TCP stream that is read line by line.
 #[derive(Debug)]
 pub(super) struct ByLine {
     stream: TcpStream,
-    /// Bytes that were read and not handed out yet.
+    /// Bytes that were read from the stream and not returned yet.
     ahead: BytesMut,
 }
 

@@ -1,8 +1,8 @@
-//! A digest as a mail: plain text and HTML, in the person's language.
+//! Writes a digest as a mail: plain text and HTML, in the person's language.
 //!
-//! Invariant: every name passes `visible`, and the subject and the other headers have only words of
-//! the configuration and our own; so no name can begin a header or hide itself. Long texts are cut,
-//! so that a mail of twenty questions stays under 50 KB.
+//! Invariant: every name passes `visible`, and headers have only fixed words and words of the
+//! configuration, so that no name can begin a header or hide itself. Long texts are cut, so that a
+//! mail of twenty questions stays under 50 KB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -19,21 +19,21 @@ use crate::people::language::Language;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The most characters of a name.
+/// The maximum number of characters of a name.
 const NAME: usize = 80;
-/// The most bytes of a mail, as it is sent.
+/// The maximum number of bytes of a mail, as it is sent.
 const MOST: usize = 50 * 1024;
 
-/// How much of each question a mail shows.
+/// The limits of the texts that a mail shows of each question.
 #[derive(Clone, Copy, Debug)]
 struct Room {
-    /// The most characters of a text.
+    /// The maximum number of characters of a text.
     text: usize,
-    /// The most summaries.
+    /// The maximum number of summaries.
     summaries: usize,
 }
 
-/// The limits, the widest first: a mail that exceeds [`MOST`] is built again with the next.
+/// The limits, the widest first. A mail that exceeds [`MOST`] is built again with the next.
 const ROOMS: [Room; 3] = [
     Room {
         text: 300,
@@ -49,20 +49,20 @@ const ROOMS: [Room; 3] = [
     },
 ];
 
-/// The parts of a mail beside its digest.
+/// The values from which the headers of a mail are made.
 #[derive(Clone, Debug)]
 pub(super) struct Head<'h> {
     pub(super) from: &'h Mailbox,
     pub(super) to: Mailbox,
     pub(super) language: Language,
-    /// The mail's own id, without the domain: the same for each attempt.
+    /// The mail's own id without the domain. It is the same for each attempt.
     pub(super) id: &'h str,
-    /// The domain of the ids.
+    /// The domain after the `@` in the ids of mails and threads.
     pub(super) domain: &'h str,
     pub(super) now: Time,
 }
 
-/// The mail of a digest; `None` if it cannot be built.
+/// Builds the mail of a digest; `None` if it cannot be built.
 pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     let words = Words::of(head.language);
     let subject = subject(words, digest);
@@ -87,7 +87,7 @@ pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     last
 }
 
-/// The mail of a ping; `None` if it cannot be built.
+/// Builds the mail of a ping; `None` if it cannot be built.
 pub(super) fn ping(head: Head<'_>) -> Option<Message> {
     let words = Words::of(head.language);
     let html = page(
@@ -126,7 +126,7 @@ fn built(
     message.multipart(parts).ok()
 }
 
-/// The text in at most `most` characters, with every invisible character shown.
+/// Returns the text in one line of at most `most` characters, with every invisible character shown.
 fn shown(text: &str, most: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(visible(&flat), most)
@@ -158,7 +158,7 @@ fn subject(words: &Words, digest: &Digest) -> String {
     }
 }
 
-/// The lines about a question: the label and the text of each.
+/// Returns the lines about a question: the label and the text of each.
 fn lines(words: &'static Words, question: &Question, room: Room) -> Vec<(&'static str, String)> {
     let deadline = question
         .expires_at
@@ -174,12 +174,12 @@ fn lines(words: &'static Words, question: &Question, room: Room) -> Vec<(&'stati
     lines
 }
 
-/// The address that leads to a question.
+/// Returns the URL that the mail has for a question: the recipient's link, or the page.
 fn address(question: &Question) -> &str {
     question.link.as_deref().unwrap_or(&question.url)
 }
 
-/// The sentences at the end.
+/// Returns the sentences at the end of the mail.
 fn notes(words: &'static Words, digest: &Digest) -> [&'static str; 2] {
     let linked = digest
         .questions

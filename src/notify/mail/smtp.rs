@@ -1,6 +1,6 @@
-//! One conversation with the mail server: connect, TLS, sign in, one mail. Invariant: without TLS,
-//! only the greeting, EHLO and STARTTLS leave for a server that is not on loopback; a failure is
-//! reported in fixed words, never in the server's.
+//! One session with the mail server: connects, begins TLS, signs in, and sends one mail. Invariant:
+//! without TLS, a server that is not on loopback gets only EHLO and STARTTLS. A failure is reported
+//! in fixed words, never in those of the server.
 
 use std::io;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::notify::answer::Answer;
 use crate::notify::settings::{MailServer, Relay, Security};
 use crate::world::Clock;
 
-/// How long connecting and sending may take together. lettre's own timeout covers only connecting
-/// (lettre#1027), so this one covers the whole conversation.
+/// The maximum duration of an attempt. lettre's own timeout covers only connecting (lettre#1027),
+/// so this one covers connecting and sending.
 pub(in crate::notify) const WITHIN: Duration = Duration::from_secs(20);
-/// How long the server may take to answer QUIT after it has taken the mail.
+/// The maximum time to wait for the answer to QUIT after the server has accepted the mail.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 const NO_TLS: &str = "no secure connection could be made (TLS)";
@@ -33,21 +33,22 @@ const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
 const CUT_OFF: &str = "the connection to the mail server was lost";
 
-/// Reply codes that concern the sender's session and not the mail (RFC 4954, section 6).
+/// Reply codes about the session and not the mail (RFC 4954, section 6).
 const OF_THE_SESSION: [&str; 4] = ["530", "534", "535", "538"];
 
-/// The mail server, ready to be spoken to.
+/// The mail server with everything that a session needs.
 pub(super) struct Server {
     relay: Relay,
-    /// The parameters of TLS; `None` where TLS cannot be set up, or is not needed.
+    /// The parameters of TLS; `None` if TLS is not needed or cannot be set up.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
-    /// The name that the service gives itself.
+    /// The name that the service gives itself in EHLO.
     hello: ClientId,
 }
 
 impl Server {
-    /// The server of these settings; `None` if they have mistakes. `own` is the domain of the sender.
+    /// Returns the server of these settings; `None` if they have mistakes. `own` is the domain of
+    /// the sender.
     pub(super) fn of(settings: &MailServer, own: &str) -> Option<Self> {
         let relay = Relay::of(&settings.url)?;
         let tls = match relay.security {
@@ -64,7 +65,7 @@ impl Server {
         })
     }
 
-    /// Hands one mail over.
+    /// Opens a session and sends one mail in it.
     pub(super) async fn send(&self, clock: &dyn Clock, envelope: &Envelope, mail: &[u8]) -> Answer {
         let conversation = async {
             let mut connection = self.open().await.map_err(Answer::none)?;
@@ -85,7 +86,7 @@ impl Server {
         }
     }
 
-    /// A connection that a mail may be sent on.
+    /// Opens a session that is ready for a mail.
     async fn open(&self) -> Result<AsyncSmtpConnection, &'static str> {
         let (host, port) = (self.relay.host.as_str(), self.relay.port);
         let mut connection = match (self.relay.security, &self.tls) {
@@ -130,7 +131,7 @@ impl Server {
     }
 }
 
-/// Sends QUIT once the mail is taken. The mail counts as sent whatever the server answers.
+/// Sends QUIT after the mail was accepted. The mail counts as sent whatever the server answers.
 async fn farewell(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}
@@ -138,8 +139,8 @@ async fn farewell(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     }
 }
 
-/// Why there is no connection to send a mail on. Each of these failures may be tried again, because
-/// it does not concern the mail itself.
+/// Returns the reason why no session could be opened. The delivery is tried again, because the
+/// failure is not about the mail itself.
 fn unopened(error: &Error) -> &'static str {
     if error.is_tls() {
         NO_TLS
@@ -156,7 +157,7 @@ fn unopened(error: &Error) -> &'static str {
     }
 }
 
-/// Why a mail was not taken.
+/// Returns the result of an attempt whose mail the server did not accept.
 fn refusal(error: &Error) -> Answer {
     if error.is_permanent() {
         let code = error.status().map(|code| code.to_string());

@@ -1,15 +1,16 @@
-//! The words of mails in each language, side by side: a missing translation does not compile.
+//! The texts of mails in each language, as one struct, so that a missing translation does not
+//! compile.
 
 use crate::notify::digest::Reason;
 use crate::people::language::Language;
 
-/// The words of mails in one language. `{…}` is filled in.
+/// The texts of mails in one language. `{…}` marks a value to fill in.
 pub(super) struct Words {
-    /// The subject and the heading about one question.
+    /// The subjects, which are also headings, of mails about one question.
     new: &'static str,
     expiring: &'static str,
     waiting: &'static str,
-    /// The subjects and headings about several questions.
+    /// The subjects, which are also headings, of mails about several questions.
     all_new: &'static str,
     all_expiring: &'static str,
     all_waiting: &'static str,
@@ -20,10 +21,10 @@ pub(super) struct Words {
     pub(super) no_deadline: &'static str,
     pub(super) summary: &'static str,
     pub(super) review: &'static str,
-    /// The line with the number of questions that are not listed.
+    /// The line about the questions that are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
-    /// The sentences about the link.
+    /// The sentences about the kind of link in the mail.
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,
@@ -91,7 +92,7 @@ impl Words {
         }
     }
 
-    /// The subject about one question.
+    /// Returns the subject of a mail about one question.
     pub(super) fn one(&self, reason: Reason, tools: &str, agent: &str) -> String {
         let text = match reason {
             Reason::New => self.new,
@@ -101,7 +102,7 @@ impl Words {
         text.replace("{agent}", agent).replace("{tools}", tools)
     }
 
-    /// The subject about several questions.
+    /// Returns the subject of a mail about `count` questions.
     pub(super) fn several(&self, reason: Reason, count: u64) -> String {
         let text = match reason {
             Reason::New => self.all_new,
@@ -111,7 +112,7 @@ impl Words {
         text.replace("{count}", &count.to_string())
     }
 
-    /// The line with the number of questions that are not listed.
+    /// Returns the line about `count` questions that are not listed.
     pub(super) fn more(&self, count: u64) -> String {
         self.more.replace("{count}", &count.to_string())
     }

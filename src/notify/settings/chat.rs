@@ -8,24 +8,25 @@ use super::address;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// Slack's own address.
+/// The default of `api_url`.
 const SLACK: &str = "https://slack.com/api";
 const ADDRESS: &str = "expected an address such as `https://host/path`, without user or fragment";
 
-/// A channel of Slack: `token` and `channel` of a bot, whose messages are updated, or the `url` of an
-/// incoming webhook, whose messages are not.
+/// A channel of Slack. Either `token` and `channel` of a bot are set, whose messages are updated
+/// with the outcomes, or the `url` of an incoming webhook, whose messages are not.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slack {
-    /// The token of the bot, `xoxb-…`. It needs the scope `chat:write`.
+    /// The token of the bot, `xoxb-…`. The bot needs the scope `chat:write`.
     pub token: Option<Secret<String>>,
-    /// The id of the bot's channel, such as `C012AB3CD`. The bot is a member of it.
+    /// The id of the channel to which the bot posts, such as `C012AB3CD`. The bot must be a member
+    /// of the channel.
     pub channel: Option<String>,
-    /// The address of Slack's API.
+    /// The base URL of Slack's API.
     pub api_url: String,
-    /// The URL of an incoming webhook.
+    /// The URL of an incoming webhook, in place of a bot.
     pub url: Option<Secret<String>>,
-    /// Whether a message has the tools' summaries, which show arguments.
+    /// Whether messages show the tools' summaries of the calls, which have arguments in them.
     pub summaries: bool,
 }
 
@@ -41,14 +42,14 @@ impl Default for Slack {
     }
 }
 
-/// A channel or chat of Teams, behind the URL of a workflow.
+/// A channel or chat of Teams that a workflow posts to.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["url"]))]
 pub struct Teams {
     /// The URL of the workflow "When a Teams webhook request is received".
     pub url: Secret<String>,
-    /// Whether a message has the tools' summaries, which show arguments.
+    /// Whether messages show the tools' summaries of the calls, which have arguments in them.
     pub summaries: bool,
 }
 
@@ -118,7 +119,7 @@ impl Teams {
     }
 }
 
-/// The header `Authorization` of a token.
+/// Returns the value of the header `Authorization` for a token; `None` if the token is not valid.
 pub(in crate::notify) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     let text = token.reveal();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -129,7 +130,7 @@ pub(in crate::notify) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Whether this is the id of a channel, a private channel or a direct message.
+/// Whether a text is the id of a channel, a private channel or a direct message.
 fn is_channel(id: &str) -> bool {
     let rest = id.strip_prefix(['C', 'G', 'D']).unwrap_or_default();
     let fits = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();

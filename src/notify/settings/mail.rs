@@ -1,4 +1,4 @@
-//! The settings of mail.
+//! The settings of mail: the server, and the recipients of an entry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,23 +15,25 @@ use crate::people::person::is_email;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// The mail server that takes the mails.
+/// The mail server by which the service sends mails.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "MailServer", extend("required" = ["url", "from"]))]
 pub struct MailServer {
-    /// The address of the server. `smtps://host` is TLS from the start (port 465). `smtp://host` (port
-    /// 587) needs STARTTLS, except on loopback, where it is plain.
+    /// The URL of the server. With `smtps://host` (port 465) the connection begins with TLS. With
+    /// `smtp://host` (port 587) the server must offer STARTTLS, except on loopback, where mails are
+    /// sent without TLS.
     pub url: String,
-    /// The user that signs in at the server. Default: no sign-in.
+    /// The user name for signing in at the server. Default: no sign-in.
     pub user: Option<String>,
-    /// The password of the user.
+    /// The password of `user`. Required if `user` is set.
     pub password: Option<Secret<String>>,
-    /// The sender, such as `Holdpoint <holdpoint@acme.com>`. Answers and bounces go there.
+    /// The sender of the mails, such as `Holdpoint <holdpoint@acme.com>`. Answers and bounces go to
+    /// this address.
     pub from: String,
 }
 
-/// Where the mail server is, and how it is spoken to.
+/// The address of the mail server, and the encryption of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::notify) struct Relay {
     pub(in crate::notify) host: String,
@@ -39,19 +41,19 @@ pub(in crate::notify) struct Relay {
     pub(in crate::notify) security: Security,
 }
 
-/// The encryption of a mail on its way to the server.
+/// The encryption of the connection to the mail server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::notify) enum Security {
-    /// TLS before the first word.
+    /// TLS from the first byte.
     Tls,
-    /// TLS after STARTTLS; if the server offers no STARTTLS, the conversation ends.
+    /// TLS after STARTTLS. If the server does not offer STARTTLS, the session ends.
     StartTls,
-    /// Nothing: the server is on this machine.
+    /// No encryption: the server is on this machine.
     Loopback,
 }
 
 impl Relay {
-    /// The server at this address; `None` if it is no address of a mail server.
+    /// Parses the URL of a mail server; `None` if it is not valid.
     pub(in crate::notify) fn of(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let host = url
@@ -85,7 +87,7 @@ impl Relay {
 }
 
 impl MailServer {
-    /// The sender; `None` if `from` is no mail address.
+    /// Returns the sender; `None` if `from` is not a mail address.
     pub(in crate::notify) fn sender(&self) -> Option<Mailbox> {
         if self.from.chars().any(char::is_control) {
             return None;
@@ -113,36 +115,37 @@ impl MailServer {
     }
 }
 
-/// Mails about questions, one to each person.
+/// Mails about questions. Each person gets their own mail.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "MailTo")]
 pub struct Mail {
-    /// The people: `approvers` (default), or a map with `groups` and `users`. Of these, the ones who
-    /// may decide the question get the mail.
+    /// The people who get mails: `approvers` (default), or a map with `groups` and `users`. Of
+    /// these people, only those who may decide a question get the mail about it.
     pub to: Recipients,
-    /// Whether a mail has the tools' summaries, which show arguments.
+    /// Whether mails show the tools' summaries of the calls, which have arguments in them.
     pub summaries: bool,
 }
 
-/// The people who get the mails of an entry, as far as they may decide the question.
+/// The people who get the mails of an entry. Only those who may decide a question get the mail
+/// about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Recipients {
-    /// Everyone who may decide the question.
+    /// All people who may decide the question.
     #[default]
     Approvers,
-    /// The members of these groups, and these users.
+    /// Only the people whom the entry names.
     Named(Named),
 }
 
-/// The members of these groups, and these users.
+/// The people whom an entry names: the members of these groups, and these users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "MailRecipients")]
 pub struct Named {
-    /// The names of groups.
+    /// The names of groups whose members get the mails.
     pub groups: Vec<String>,
-    /// The ids of users.
+    /// The ids of users who get the mails.
     pub users: Vec<String>,
 }
 

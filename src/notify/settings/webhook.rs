@@ -1,4 +1,4 @@
-//! The settings of a webhook, and the mistakes in them.
+//! The settings of a webhook and their checks.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::notify::sign;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// Headers that an operator may not set: our own, and those of the connection.
+/// Headers that an operator may not set: those that the service sets, and those of the connection.
 const OURS: [&str; 8] = [
     "connection",
     "content-length",
@@ -22,25 +22,27 @@ const OURS: [&str; 8] = [
     "upgrade",
     "user-agent",
 ];
-/// The prefix of the signature's headers.
+/// The prefix of the headers of the signature, which an operator may not set either.
 const OURS_PREFIX: &str = "webhook-";
 
-/// A receiver of Standard Webhooks.
+/// A receiver of signed POSTs by the specification Standard Webhooks.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Webhook", extend("required" = ["url", "secrets"]))]
 pub struct Webhook {
-    /// The URL that messages are posted to.
+    /// The URL to which messages are posted.
     pub url: Secret<String>,
-    /// The secrets that sign each message, the newest first: `whsec_` and the base64 of 24 bytes or
-    /// more. While there are several, a receiver may check any of them.
+    /// The secrets with which each message is signed, the newest first: `whsec_` and the base64 of
+    /// 24 bytes or more. If there are several, each message has a signature for each; a receiver
+    /// may check any of them.
     pub secrets: Vec<Secret<String>>,
-    /// How much a message says: `thin` names what happened, `full` has the event's whole data, with
-    /// arguments and texts.
+    /// The content of a message: `thin` has ids, names and statuses, `full` has the event's whole
+    /// data, with arguments and texts.
     pub payload: Payload,
-    /// Whether a request's brief has the tools' summaries, which show arguments.
+    /// Whether the brief of a request shows the tools' summaries of the calls, which have arguments
+    /// in them.
     pub summaries: bool,
-    /// Further headers of each message.
+    /// Further headers of each message, by name.
     pub headers: BTreeMap<String, Secret<String>>,
 }
 
@@ -56,14 +58,14 @@ impl Default for Webhook {
     }
 }
 
-/// How much a message says.
+/// The amount of data in a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Payload {
-    /// Ids, names and statuses.
+    /// Only ids, names and statuses.
     #[default]
     Thin,
-    /// The event's data, as its stream has it.
+    /// The event's whole data, as the stream of its tree has it.
     Full,
 }
 
@@ -90,7 +92,7 @@ impl Webhook {
     }
 }
 
-/// The address of a webhook.
+/// Parses the URL of a webhook; `None` if it is not valid.
 pub(in crate::notify) fn address(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let sound = matches!(url.scheme(), "http" | "https")
@@ -101,7 +103,10 @@ pub(in crate::notify) fn address(text: &str) -> Option<Url> {
     sound.then_some(url)
 }
 
-/// A header of a message.
+/// Parses a header that the operator sets.
+///
+/// # Errors
+/// The reason why the header is not allowed, without its value.
 pub(in crate::notify) fn header(
     name: &str,
     value: &Secret<String>,

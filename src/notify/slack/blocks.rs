@@ -1,13 +1,14 @@
 //! The body of a message to Slack, as blocks.
 //!
-//! Invariant: a text that this service did not write is `plain_text`, in which no markup means
-//! anything; `mrkdwn` is used only for our links. `&`, `<` and `>` are escaped everywhere.
+//! Invariant: a text that this service did not write is `plain_text`, in which markup has no
+//! effect; `mrkdwn` is used only for links to this service. `&`, `<` and `>` are escaped
+//! everywhere.
 
 use serde_json::{Map, Value, json};
 
 use crate::notify::chat::{Asked, Shown, title};
 
-/// The members `text` and `blocks` of a message.
+/// Returns the members `text` and `blocks` of a message.
 pub(in crate::notify) fn content(shown: &Shown) -> Map<String, Value> {
     let mut blocks = Vec::new();
     if shown.digest.questions.len() == 1 {
@@ -33,7 +34,7 @@ pub(in crate::notify) fn content(shown: &Shown) -> Map<String, Value> {
     message(&shown.in_brief(), Some(blocks))
 }
 
-/// The member `text` of a message that has only this text.
+/// Returns the member `text` of a message without blocks.
 pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
     message(words, None)
 }
@@ -47,7 +48,7 @@ fn message(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
     members
 }
 
-/// A question: what it is, its facts, and a link.
+/// Returns the blocks of a question that is shown whole: title, message, summaries, facts and link.
 fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
     let mut head = vec![title.to_owned()];
     head.extend(asked.message());
@@ -61,7 +62,7 @@ fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
     blocks
 }
 
-/// A question in one line.
+/// Returns the block of a question that is shown in one line.
 fn in_a_line(asked: &Asked<'_>) -> Value {
     let title = title(asked.question);
     let state = match asked.outcome {
@@ -95,13 +96,13 @@ fn plain(words: &str) -> Value {
     json!({"type": "plain_text", "text": escaped(words), "emoji": false})
 }
 
-/// A link of ours: one of the service's own addresses, and a word.
+/// Returns a link. `url` must be an address of this service.
 fn link(url: &str, word: &'static str) -> Value {
     let url = escaped(url).replace('|', "%7C");
     json!({"type": "mrkdwn", "text": format!("<{url}|{word}>"), "verbatim": true})
 }
 
-/// The text with Slack's three control characters escaped.
+/// Escapes the three control characters of Slack.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

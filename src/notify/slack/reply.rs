@@ -1,9 +1,8 @@
-//! The answers of Slack's API. Their status is 200 even for failures, which are told by the body:
-//! `{"ok": false, "error": …}`.
+//! Reads the answers of Slack's API. Slack answers failures with the status 200, too, and with a
+//! body such as `{"ok": false, "error": …}`.
 //!
-//! Invariant: the only part of an answer that is kept is the message's id, which is digits and a
-//! dot; a problem is in fixed words. A failure is tried again unless the same message would surely
-//! fail again.
+//! Invariant: of an answer, only the message's id is kept, which has only digits and a dot; a
+//! problem is in fixed words. A failure is retried unless the same message would surely fail again.
 
 use std::fmt;
 
@@ -12,7 +11,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::answer::Answer;
 
-/// The members of an answer that are read. The others repeat the message and may be cut off.
+/// The members of an answer that are read. The other members repeat the message, and may be cut
+/// off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
@@ -21,16 +21,16 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Reads the members of a body that may be incomplete.
+    /// Reads the members of a body, which may be cut off.
     pub(super) fn read(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // A mistake or an early end is ignored: the members before it count.
+        // An error is ignored: the members before it count.
         let _ = json.deserialize_map(Members(&mut reply));
         reply
     }
 
-    /// The result of the attempt. `answer` is the result that the HTTP status alone gives.
+    /// Returns the result of the attempt. `answer` is the result by the HTTP status alone.
     pub(super) fn answer(self, answer: &Answer) -> Answer {
         let (problem, unwanted) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
@@ -48,7 +48,8 @@ impl Reply {
     }
 }
 
-/// Our words for an error code of Slack, and whether Slack would refuse the same message again.
+/// Returns fixed words for an error code of Slack, and whether Slack would refuse the same message
+/// again.
 fn meaning(error: &str) -> (&'static str, bool) {
     match error {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" => ("Slack asks to wait", false),
@@ -87,10 +88,10 @@ fn meaning(error: &str) -> (&'static str, bool) {
     }
 }
 
-/// The problem of an update whose message was deleted in Slack.
+/// The problem of an update of a message that was deleted in Slack.
 pub(in crate::notify) const GONE: &str = "the message was deleted in Slack";
 
-/// Whether this is the id of a message.
+/// Whether a text has the form of a message's id.
 fn is_id(ts: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let sound = |(seconds, rest): (&str, &str)| digits(seconds) && digits(rest);

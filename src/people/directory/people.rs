@@ -1,4 +1,4 @@
-//! The people of the directory: whom messages reach, and which rights a person has by a link.
+//! The people of the directory: their addresses for messages, and their rights by a link.
 //! Invariant: a link gives no right that the person's own keys deny.
 
 use super::{Account, Directory};
@@ -10,8 +10,7 @@ use crate::task::user::UserKey;
 use crate::task::verdict::Approvers;
 
 impl Directory {
-    /// This directory, with the people whom messages reach. A person who has a key gets the groups
-    /// of the key.
+    /// Replaces the people whom messages reach. A person who has a key gets the groups of the key.
     #[must_use]
     pub fn telling(self, people: Vec<Person>) -> Self {
         let people = people.into_iter().map(|person| {
@@ -28,18 +27,17 @@ impl Directory {
         Self { people, ..self }
     }
 
-    /// This directory, with the permission that the links in messages give.
+    /// Sets the permission that the links in messages give; `None` if messages have no links.
     #[must_use]
     pub fn linking(self, links: Option<LinkMay>) -> Self {
         Self { links, ..self }
     }
 
-    /// The people whom messages reach.
     pub fn people(&self) -> impl Iterator<Item = &Person> {
         self.people.iter().map(|(_, person)| person)
     }
 
-    /// The person whom messages to this user reach.
+    /// Returns the person whom messages to this user reach.
     #[must_use]
     pub fn person(&self, tenant: &str, user: &str) -> Option<&Person> {
         let wanted = self.ids.key(user);
@@ -49,8 +47,9 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// A person as the caller with the most rights that they can have, with today's groups: the
-    /// caller of their key if that key may decide, else the caller of a link.
+    /// Returns a person as the caller with the most rights that they can have, and with their
+    /// current groups: the caller of their key if that key may decide, otherwise the caller of a
+    /// link.
     #[must_use]
     pub fn who_is(&self, person: &Person) -> Caller {
         let by_link = self.by_link(person);
@@ -71,8 +70,8 @@ impl Directory {
         }
     }
 
-    /// The caller of a link that was made for this person, with today's groups. A link gives no
-    /// right that the person's keys deny.
+    /// Returns the caller of a link that was made for this person, with the person's current
+    /// groups. A link gives no right that the person's keys deny.
     #[must_use]
     pub fn by_link(&self, person: &Person) -> Caller {
         let user_id = self.user(&person.tenant, &person.user);
@@ -95,8 +94,9 @@ impl Directory {
         }
     }
 
-    /// The people of a tenant who could decide under these approvers, by a key or by a link, each
-    /// with their groups. A link reaches only a person who has an address.
+    /// Returns the people of a tenant who could decide under these approvers, by a key or by a
+    /// link, and the groups of each. Only a person with a mail address can get a link. A person can
+    /// come twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
@@ -114,8 +114,8 @@ impl Directory {
         by_key.chain(people.map(|(key, person)| (key, person.groups.as_slice())))
     }
 
-    /// The current groups of a user who may decide by a link; `None` when messages do not reach the
-    /// user, or the user's links decide nothing.
+    /// Returns the current groups of a user who may decide by a link. `None` when messages do not
+    /// reach the user, or the user's links may not decide.
     #[must_use]
     pub fn groups_by_link(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let person = self.person(tenant, user)?;

@@ -27,7 +27,7 @@ pub(in crate::policy) enum Node {
 
 #[derive(Debug)]
 pub(in crate::policy) struct Pattern {
-    /// The unchanged pattern.
+    /// The pattern as the rule has it.
     pub(in crate::policy) plain: Regex,
     /// The case-insensitive pattern, for user ids that are compared folded.
     pub(in crate::policy) folded: Option<Regex>,
@@ -42,7 +42,7 @@ pub(in crate::policy) enum Literal {
     Text(String),
 }
 
-/// The values that a rule may read.
+/// The variables that a rule may read, by their paths: `tool.name`, `user.groups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Known {
     Args,

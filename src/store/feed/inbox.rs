@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use super::{Feed, INTEREST, WANTED, locked};
 use crate::task::id::RequestId;
 
-/// How many commits a reader may fall behind.
+/// The maximum number of commits that a reader may fall behind before it misses some.
 const BEHIND: usize = 256;
 
-/// The requests that a commit has touched; `None` if any request may have been touched.
+/// The requests that a commit has opened, answered or closed; `None` if commits may have been
+/// missed, so that any request may have changed.
 type RequestIds = Option<Arc<[RequestId]>>;
 
 /// The channels of the tenants whose inboxes are read in this process.
@@ -76,7 +77,7 @@ impl Feed {
         }
     }
 
-    /// Records that any request may have been touched unnoticed.
+    /// Tells all readers that commits may have been missed, so that any request may have changed.
     pub(super) fn touched_unknown(&self) {
         for sender in locked(&self.inboxes).0.values() {
             let _ = sender.send(None);
@@ -94,7 +95,7 @@ impl Feed {
             .extend(tenants.map(|tenant| (tenant, now + INTEREST)));
     }
 
-    /// The tenants whose inboxes are read on this replica.
+    /// Returns the tenants whose inboxes are read on this replica.
     pub(super) fn listened_inboxes(&self) -> Vec<String> {
         let inboxes = locked(&self.inboxes);
         let read = inboxes.0.iter();

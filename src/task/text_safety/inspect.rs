@@ -70,8 +70,8 @@ impl Looked {
             >= PLACES
     }
 
-    /// All warnings, the most serious first. If places of a code were left out, a warning about the
-    /// whole arguments says so.
+    /// Returns all warnings, the most serious first. If places of a code were left out, a warning
+    /// about the whole arguments says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
@@ -308,7 +308,7 @@ fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Whether a character is drawn as blank space although its Unicode category is not a space.
+/// Whether a character is rendered as blank space although its Unicode category is not a space.
 fn is_blank_mark(c: char) -> bool {
     matches!(
         c,
@@ -316,7 +316,7 @@ fn is_blank_mark(c: char) -> bool {
     )
 }
 
-/// Finds letters and digits of right-to-left scripts: digits and signs next to them are drawn in
+/// Finds letters and digits of right-to-left scripts: digits and signs next to them are rendered in
 /// another order than stored.
 fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let turns = |c: &char| {
@@ -384,8 +384,8 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which Unicode
-/// assigns to no single script.
+/// Returns the script of a letter; [`Script::Unknown`] for the mathematical alphabets, which
+/// Unicode assigns to no single script.
 fn script_of(letter: char) -> Script {
     if matches!(letter, '\u{1d400}'..='\u{1d7ff}') {
         Script::Unknown
@@ -394,8 +394,8 @@ fn script_of(letter: char) -> Script {
     }
 }
 
-/// The Latin letters that a letter of another script looks like; `None` if there are none, and for
-/// a right-to-left script, which has its own warning.
+/// Returns the Latin letters that a letter of another script looks like; `None` if there are none,
+/// and for a right-to-left script, which has its own warning.
 fn latin_twin(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -440,7 +440,7 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 struct Word {
     /// Scripts that use every letter of the word.
     common: ScriptExtension,
-    /// For each set of [`TOGETHER`]: whether every letter of the word is used in a script of the
+    /// For each set of [`TOGETHER`], whether every letter of the word is used in some script of the
     /// set.
     together: [bool; TOGETHER.len()],
     /// The distinct scripts of the word's letters, at most [`TOLD`].

@@ -9,7 +9,8 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong`. Each has the keys that lead from `at` to its place, and a detail.
+/// Adds the mistakes in `wrong`. Each consists of the keys that lead from `at` down to the mistake,
+/// and of a detail.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at
@@ -22,7 +23,8 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
     }
 }
 
-/// The form for the result of an external tool.
+/// Returns the JSON Schema for the result of an external tool; `None` if the tool accepts any
+/// result or the schema has flaws.
 pub(super) fn external_form(
     name: &str,
     settings: &external::Settings,
@@ -37,7 +39,8 @@ pub(super) fn external_form(
     })
 }
 
-/// The settings of an HTTP tool, checked; `None` if they have mistakes.
+/// Checks the settings of an HTTP tool. Returns `None` only if the `url` is invalid; other mistakes
+/// are only added to `mistakes`.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,
@@ -88,8 +91,8 @@ fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut 
     }
 }
 
-/// Checks that every argument can be sent in the query, and that no argument has a name that the
-/// query of the `url` has already.
+/// Checks that every argument can be sent in the query, and that no argument has the name of a
+/// parameter that the configured query of the `url` already has.
 fn check_query(
     name: &str,
     http: &Checked,

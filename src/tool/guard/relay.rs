@@ -1,6 +1,6 @@
-//! A program that talks through the guard: the guard's input is the program's, and the program's
-//! output is the guard's. Once the guard's input closes, the program has two seconds to end, then
-//! three more after SIGTERM.
+//! Runs a program that communicates through the guard: the guard passes its own standard input to
+//! the program, and the program's output to its own standard output. Once the guard's input closes,
+//! the program has two seconds to end, then three more after SIGTERM.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -26,7 +26,7 @@ enum Event {
     Exited,
 }
 
-/// Runs the program until it ends, or until the guard's input closes.
+/// Runs the program until it ends or the guard's input closes, and then ends its process group.
 pub(super) fn relay(
     order: &Order,
     input: impl Read + Send + 'static,
@@ -82,8 +82,8 @@ fn start(order: &Order) -> io::Result<Child> {
         .spawn()
 }
 
-/// Connects the program's input and output with the guard's. The second receiver ends once all of
-/// the program's output is passed on.
+/// Connects the program's input and output with the guard's. The second receiver disconnects once
+/// all of the program's output is passed on.
 fn connect(
     child: &mut Child,
     pid: Pid,
@@ -102,7 +102,8 @@ fn connect(
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // While the program does not read, the copying thread waits for it and does not notice.
+        // The copying thread blocks while the program does not read, and would not notice that the
+        // guard's input closes.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
@@ -112,7 +113,7 @@ fn connect(
         if let Some(mut stdin) = stdin {
             let _ = pass_on(&mut input, &mut stdin);
         }
-        // Reads on, if only the program has closed its end.
+        // If only the program closed its input, waits here until the guard's input closes.
         let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(Event::InputClosed);
     })?;
@@ -125,7 +126,7 @@ fn connect(
     Ok((events, passed_on))
 }
 
-/// Copies until the end, without keeping anything back.
+/// Copies until the end of the input, and flushes after each read.
 fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -140,7 +141,8 @@ fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Waits until the program has ended, or has had its time to end.
+/// Waits until the program ends. Once the guard's input has closed, the wait is limited by
+/// [`CLOSED`] and, after SIGTERM, by [`TERMINATED`].
 fn wait(events: &Receiver<Event>, pid: Pid) {
     if !matches!(events.recv(), Ok(Event::InputClosed)) {
         return;

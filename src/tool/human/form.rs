@@ -1,6 +1,6 @@
 //! The forms that a human fills in. Invariant: an agent's form is one flat object of texts,
-//! numbers, booleans and choices, so that every client can draw it; it asks for no secret, because
-//! the answer goes to the model and into the journal.
+//! numbers, booleans and choices, so that every client can render it; it asks for no secret,
+//! because the answer goes to the model and into the journal.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ const SECRET_WORDS: [&str; 13] = [
 /// Words that contain a name of a secret by chance.
 const HARMLESS: [&str; 2] = ["secretary", "secretari"];
 
-/// The form of a question where the agent gives no form.
+/// Returns the form of a question for which the agent gives no form: one required text.
 pub(super) fn answer() -> Value {
     json!({
         "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
@@ -74,7 +74,7 @@ pub(super) fn answer() -> Value {
     })
 }
 
-/// The form of a confirmation.
+/// Returns the form of a confirmation: a boolean and an optional comment.
 pub(super) fn confirmation() -> Value {
     json!({
         "type": "object", "properties": {"confirmed": {"type": "boolean"}, "comment": {"type": "string"}},
@@ -87,12 +87,14 @@ pub(super) fn own(written: &Value) -> Result<Value, String> {
     read(written, FIELDS, &PLAIN).map_err(|detail| format!("`form`: {detail}"))
 }
 
-/// The types of fields: an agent's form has plain values only, so that every client can draw it.
+/// The types of the fields of an agent's form: plain values only, which every client can render.
 const PLAIN: [&str; 4] = ["string", "number", "integer", "boolean"];
-/// The types of fields of a server's form: a list is a choice of several texts.
+/// The types of the fields of an MCP server's form. A field of type `array` is a choice of several
+/// texts.
 pub(super) const PLAIN_AND_LIST: [&str; 5] = ["string", "number", "integer", "boolean", "array"];
 
-/// Checks a form of at most `most` fields of these types.
+/// Checks a form and closes it to undeclared members. The form may have at most `most` fields, of
+/// the types in `kinds`.
 pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value, String> {
     let members = written
         .as_object()
@@ -264,7 +266,7 @@ fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), St
     ))
 }
 
-/// Copies `title` and `description`.
+/// Copies `title` and `description`. Refuses a text that names a secret.
 fn texts(
     members: &Map<String, Value>,
     at: &str,
@@ -379,7 +381,7 @@ pub(super) fn is_secret(text: &str) -> bool {
             .any(|word| SECRET_WORDS.contains(&word.as_str()))
 }
 
-/// The words of a text: `userPin2`, `USER_PIN` and `user-pin` all contain `pin`.
+/// Splits a text into words: `userPin2`, `USER_PIN` and `user-pin` all contain `pin`.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';

@@ -1,11 +1,11 @@
 //! The form of a question from the server of a tool. Invariant: the form that a person sees is
-//! written anew from the keywords that every client can draw; it asks for no secret.
+//! rebuilt from keywords that every client can render; it asks for no secret.
 
 use serde_json::{Map, Value, json};
 
 use super::form::{FORMATS, PLAIN_AND_LIST, is_secret, read};
 
-/// Maximum number of fields.
+/// Maximum number of fields of a form.
 const FIELDS: usize = 32;
 /// The keywords of a field that are kept.
 const KEYWORDS: [&str; 13] = [
@@ -24,22 +24,23 @@ const KEYWORDS: [&str; 13] = [
     "exclusiveMaximum",
 ];
 
-/// Why a server's form is not shown to a person.
+/// The reason why a server's form is not shown to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
     /// The field with this name asks for a secret, which the specification forbids.
     Secret(String),
-    /// The form is not flat, too large, or not drawable.
+    /// The form is not flat, is too large, or has a field that some clients cannot render. The text
+    /// is a phrase that continues the form's name.
     Unfit(String),
 }
 
-/// Reads the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation) and
-/// closes it to undeclared members. Unknown keywords are left out. A choice written as `oneOf` or
-/// `anyOf` of `const`s becomes an `enum`, and its titles become part of the description; so does the
-/// choice of a list's items.
+/// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation)
+/// and closes it to undeclared members. Unknown keywords are left out. A choice written as `oneOf`
+/// or `anyOf` of `const`s, also in a list's items, becomes an `enum`, and the titles of its values
+/// become part of the description.
 ///
 /// # Errors
-/// [`Unusable`].
+/// The reason why the form cannot be shown to a person.
 pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
     let unfit = |text: &str| Unusable::Unfit(text.to_owned());
     let fields = match written.get("properties") {
@@ -62,7 +63,7 @@ pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
     }
     let required = written.get("required").cloned().unwrap_or(json!([]));
     if properties.is_empty() && required == json!([]) {
-        // A server may ask for nothing but a yes.
+        // A form without fields is valid: the server asks only for consent.
         return Ok(json!({
             "type": "object", "properties": {}, "required": [], "additionalProperties": false,
         }));
@@ -71,7 +72,7 @@ pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
     read(&form, FIELDS, &PLAIN_AND_LIST).map_err(Unusable::Unfit)
 }
 
-/// A field with the keywords that every client can draw.
+/// Returns the field with only the keywords that every client can render.
 fn drawable(field: &Value) -> Value {
     let Value::Object(members) = field else {
         return field.clone();
@@ -105,7 +106,8 @@ fn drawable(field: &Value) -> Value {
     Value::Object(kept)
 }
 
-/// The values of a choice that is written as `oneOf` or `anyOf`, and their titles.
+/// Returns the values of a choice that is written as `oneOf` or `anyOf`, and a text with their
+/// titles.
 fn chosen(members: &Map<String, Value>) -> (Option<Value>, String) {
     let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
     let Some(choices) = choices.and_then(Value::as_array) else {
@@ -120,7 +122,8 @@ fn chosen(members: &Map<String, Value>) -> (Option<Value>, String) {
     (Some(consts.cloned().collect()), titled)
 }
 
-/// The form of a question with a page to visit: the person says that they have been there.
+/// Returns the form of a question with a page to visit: the person confirms that they have opened
+/// the page.
 pub(crate) fn opened() -> Value {
     json!({
         "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},

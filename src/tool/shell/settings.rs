@@ -50,8 +50,9 @@ impl Default for Settings {
     }
 }
 
-/// A command's environment. A name in a list is passed on from the service's own environment: its
-/// value is filled in once the file is read, and stays `None` if the service has no such variable.
+/// A command's environment. A variable that the configuration only names gets its value from the
+/// service's own environment once the file is read. The value stays `None` if the service does not
+/// have the variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
 
@@ -86,7 +87,7 @@ impl<'de> Deserialize<'de> for Env {
 }
 
 impl Env {
-    /// Each mistake in the names and values, without quoting a value.
+    /// Returns each mistake in the names and values, without quoting a value.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let mut mistakes = Vec::new();
         for name in self.0.keys() {
@@ -123,7 +124,7 @@ impl JsonSchema for Env {
 }
 
 impl Settings {
-    /// Each mistake in the settings, with its key.
+    /// Returns each mistake in the settings, with its key.
     pub(in crate::tool) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         let mut add =
@@ -145,7 +146,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// The credentials that the environment refers to.
+    /// Returns the names of the credentials that the environment refers to.
     pub(in crate::tool) fn needs(&self) -> BTreeSet<String> {
         let values = self
             .env
@@ -158,7 +159,8 @@ impl Settings {
             .collect()
     }
 
-    /// The environment of one command, with credentials filled in.
+    /// Returns the environment of one command, with credentials filled in. Fails if a credential is
+    /// missing or cannot be sent.
     pub(super) fn filled(
         &self,
         credentials: &Credentials,

@@ -26,8 +26,8 @@ pub(crate) const OP: Op = Op {
 
 /// List deliveries
 ///
-/// Returns the messages about the tenant's tasks that are to be sent, or were, newest first; for an
-/// admin. A message that was sent or dropped is listed for 3 days, a dead one for 30.
+/// Returns the deliveries of messages about the tenant's tasks, newest first; for an admin. A
+/// delivery that was sent or dropped is listed for 3 days, a dead delivery for 30 days.
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", params(DeliveryQuery, PageQuery),
     responses((status = 200, body = DeliveryList, description = "A page of deliveries"))

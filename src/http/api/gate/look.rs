@@ -1,4 +1,5 @@
-//! `GET /v1/gate/calls/{task_id}`: looks at a call. It never gives a permit and is never an asker.
+//! `GET /v1/gate/calls/{task_id}`: looks at a call. A look gives no permit, and its client does not
+//! count as an asker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(crate) const OP: Op = Op {
 
 /// Look at a gate call
 ///
-/// Never gives a permit. With `Prefer: wait=N`, waits until the decision changes.
+/// Returns the call without a permit. With `Prefer: wait=N`, waits until the decision changes.
 #[utoipa::path(
     get, path = "/v1/gate/calls/{task_id}", operation_id = "get_gate_call", tag = "gate",
     params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), WaitHeader),

@@ -15,7 +15,7 @@ use crate::http::wire::gate::GateCall;
 use crate::http::{Http, Operation};
 use crate::people::Caller;
 
-/// The operations of gates.
+/// Returns the operations of gates, each with its route.
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
         (&propose::OP, routes!(propose::propose_gate_call)),
@@ -54,7 +54,7 @@ pub(crate) async fn timed_ask(
     timed_ask_until(http, caller, proposal, (door, None)).await
 }
 
-/// Like [`timed_ask`], but claims no approved call after the moment of `claim_until`.
+/// Like [`timed_ask`], but claims no approved call after `claim_until`, if it is set.
 pub(crate) async fn timed_ask_until(
     http: &Http,
     caller: &Caller,
@@ -70,7 +70,8 @@ pub(crate) async fn timed_ask_until(
     Ok(answer)
 }
 
-/// The problem of a gate's refusal.
+/// Converts a gate's refusal to a problem, with the call as `caller` sees it if the refusal is
+/// about a stored call.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
         GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,

@@ -1,5 +1,5 @@
-//! `POST /v1/gate/calls`: proposes a call, polls and claims it. A repetition with the same key is
-//! about the same call.
+//! `POST /v1/gate/calls`: proposes a call, waits for the verdict and claims the permit. A
+//! repetition with the same key continues the same call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
 
-/// The longest `context`, in bytes.
+/// The maximum length of `context`, in bytes.
 const CONTEXT: usize = 16 * 1024;
-/// The longest name of a tool, in bytes.
+/// The maximum length of a tool's name, in bytes.
 const NAME: usize = 256;
-/// The seconds after which an undecided call is asked about again.
+/// The `Retry-After` of an answer without a verdict, in seconds.
 const ASK_AGAIN: &str = "5";
 
 pub(crate) const OP: Op = Op {
@@ -52,8 +52,8 @@ pub(crate) const OP: Op = Op {
 /// Propose a call
 ///
 /// Asks whether an agent's call may run, and waits for the verdict (10 s; `Prefer` changes that).
-/// `pending` is to be asked again with the same `Idempotency-Key`. A call that the caller runs
-/// itself may be run only with a `permit`.
+/// After `pending`, repeat the POST with the same `Idempotency-Key`. A caller that runs the call
+/// itself may do so only with a `permit`.
 #[utoipa::path(
     post, path = "/v1/gate/calls", operation_id = "propose_gate_call", tag = "gate",
     params(PreferHeader, KeyHeader, RunnerHeader), request_body = NewGateCall,
@@ -131,7 +131,10 @@ fn respond(http: &Http, posted: &Posted, answer: GateAnswer, prefer: Prefer) -> 
     response
 }
 
-/// The `Holdpoint-Runner` of a request.
+/// Reads `Holdpoint-Runner`, the name of the process that runs the call. `None` without the header.
+///
+/// # Errors
+/// `bad_request` if the header is repeated, or is not 1 to 128 visible ASCII characters.
 pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all("holdpoint-runner").iter();
     let Some(value) = values.next() else {
@@ -148,7 +151,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// The body of a proposal.
+/// A proposal as the body gives it. Its `identity`, `runner` and `wait` are placeholders for the
+/// values of the headers.
 struct Body {
     proposal: Proposal,
     attach: Option<bool>,
@@ -187,7 +191,8 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<Body, Pro
         .ok_or_else(|| Problem::invalid(&errors.0))
 }
 
-/// The arguments as text: exactly one of `arguments`, to the byte, and `arguments_text`.
+/// Returns the arguments as text: the bytes of the member `arguments`, or the string
+/// `arguments_text`. Exactly one of the two must be there.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

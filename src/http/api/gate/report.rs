@@ -21,13 +21,13 @@ use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, ReportGateOutcome};
 
-/// The longest content, in bytes.
+/// The maximum length of `content`, in bytes.
 const CONTENT: usize = 1024 * 1024;
 
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
-    // The content and its JSON escapes.
+    // Leaves room for the JSON escapes of the content.
     body: 2 * CONTENT,
     problems: &[
         Code::BadJson,

@@ -10,17 +10,18 @@ use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant and a user of it.
+/// A tenant, and the key of one of its users.
 type Person = (String, UserKey);
 
-/// The asks that wait.
+/// The asks of this process that wait for a verdict.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Asks>>);
 
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// Each ask with its person, and the name and the end of a request that its client may cancel.
+    /// The waiting asks by number: the person who asks, and, if the client can cancel its request,
+    /// the request's name and the token that ends its wait.
     open: HashMap<u64, (Person, Option<(String, CancellationToken)>)>,
 }
 
@@ -32,8 +33,8 @@ pub(crate) struct Place {
 }
 
 impl Waiting {
-    /// A place for an ask of `caller`; `None` if too many asks wait. `request` names the request for
-    /// [`Waiting::cancel`], with the token that its cancellation cancels.
+    /// Gives an ask of `caller` a place; `None` if too many asks wait. `request` is the name that
+    /// [`Waiting::cancel`] looks for, and the token that it cancels.
     pub(crate) fn enter(
         &self,
         caller: &Caller,
@@ -60,8 +61,8 @@ impl Waiting {
     }
 
     /// Ends the waits of this caller for requests of this name. Clients of one caller may give two
-    /// requests the same name: then both end, because an approved call must not start for a client
-    /// that has left.
+    /// requests the same name. Then both waits end, because an approved call must not start for a
+    /// client that has left.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -23,8 +23,8 @@ pub(crate) const OP: Op = Op {
 
 /// End a standing decision
 ///
-/// After the response no call starts with the standing decision. Permitted to its giver, to people
-/// who may decide such a request, and to an admin. Ending it again changes nothing.
+/// After the response no call starts with the standing decision. Its giver, people who may decide a
+/// request of its rule, and an admin may end it. Ending it again changes nothing.
 #[utoipa::path(
     delete, path = "/v1/grants/{grant_id}", operation_id = "end_grant", tag = "grants",
     params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
@@ -42,7 +42,7 @@ pub(crate) async fn end_grant(
 /// Ends a standing decision for a caller.
 ///
 /// # Errors
-/// `not_found`, `forbidden`, `unavailable`.
+/// `not_found` if the tenant has no such standing decision; `forbidden`, `unavailable`.
 pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
     must_decide(caller)?;
     match http.engine.end_grant(caller, id).await {

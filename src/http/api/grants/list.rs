@@ -27,9 +27,9 @@ pub(crate) const OP: Op = Op {
 
 /// List standing decisions
 ///
-/// Returns the standing decisions that the caller gave, that hold for the caller's tasks, or whose
-/// requests the caller may decide, newest first; for an admin, all of the tenant. Each is listed
-/// until 30 days after its `expires_at`.
+/// Returns standing decisions, newest first: those that the caller gave, those that hold for the
+/// caller's tasks, and those whose requests the caller may decide; for an admin, all of the tenant.
+/// A standing decision is listed until 30 days after its `expires_at`.
 #[utoipa::path(
     get, path = "/v1/grants", operation_id = "list_grants", tag = "grants", params(PageQuery),
     responses((status = 200, body = GrantList, description = "A page of standing decisions"))
@@ -53,7 +53,8 @@ pub(crate) async fn list_grants(
     }))
 }
 
-/// A page of the standing decisions that concern a caller. It may be empty although more follow.
+/// Reads a page of the standing decisions that concern a caller. The page may be empty although
+/// more follow.
 ///
 /// # Errors
 /// `unavailable`.

@@ -1,4 +1,4 @@
-//! Answers of the envelope: JSON-RPC results and errors.
+//! Responses of the MCP server: JSON-RPC results and errors.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -12,10 +12,10 @@ use crate::http::server::edge::RenderedError;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::mcp_revision::Revision;
 
-/// A JSON-RPC error.
+/// A JSON-RPC error, with the HTTP status of its response.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
-    /// The status of an answer that is no stream.
+    /// The HTTP status of a response in JSON. A stream always has 200.
     pub(super) status: StatusCode,
     code: i32,
     message: String,
@@ -23,27 +23,27 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The body is no JSON: -32700.
+    /// Builds the error -32700: the body is not JSON.
     pub(super) fn unreadable() -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32700, "The body is not JSON")
     }
 
-    /// The message is no request: -32600.
+    /// Builds the error -32600: the message is not a valid request.
     pub(super) fn request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32600, message)
     }
 
-    /// A parameter is missing or does not fit: -32602.
+    /// Builds the error -32602: a parameter is missing or does not fit.
     pub(super) fn params(message: impl Into<String>) -> Self {
         Self::new(StatusCode::OK, -32602, message)
     }
 
-    /// A header is missing, or is not equal to the body: -32020.
+    /// Builds the error -32020: a header is missing, or contradicts the body.
     pub(super) fn headers(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32020, message)
     }
 
-    /// The revision is not spoken: -32022.
+    /// Builds the error -32022: this server does not speak the requested revision.
     pub(super) fn version(requested: &str) -> Self {
         let supported = Revision::ALL.map(Revision::as_str);
         Self {
@@ -56,7 +56,7 @@ impl Failure {
         }
     }
 
-    /// The method is not known in this revision: -32601.
+    /// Builds the error -32601: the revision has no such method.
     pub(super) fn unknown_method(revision: Revision) -> Self {
         let status = if revision.is_stateless() {
             StatusCode::NOT_FOUND
@@ -66,18 +66,18 @@ impl Failure {
         Self::new(status, -32601, "Method not found")
     }
 
-    /// A request of 2026-07-28 without a member of `_meta` that each request has: -32602.
+    /// Builds the error -32602: a request of 2026-07-28 lacks a required member of `_meta`.
     pub(super) fn incomplete(member: &str) -> Self {
         let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
     }
 
-    /// The service is shutting down: -32603.
+    /// Builds the error -32603: the service is shutting down.
     pub(super) fn unavailable() -> Self {
         Self::refused(&Problem::unavailable())
     }
 
-    /// A refusal of the engine.
+    /// Builds the error for a problem; its `data` has the problem's code.
     pub(super) fn refused(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
             -32603
@@ -101,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// The message as JSON.
+    /// Returns the JSON-RPC message with this error, as JSON text.
     pub(super) fn text(&self, id: &Value) -> String {
         let error = match &self.data {
             Some(data) => json!({"code": self.code, "message": self.message, "data": data}),
@@ -113,23 +113,23 @@ impl Failure {
     pub(super) fn response(&self, id: &Value) -> Response {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
-        // The edge keeps the body: clients read it, whatever the status.
+        // Tells the edge to keep this body, because clients read it whatever the status.
         response.extensions_mut().insert(RenderedError);
         response
     }
 }
 
-/// The message with this result, whose text is written as it is.
+/// Returns the JSON-RPC message with this result. `result` is JSON text, which stays as it is.
 pub(super) fn message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// The answer with this result.
+/// Responds with this result. `delivery` notes that the client has got the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(message(id, result).into(), delivery))
 }
 
-/// An answer in JSON.
+/// Returns a response with this body, as JSON.
 pub(super) fn json_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("application/json");

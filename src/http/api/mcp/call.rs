@@ -1,6 +1,6 @@
 //! `tools/call`: proposes the call at the gate and waits for its result. A quick answer is JSON; a
-//! call that waits is answered as an event stream. A client that leaves drops the wait, and with it
-//! the presence of the call's asker.
+//! call that waits is answered as an event stream. If the client leaves, the wait is dropped, and
+//! with it the presence of the call's asker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,16 +26,18 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// How long an answer may take that is sent as JSON.
+/// The time after which a call that still waits is answered as an event stream.
 const QUICK: Duration = Duration::from_secs(1);
-/// The number of legs of a call. Clients of 2026-07-28 give up after ten rounds.
+/// The maximum number of legs of a call. A leg is one repetition of the request that a client of
+/// 2026-07-28 makes by itself, with the `requestState` of the last answer, until the call is
+/// decided. Such clients give up after ten rounds.
 pub(super) const LEGS: u32 = 9;
-/// How soon such a client is back with the next leg.
+/// The time within which such a client begins the next leg.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
-/// The longest name of a tool, in bytes.
+/// The maximum length of a tool's name, in bytes.
 const NAME: usize = 256;
 
-/// A call that is asked about.
+/// A `tools/call` request, ready to ask the gate.
 struct Ask {
     http: Arc<Http>,
     caller: Caller,
@@ -47,7 +49,7 @@ struct Ask {
 }
 
 impl Asked<'_> {
-    /// The answer to `tools/call`.
+    /// Answers `tools/call`: in JSON if the answer comes within [`QUICK`], else as an event stream.
     pub(super) async fn called(&self, params: Params) -> Response {
         let token = params.meta("progressToken").cloned();
         let ask = match self.ask(params) {
@@ -75,7 +77,8 @@ impl Asked<'_> {
         }
     }
 
-    /// The call with its place among those that wait. Without a place it does not wait.
+    /// Checks the parameters and takes a place among the waiting asks. If no place is free, the ask
+    /// does not wait.
     fn ask(&self, params: Params) -> Result<Ask, Failure> {
         let name = params.text("name").unwrap_or_default().to_owned();
         if name.is_empty() || name.len() > NAME || name.contains('\0') {
@@ -129,7 +132,8 @@ impl Asked<'_> {
         })
     }
 
-    /// How the call is recognized, and the number of its leg.
+    /// Returns how the gate recognizes the call, and the number of the call's leg: 0 for the first
+    /// request.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), Failure> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(leg)
@@ -152,7 +156,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The session of the call: in `_meta`, else in the header.
+    /// Returns the session of the call, from `_meta` or else from the header `Holdpoint-Session`.
     fn session(&self, params: &Params) -> Result<Option<String>, Failure> {
         let header = || {
             self.headers
@@ -176,15 +180,15 @@ impl Asked<'_> {
     }
 }
 
-/// The call and the leg that a `requestState` names. The state is not sealed: a state that another
-/// call has names no call of these arguments, so its call is a new one.
+/// Parses a `requestState`: the call and its leg. The state need not be sealed: if a client sends
+/// the state of another call, the arguments do not fit that call, so the request is a new call.
 fn leg(state: &str) -> Option<(Identity, u32)> {
     let (task, leg) = state.strip_prefix("hp1.")?.split_once('.')?;
     let leg: u32 = leg.parse().ok()?;
     Some((Identity::Call(task.parse().ok()?), leg.min(LEGS)))
 }
 
-/// The text of the arguments; without any, an empty object.
+/// Returns the text of the arguments; `{}` if there are none.
 fn arguments(text: Option<String>) -> Result<String, Failure> {
     let text = text.filter(|text| text != "null");
     match text {
@@ -195,7 +199,7 @@ fn arguments(text: Option<String>) -> Result<String, Failure> {
 }
 
 impl Ask {
-    /// Waits for the answer.
+    /// Waits for the answer, or until the client cancels the request.
     async fn reply(self) -> Reply {
         let asked = tokio::select! {
             biased;

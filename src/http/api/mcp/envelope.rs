@@ -1,5 +1,6 @@
-//! Reads a message of a client: JSON-RPC 2.0, one message in a body. Invariant: only `arguments` may
-//! hold a repeated member, which makes the call invalid; anywhere else the message is refused.
+//! Reads a message of a client: JSON-RPC 2.0, one message in a body. Invariant: a member may be
+//! repeated only inside `arguments`, which makes the call invalid. A message that repeats any other
+//! member is refused.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,44 +11,44 @@ use super::answer::Failure;
 use crate::http::server::json::{Unread, is_json, set_aside};
 use crate::task::mcp_revision::Revision;
 
-/// The longest text of an id, in bytes.
+/// The maximum length of a text id, in bytes.
 const ID: usize = 256;
-/// The member of `_meta` with the revision of a request.
+/// The member of `_meta` with the revision that a request speaks.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// The member of `_meta` with the capabilities of the client.
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// A message of a client.
+/// A request or a notification of a client.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// The id of a request; a notification has none.
+    /// The id of a request; `None` for a notification.
     pub(super) id: Option<Value>,
     pub(super) method: String,
     pub(super) params: Result<Params, Failure>,
 }
 
-/// The parameters of a message.
+/// The parameters of a message. They are empty if the message has none.
 #[derive(Debug, Default)]
 pub(super) struct Params {
     /// All members but `arguments`.
     pub(super) members: Map<String, Value>,
-    /// The text of `arguments`, to the byte.
+    /// The text of `arguments`, to the byte; `None` without this member.
     pub(super) arguments: Option<String>,
 }
 
 impl Params {
-    /// A member of `_meta`.
+    /// Returns the member `name` of `_meta`.
     pub(super) fn meta(&self, name: &str) -> Option<&Value> {
         self.members.get("_meta")?.get(name)
     }
 
-    /// A text among the members.
+    /// Returns the member `name`, if it is a string.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.members.get(name).and_then(Value::as_str)
     }
 }
 
-/// Reads the message in a body.
+/// Reads the message in a body. A body with more than one message is refused.
 pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Failure> {
     if !is_json(bytes) {
         return Err(Failure::unreadable());
@@ -98,8 +99,9 @@ fn refused(unread: Unread) -> Failure {
     })
 }
 
-/// The revision of a message. A message of 2026-07-28 says in headers what its body says, for
-/// proxies that read no body; a message whose headers say something else is refused.
+/// Returns the revision of a message. A message of 2026-07-28 repeats its revision, its method and
+/// its tool in headers, for proxies that read no body. If the headers contradict the body, the
+/// message is refused.
 pub(super) fn check_headers(incoming: &Incoming, headers: &HeaderMap) -> Result<Revision, Failure> {
     let header = single(headers, "mcp-protocol-version")?;
     let params = incoming.params.as_ref().ok();
@@ -142,7 +144,7 @@ pub(super) fn check_headers(incoming: &Incoming, headers: &HeaderMap) -> Result<
     Ok(revision)
 }
 
-/// The value of a header that may be sent once.
+/// Returns the value of a header, which may be sent only once.
 fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
@@ -157,7 +159,7 @@ fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h s
         .map_err(|_| Failure::headers(format!("{name} is not visible ASCII")))
 }
 
-/// The text of a header that may be in Base64.
+/// Decodes the text of a header, which may be in Base64.
 fn decoded(value: &str) -> Option<String> {
     let inside = value.strip_prefix("=?base64?");
     let Some(inside) = inside.and_then(|rest| rest.strip_suffix("?=")) else {

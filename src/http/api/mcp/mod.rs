@@ -1,7 +1,7 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
-//! protocol. It is stateless: no session is given, and every replica answers every request.
-//! Invariant: the members of a message mean the same to every reader, and `arguments` are kept to
-//! the byte.
+//! protocol. The server is stateless: it opens no session, and every replica answers every request.
+//! Invariant: a message means the same to every parser, because a repeated member outside of
+//! `arguments` is refused, and `arguments` are kept to the byte.
 
 mod answer;
 mod call;
@@ -42,7 +42,7 @@ pub(crate) const OP: Op = Op {
     ],
 };
 
-/// A request at a gate.
+/// A JSON-RPC request at a gate, with its caller and its revision.
 struct Asked<'a> {
     http: &'a Arc<Http>,
     caller: &'a Caller,
@@ -55,9 +55,9 @@ struct Asked<'a> {
 
 /// Send a message of the Model Context Protocol
 ///
-/// The gate is an MCP server over Streamable HTTP (revisions 2025-06-18, 2025-11-25 and 2026-07-28)
-/// with the gate's tools that the service runs. Errors are JSON-RPC errors once the body was read. A
-/// call that waits for a person is answered as `text/event-stream`.
+/// The gate is an MCP server over Streamable HTTP (revisions 2025-06-18, 2025-11-25 and
+/// 2026-07-28). It offers the tools of the gate that the service runs. Once the body was read,
+/// errors are JSON-RPC errors. A call that waits for a person is answered as `text/event-stream`.
 #[utoipa::path(
     post, path = "/mcp/{gate}", operation_id = "post_mcp_message", tag = "gate",
     params(("gate" = String, Path, description = "The name of the gate")),
@@ -105,7 +105,7 @@ pub(crate) async fn post_mcp_message(
     Ok(asked.answered(incoming).await)
 }
 
-/// The gate of this name, if it is open to the caller.
+/// Returns the gate of this name. A gate that is not open to the caller is `not_found`.
 fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Problem> {
     let agent = http.engine.agents().get(name);
     let agent = agent.filter(|agent| {
@@ -114,7 +114,8 @@ fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Pro
     agent.cloned().ok_or_else(Problem::not_found)
 }
 
-/// Refuses a client that could not read both kinds of answer. A client without `Accept` reads any.
+/// Refuses a client whose `Accept` lacks JSON or event streams, because a call may be answered as
+/// either. A client without `Accept` reads any.
 fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     let values = headers.get_all(ACCEPT).iter();
     let ranges: Vec<String> = values
@@ -138,7 +139,8 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Takes a notification. Only a cancellation has an effect: the asker of that request has left.
+/// Takes a notification. Only a cancellation has an effect: it ends the wait of the canceled
+/// request, because the asker has left.
 fn notified(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
@@ -150,13 +152,13 @@ fn notified(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     }
 }
 
-/// The name of a request among those of its caller that wait.
+/// Returns the name under which a request waits, so that a cancellation finds it.
 fn request_name(gate: &str, id: &Value) -> String {
     format!("{gate} {id}")
 }
 
 impl Asked<'_> {
-    /// The answer to a request.
+    /// Answers a request by its method.
     async fn answered(&self, incoming: Incoming) -> Response {
         let params = match incoming.params {
             Ok(params) => params,
@@ -202,7 +204,8 @@ impl Asked<'_> {
         })
     }
 
-    /// The gate's purpose, and the rule for a client whose call is held.
+    /// Returns the instructions for the client's model: the gate's purpose, and the rule for a held
+    /// call.
     fn instructions(&self) -> String {
         let held = "A call that a person must approve first is answered with HELD: it has not run. \
                     Make exactly the same call again later to get its result.";
@@ -215,7 +218,7 @@ impl Asked<'_> {
     }
 }
 
-/// The server's account of itself.
+/// Returns the name and the version of this server, as the protocol's `serverInfo`.
 fn server_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
 }

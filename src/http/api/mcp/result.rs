@@ -21,21 +21,22 @@ use crate::task::request::RequestKind;
 #[cfg(test)]
 mod tests;
 
-/// When a client may ask again about a pending call, in milliseconds.
+/// The time after which a client may ask again about a pending call, in milliseconds.
 const RETRY_AFTER_MS: u32 = 30_000;
 const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
-/// Writes the result of one request.
+/// A writer of the result of one `tools/call`.
 pub(super) struct Teller {
     pub(super) revision: Revision,
-    /// The leg with which the client comes back by itself.
+    /// The next leg, if the client repeats the request by itself while the call is pending.
     pub(super) next_leg: Option<u32>,
-    /// The check of the tool's structured results.
+    /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
     pub(super) output: Option<Output>,
 }
 
 impl Teller {
-    /// The text of the result.
+    /// Returns the result as JSON text. If the result of an MCP server has come during the ask, its
+    /// bytes are passed on.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -59,7 +60,7 @@ impl Teller {
         self.written(call, request.as_deref(), &meta).to_string()
     }
 
-    /// The result without the bytes of a server.
+    /// Writes the result from the call alone, without the bytes of an MCP server.
     fn written(
         &self,
         call: &GateCall,
@@ -101,7 +102,8 @@ impl Teller {
         }
     }
 
-    /// A result whose text alone is kept.
+    /// Writes a result of which only the text is kept. If the tool has an `outputSchema`, a text
+    /// that does not fit it makes an error result.
     fn told(&self, content: &str) -> Value {
         let mut result = json!({"content": [block(content)], "isError": false});
         let Some(output) = &self.output else {
@@ -116,7 +118,8 @@ impl Teller {
         result
     }
 
-    /// The server's own result with the members that this protocol needs; `None` if it is no object.
+    /// Returns the MCP server's own result `raw`, with the block `edit` and the members that this
+    /// revision needs. `None` if `raw` is not an object.
     fn raw(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_block(raw, &block.to_string())?,
@@ -140,8 +143,8 @@ impl Teller {
     }
 }
 
-/// The result of a call that a gateway does not let through. The gateway's client may speak any
-/// revision, so the result has no leg and no member of a newer one.
+/// Writes the result of a call that a gateway does not let through. The gateway's client may speak
+/// any revision, so the result has no leg and no member that only a newer revision knows.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
     let teller = Teller {
         revision: Revision::June2025,
@@ -153,13 +156,14 @@ pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settin
     teller.written(call, request.as_deref(), &meta)
 }
 
-/// The result with one more block at the end of its content, and its other bytes as they are.
+/// Returns the result `raw` with one more block at the end of its `content`. All other bytes stay
+/// as they are.
 fn with_block(raw: &str, block: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(raw).ok()?;
     let content = members.get("content")?.get();
     let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
     let comma = if blocks.is_empty() { "" } else { "," };
-    // The member's text is a part of `raw`, so its end is a position in it.
+    // `content` borrows from `raw`, so the address of its end gives a position in `raw`.
     let end = (content.as_ptr().addr() + content.len()).checked_sub(raw.as_ptr().addr() + 1)?;
     let (before, after) = raw.split_at_checked(end)?;
     Some(format!("{before}{comma}{block}{after}"))
@@ -180,7 +184,7 @@ fn error(text: &str) -> Value {
     json!({"content": [block(text)], "isError": true})
 }
 
-/// The sentences about a call that has not run, or was given up after it had started.
+/// Writes the text for a call that has not run, or that was given up after it had started.
 fn refused(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
     if call.decision == Decision::Allow {
@@ -206,7 +210,7 @@ fn refused(call: &GateCall, outcome: Outcome, content: &str) -> String {
     )
 }
 
-/// The sentences about a call without an outcome.
+/// Writes the text for a call without an outcome.
 fn undecided(call: &GateCall, request: Option<&InterventionRequest>) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
@@ -243,7 +247,7 @@ fn undecided(call: &GateCall, request: Option<&InterventionRequest>) -> String {
     }
 }
 
-/// The gate's account of the call, for programs.
+/// Returns the state of the call for programs: the member `holdpoint/gate` of the result's `_meta`.
 fn meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     let state = crate::http::wire::gate::WireGateState::from(call.state);
     let decision = call.decision.as_str();
@@ -269,7 +273,7 @@ fn meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     })
 }
 
-/// Sets a member of an object.
+/// Sets a member of `object`. A value that is not an object stays as it is.
 fn set(object: &mut Value, member: &str, value: Value) {
     if let Value::Object(members) = object {
         members.insert(member.to_owned(), value);

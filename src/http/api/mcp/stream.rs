@@ -1,5 +1,5 @@
-//! The event stream of a call that waits: comments that keep the connection open, the progress for a
-//! client that asked for it, and the answer.
+//! The event stream of a call that waits: comments that keep the connection open, the progress for
+//! a client that asked for it, and the answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -17,16 +17,18 @@ use crate::engine::gate::{Delivery, Progress};
 use crate::store::RequestRow;
 use crate::world::Clock;
 
-/// The pause between comments.
+/// The time between two comments.
 const PAUSE: Duration = Duration::from_secs(15);
 
-/// The answer to a call.
+/// The response to a call.
 pub(super) struct Reply {
-    /// The status of an answer that is no stream.
+    /// The HTTP status of a response in JSON. A stream always has 200.
     pub(super) status: StatusCode,
-    /// The message; empty for a request that its client has canceled, which gets no answer.
+    /// The JSON-RPC message. It is empty if the client has canceled the request, which then gets no
+    /// answer.
     pub(super) text: String,
-    /// Set where the message has the result of a settled call.
+    /// Notes the delivery of the message; `None` unless the message has the result of a settled
+    /// call.
     pub(super) delivery: Option<Delivery>,
 }
 
@@ -51,13 +53,14 @@ impl Reply {
     }
 }
 
-/// A call that waits.
+/// A waiting call that is answered as an event stream.
 pub(super) struct Waited {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
-    /// The client's token, and the request that the call waits for.
+    /// The client's progress token, and the place that shows the request that the call waits for.
+    /// `None` if the client asked for no progress.
     progress: Option<(Value, Progress)>,
-    /// The number of frames that were sent.
+    /// The number of frames sent so far.
     sent: u64,
 }
 
@@ -75,7 +78,7 @@ impl Waited {
         }
     }
 
-    /// The frames of the stream. Dropped, they drop the wait.
+    /// Returns the frames of the stream. Dropping the stream drops the wait.
     pub(super) fn frames(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         stream::unfold(Some(self), async |waited| {
             let (text, rest) = waited?.next().await;
@@ -109,7 +112,7 @@ impl Waited {
     }
 }
 
-/// The end of a stream.
+/// Returns the last frame of a stream: the message, or a comment if the message is empty.
 pub(super) fn last_frame(message: &str) -> String {
     if message.is_empty() {
         return ":\n\n".to_owned();
@@ -117,7 +120,8 @@ pub(super) fn last_frame(message: &str) -> String {
     event(message)
 }
 
-/// A message as an event. A line end in JSON is white space between two tokens.
+/// Writes a message as a server-sent event. A line end in JSON is white space between two tokens,
+/// so the event may drop it.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
     for line in message.split(['\n', '\r']) {
@@ -127,7 +131,7 @@ fn event(message: &str) -> String {
     text
 }
 
-/// The progress of a call, whose number only counts.
+/// Writes a progress notification. `number` only counts the notifications; it measures no progress.
 fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
     let message = match request {
         None => "The call is under way.".to_owned(),

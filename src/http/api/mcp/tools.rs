@@ -10,21 +10,20 @@ use super::Asked;
 use super::answer::Failure;
 use super::envelope::Params;
 
-/// How long a client may keep the list, in milliseconds.
+/// How long a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
-/// A tool as a client sees it; the composition root fills it in.
+/// A tool as an MCP client sees it. The composition root fills in these definitions.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolDefinition {
-    /// The name of the tool.
     pub name: String,
-    /// The entry of the list.
+    /// The tool's entry in the result of `tools/list`.
     pub definition: Value,
     /// The check of structured results, if the tool has an `outputSchema`.
     pub output: Option<Output>,
 }
 
-/// The check of a structured result.
+/// A check whether a structured result fits the tool's `outputSchema`.
 #[derive(Clone)]
 pub(crate) struct Output(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
 
@@ -51,7 +50,7 @@ impl Asked<'_> {
         })
     }
 
-    /// The tool of this name, if the service runs it.
+    /// Returns the tool of this name, if the service runs it.
     pub(super) fn tool(&self, name: &str) -> Option<&ToolDefinition> {
         self.tools().iter().find(|tool| tool.name == name)
     }

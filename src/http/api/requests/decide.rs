@@ -87,7 +87,7 @@ pub(crate) async fn decide_request(
 }
 
 /// Stores an answer and responds with the root task; redirects a page's form back to the request's
-/// page.
+/// page. `in_path` is the action in the path, if any.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -104,7 +104,7 @@ pub(crate) async fn decide(
     }
 }
 
-/// Stores an answer.
+/// Stores an answer. `in_path` is the action in the path, if any.
 ///
 /// # Errors
 /// As [`decide`], except that the problem of an invalid form is not rendered as a page.

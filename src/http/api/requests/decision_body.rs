@@ -16,11 +16,11 @@ use crate::task::decision::{Action, Then};
 use crate::task::grant::{GrantScope, Remember};
 use crate::task::units::duration;
 
-/// The largest reason, in bytes.
+/// The maximum length of a reason, in bytes.
 const REASON: usize = 4 * 1024;
 
-/// The answer in a body; `text` is the body as it was sent, and `in_path` is the action in the
-/// path, if any.
+/// Reads the answer in a body. `text` is the body as it was sent, and `in_path` is the action in
+/// the path, if any.
 ///
 /// # Errors
 /// `invalid`, with every mistake of the body.
@@ -123,7 +123,7 @@ fn read_whole(
     }
 }
 
-/// The wish to remember an approval.
+/// Reads `remember`: the request to give a standing decision with an approval.
 fn remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Remember> {
     let place = fields.pointer("remember");
     let wish = fields.take("remember")?;

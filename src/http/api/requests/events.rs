@@ -1,4 +1,4 @@
-//! `GET /v1/events`: what waits for the caller, kept up to date.
+//! `GET /v1/events`: the requests that wait for the caller, kept up to date.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ pub(crate) const OP: Op = Op {
 /// Watch the inbox
 ///
 /// Returns server-sent events: first `inbox` with the requests that this caller may decide and has
-/// not answered, then `request.created`, `request.changed` and `request.gone` as they change. The
-/// events have no `id`, and nothing is resumed: each connection begins with `inbox`, which is also
-/// sent again when the service cannot say what changed.
+/// not answered, then `request.created`, `request.changed` and `request.gone` as these requests
+/// change. The events have no `id`, and nothing is resumed: each connection begins with `inbox`.
+/// The service sends `inbox` again when it cannot say what changed.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "stream_inbox", tag = "requests", params(InboxQuery),
     responses((status = 200, description = "The stream"))

@@ -8,7 +8,7 @@ use crate::store::{RequestFilter, RequestRow};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
-/// The requests of an inbox that are wanted; an empty list admits any value.
+/// The filters of an inbox. An empty list admits any value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxFilter {
     pub kinds: Vec<RequestKind>,
@@ -27,7 +27,7 @@ impl InboxFilter {
         }
     }
 
-    /// Whether a request is wanted.
+    /// Returns whether the filters admit a request.
     #[must_use]
     pub(crate) fn fits(&self, row: &RequestRow) -> bool {
         let agent = |name: &String| row.agent_path.last() == Some(name);
@@ -36,7 +36,8 @@ impl InboxFilter {
             && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
     }
 
-    /// The open requests of the caller's inbox that are wanted, without those past their deadline.
+    /// Returns the filter for the open requests of the caller's inbox, without requests past their
+    /// deadline.
     #[must_use]
     pub(crate) fn open_for(&self, caller: &Caller, limit: i64) -> RequestFilter {
         RequestFilter {

@@ -32,14 +32,14 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for a page in which the caller may decide no request.
+/// The maximum number of reads for a page, if the caller may decide none of the requests read.
 const MOST_READS: usize = 10;
 
 /// List requests
 ///
 /// Returns the requests that this caller may decide and has not answered, oldest first. With
 /// `task_id`: every request of that tree. `open` counts the requests that wait for the caller under
-/// these filters, whatever `status` says.
+/// these filters, except `status`.
 #[utoipa::path(
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery, PageQuery),
     responses((status = 200, body = RequestList, description = "A page of requests"))
@@ -90,8 +90,8 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// The number of requests that wait for the caller under these filters, up to [`COUNTED`], and
-/// whether more wait. With `roots`, only requests of these trees count.
+/// Returns the number of requests that wait for the caller under these filters, up to [`COUNTED`],
+/// and whether more wait. If `roots` is not empty, only requests of these trees count.
 async fn open_requests(
     http: &Http,
     caller: &Caller,

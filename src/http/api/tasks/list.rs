@@ -35,8 +35,8 @@ pub(crate) const OP: Op = Op {
 /// List tasks
 ///
 /// Returns the caller's root tasks, newest first; with `root_task_id`, the tasks of that tree. An
-/// admin gets the tasks of the whole tenant. Calls at a gate are listed with the gate's name as
-/// `agent` alone.
+/// admin gets the tasks of the whole tenant. Among root tasks, a call at a gate is listed only if
+/// `agent` names the gate.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery, PageQuery),
     responses((status = 200, body = TaskList, description = "A page of tasks"))
@@ -99,14 +99,15 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// The names of all gates: a list without a filter by agent leaves their calls out.
+/// Returns the names of all gates. A list of root tasks without a filter by agent leaves out the
+/// calls at these gates.
 pub(crate) fn gates(http: &Http) -> Vec<String> {
     let gates = http.engine.agents().gates();
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
-/// The owners to filter by; empty for all. An admin may name any `users`, other callers only
-/// themselves. A caller who is no admin gets only their own tasks from a list of root tasks.
+/// Returns the owners to filter by; empty for all. An admin may name any `users`, other callers
+/// only themselves. A caller who is no admin gets only their own tasks from a list of root tasks.
 fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);
@@ -123,7 +124,7 @@ fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<Us
     })
 }
 
-/// The open requests of the root tasks among `rows`, in one read.
+/// Reads the open requests of the root tasks among `rows`, in one query.
 async fn open_requests(
     http: &Http,
     rows: &[TaskRow],

@@ -9,12 +9,12 @@ use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json;
 use crate::task::item::{Part, PartType};
 
-/// The most parts of a message.
+/// The maximum number of parts of a message.
 const PARTS: usize = 32;
-/// The largest `user_context` and `metadata`, in bytes.
+/// The maximum size of `user_context` and of `metadata`, in bytes of JSON.
 const CONTEXT: usize = 16 * 1024;
 
-/// The message: exactly one of `input` and `items`.
+/// Reads the message: exactly one of `input` and `items`.
 pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
     let before = errors.0.len();
     let input = fields.text("input", errors);
@@ -112,7 +112,7 @@ fn is_image(content: &str) -> bool {
         && base64::prelude::BASE64_STANDARD.decode(data).is_ok()
 }
 
-/// `user_context`: an object of strings.
+/// Reads `user_context`, an object of strings.
 pub(crate) fn user_context(
     fields: &mut Fields,
     errors: &mut Errors,
@@ -140,7 +140,7 @@ pub(crate) fn user_context(
     Some(context)
 }
 
-/// `metadata`: an object, kept as JSON text; `body` is the whole body.
+/// Reads `metadata`, an object, and returns its JSON text. `body` is the whole body as it was sent.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member
@@ -155,7 +155,7 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     text
 }
 
-/// `session_id`: an id that the caller chooses.
+/// Reads `session_id`: 1 to 128 of `A-Z a-z 0-9 . _ : -`.
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     let fits = (1..=128).contains(&session.len())

@@ -30,8 +30,8 @@ pub(crate) const OP: Op = Op {
 
 /// Get a task
 ///
-/// Responds at once, or with `Prefer: wait=N` when the task no longer runs. A sub-agent's task is
-/// read like any other.
+/// Responds at once; with `Prefer: wait=N`, responds when the task no longer runs. A sub-agent's
+/// task is read like any other.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),

@@ -2,11 +2,11 @@
 //! each change. The events have no numbers and a stream cannot be resumed: each connection begins
 //! with the requests that wait now.
 //!
-//! One reader for each tenant (`tail`) learns which requests were changed, and reads their rows
-//! once for all streams of the process. Each stream derives from a row the event for its caller
-//! (`view`).
+//! One reader for each tenant (`tail`) learns which requests were changed, and reads the rows of
+//! those requests once for all streams of the process. Each stream derives the event for its caller
+//! from a row (`view`).
 //!
-//! Invariant: `view` is the only place that decides whether a stream tells its caller of a request.
+//! Invariant: `view` is the only place that decides which event a changed request causes.
 
 mod stream;
 pub(crate) mod tail;

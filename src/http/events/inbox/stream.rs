@@ -23,10 +23,9 @@ use crate::people::may::can_decide;
 use crate::store::{Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 
-/// The most requests that the event `inbox` lists.
+/// The maximum number of requests that the event `inbox` lists.
 const LISTED: usize = 200;
 
-/// An open stream.
 struct InboxStream {
     stream: OpenStream,
     filter: InboxFilter,
@@ -34,7 +33,8 @@ struct InboxStream {
     view: InboxView,
 }
 
-/// Opens the stream of the requests that wait for a caller.
+/// Opens an inbox stream for the caller of `watcher`. Its first event lists the requests that wait
+/// for the caller.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the requests cannot be read.
@@ -44,7 +44,7 @@ pub(crate) async fn open(
     filter: InboxFilter,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Follows before the first read, so that no commit in between is missed.
+    // Follows the tail before the first read, so that no commit between the two is missed.
     let follower = http.inbox_tails.follower(http, &watcher.caller.tenant);
     let mut stream = InboxStream {
         stream: OpenStream::new(http, watcher, permit),
@@ -57,7 +57,8 @@ pub(crate) async fn open(
 }
 
 impl InboxStream {
-    /// Reads the requests that wait for the caller, and writes them as one event.
+    /// Reads the inbox and writes the event `inbox`: at the start, and again when the follower has
+    /// missed rows or the view is outdated.
     async fn begin(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.may.decide {
@@ -85,7 +86,7 @@ impl InboxStream {
         self.stream.write(INBOX, &event)
     }
 
-    /// Writes the event that a request in its current state causes for the caller, if any.
+    /// Writes the event that a changed request causes for the caller, if any.
     fn tell(&mut self, row: &RequestRow) -> Result<(), ReadError> {
         let caller = &self.stream.watcher.caller;
         let change = self.view.note(row, caller, &self.filter);
@@ -135,8 +136,9 @@ impl EventSource for InboxStream {
         Ok(())
     }
 
-    /// Whether the caller is the same and has the same rights. If the rights changed, the stream
-    /// ends: the next connection begins with the requests that the new rights allow.
+    /// Returns whether the credentials still identify the same caller with the same rights. If the
+    /// rights changed, the stream ends: the next connection begins with the requests that the new
+    /// rights allow.
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let watcher = &mut self.stream.watcher;
         let Some(caller) = watcher.caller_now(&self.stream.http).await? else {

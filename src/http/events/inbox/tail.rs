@@ -1,13 +1,14 @@
 //! The newest changes of the requests of one tenant, read once for all inbox streams of this
 //! process.
 //!
-//! The reader of the tenant learns which requests were changed by commits, on any replica, and
-//! reads their rows. Notifications may be lost, so it also searches for changed requests every
-//! [`LOOK`]. At the deadline of a shown request it reads that request, because the database's clock
-//! decides. The reader stops when its last follower is dropped.
+//! The tenant's reader learns from notifications which requests were changed by commits, on any
+//! replica, and reads their rows. Notifications may be lost, so every [`LOOK`] the reader also
+//! searches for changed requests. When the deadline of a shown request passes, the reader reads the
+//! request, because only the database's clock decides whether the request has expired. The reader
+//! stops when its last follower is dropped.
 //!
-//! Invariant: a follower gets the row of every request of its tenant that changes, or is told that
-//! rows may be missing.
+//! Invariant: a follower gets the row of every changed request of its tenant, or is told that rows
+//! may be missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,45 +24,45 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// How often the tenant's requests are searched for changes whose notification was lost.
+/// The interval between two searches for changes whose notification was lost.
 const LOOK: Duration = Duration::from_secs(15);
-/// The pause before another attempt, after the database did not answer.
+/// The delay before the reader retries a failed read.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pause before a request is read again whose deadline has passed by the process's clock but
-/// not by the database's.
+/// The minimum delay from a read of overdue requests to the next read: the deadlines have passed by
+/// the process's clock, but may not have passed by the database's.
 const SOON: Duration = Duration::from_millis(200);
-/// The search for lost changes begins this long before the newest known request, because ids of
-/// several replicas are not committed in their order.
+/// The search for lost changes begins this long before the newest known request: replicas generate
+/// the ids, so a request may be committed after a request with a greater id.
 const OVERLAP: Duration = Duration::from_mins(2);
-/// How many reads a follower may fall behind.
+/// The number of unread sends after which a follower misses rows and has to read its inbox again.
 const BEHIND: usize = 32;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tails that have a follower.
+/// The tails of this process, by tenant. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 
-/// The rows of a tenant's requests that changed.
+/// The rows of changed requests of one tenant, from one read.
 type News = Arc<Vec<RequestRow>>;
 
-/// The tail of one tenant, as long as it has followers.
+/// The state that a tenant's followers share with the reader. Only the followers keep it alive.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
     news: broadcast::Sender<News>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when the shown requests have changed and an earlier deadline may be among
-    /// theirs.
+    /// Wakes the reader when followers show further requests: one of these may have an earlier
+    /// deadline.
     more_shown: Arc<Notify>,
     tails: InboxTails,
-    /// Stops the reader.
+    /// Stops the reader when the tail is dropped.
     _stop: DropGuard,
 }
 
-/// The open requests that the followers show.
+/// The open requests that at least one follower shows.
 #[derive(Debug, Default)]
 struct ShownRequests(BTreeMap<RequestId, Shown>);
 
@@ -70,12 +71,12 @@ struct Shown {
     /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline; `None` once the followers were told that it has passed or the request is
-    /// closed.
+    /// The deadline. `None` without a deadline, and once the followers were told that the request
+    /// has expired or is closed.
     expires_at: Option<Time>,
 }
 
-/// A stream's place in the tail of its tenant.
+/// A stream's subscription to the tail of its tenant, with the requests that the stream shows.
 #[derive(Debug)]
 pub(super) struct InboxFollower {
     tail: Arc<InboxTail>,
@@ -84,7 +85,8 @@ pub(super) struct InboxFollower {
 }
 
 impl InboxTails {
-    /// A follower of the tenant's tail, which gets everything that is told from now on.
+    /// Returns a follower of the tenant's tail, which receives all rows that are sent from now on.
+    /// Starts the tenant's reader if none runs.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
         let mut tails = locked(&self.0);
         let known = tails.get(tenant).and_then(Weak::upgrade);
@@ -125,7 +127,8 @@ impl Drop for InboxTail {
 }
 
 impl InboxFollower {
-    /// Waits for rows; `None` if rows may be missing. Cancel-safe.
+    /// Waits for the rows of changed requests. Returns `None` if the follower fell too far behind
+    /// and rows may be missing. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<News> {
         match self.news.recv().await {
             Ok(news) => Some(news),
@@ -134,7 +137,7 @@ impl InboxFollower {
         }
     }
 
-    /// Shows these requests from now on, and no others.
+    /// Replaces the requests that the stream shows by the requests of `read`.
     pub(super) fn show_all(&mut self, read: &Page<OpenRequest>) {
         let ids = read.iter().map(|request| request.id);
         let before = std::mem::replace(&mut self.shows, ids.collect());
@@ -149,7 +152,7 @@ impl InboxFollower {
         self.tail.more_shown.notify_one();
     }
 
-    /// Shows one more request, or shows it with other answers.
+    /// Adds a request to the requests that the stream shows, and records its number of answers.
     pub(super) fn show(&mut self, row: &RequestRow) {
         let id = row.asked.request_id;
         let mut shown = locked(&self.tail.shown);
@@ -161,7 +164,7 @@ impl InboxFollower {
         self.tail.more_shown.notify_one();
     }
 
-    /// Shows a request no longer.
+    /// Removes a request from the requests that the stream shows.
     pub(super) fn hide(&mut self, id: RequestId) {
         if self.shows.remove(&id) {
             locked(&self.tail.shown).hide(id);
@@ -202,14 +205,15 @@ impl ShownRequests {
         self.0.values().filter_map(|shown| shown.expires_at).min()
     }
 
-    /// The requests whose deadline has passed at `now`.
+    /// Returns the requests whose deadline has passed at `now`.
     fn overdue(&self, now: Time) -> Vec<RequestId> {
         let passed = |shown: &Shown| shown.expires_at.is_some_and(|at| at <= now);
         let overdue = self.0.iter().filter(|(_, shown)| passed(shown));
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// Notes a row that is about to be sent to the followers.
+    /// Records the number of answers of a row that is about to be sent. Clears the deadline of a
+    /// closed request.
     fn told(&mut self, row: &RequestRow) {
         if let Some(shown) = self.0.get_mut(&row.asked.request_id) {
             shown.answers = shown.answers.max(row.answers.len());
@@ -220,7 +224,7 @@ impl ShownRequests {
     }
 }
 
-/// Reads the rows of touched requests for the followers of one tenant.
+/// The reader of one tenant: reads the rows of changed requests and sends them to the followers.
 struct Reader {
     http: Arc<Http>,
     tail: Weak<InboxTail>,
@@ -228,9 +232,9 @@ struct Reader {
     tenant: String,
     listener: InboxListener,
     stop: CancellationToken,
-    /// The requests to read.
+    /// The changed or overdue requests that the next read has to fetch.
     touched: BTreeSet<RequestId>,
-    /// The requests after `since` that the followers were told of.
+    /// The requests with an id greater than `since` whose rows were read and sent.
     known: BTreeSet<RequestId>,
     since: RequestId,
     /// The time of the next search for lost changes (`look_at`), and the earliest time of the next
@@ -276,7 +280,7 @@ impl Reader {
         }
     }
 
-    /// Waits until a read is due; `false` when there are no followers any more.
+    /// Waits until a read may be due. Returns `false` when there are no followers any more.
     async fn wait(&mut self) -> bool {
         let now = self.http.clock.uptime();
         if !self.touched.is_empty() {
@@ -305,15 +309,16 @@ impl Reader {
         true
     }
 
-    /// The first deadline of a shown request. Releases the tail on return, because a tail that the
-    /// waiting reader held could not end.
+    /// Returns the first deadline of the shown requests. Holds the tail only for this call: the
+    /// waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = locked(&tail.shown);
         shown.first_deadline()
     }
 
-    /// Reads the rows that are due, and sends them to the followers.
+    /// Reads the rows of changed and overdue requests, and sends them to the followers. First
+    /// searches for lost changes, if the search is due.
     async fn tell(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.look_at {
@@ -347,7 +352,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Finds the requests that changed without a notification; `true` if there may be more.
+    /// Adds the requests that changed without a notification to `touched`. Returns whether there
+    /// may be more.
     async fn look(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);
@@ -378,13 +384,14 @@ impl Reader {
     }
 }
 
-/// The smallest id that a request asked at this moment can have.
+/// Returns the smallest id that a request asked at `now` can have.
 fn first_id_at(now: Time) -> RequestId {
     let milliseconds = u128::try_from(now.0 / 1000).unwrap_or(0);
     RequestId(Uuid::from_u128(milliseconds << 80))
 }
 
-/// An id of a request that was asked this much earlier. The first 48 bits of an id are milliseconds.
+/// Subtracts `by` from the time in an id. The first 48 bits of an id (UUIDv7) are a time in
+/// milliseconds.
 fn earlier(id: RequestId, by: Duration) -> RequestId {
     let by = by.as_millis() << 80;
     RequestId(Uuid::from_u128(id.0.as_u128().saturating_sub(by)))

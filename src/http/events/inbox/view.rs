@@ -11,20 +11,20 @@ use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
-/// The most requests that are counted.
+/// The maximum number of an inbox's requests that are counted.
 pub(crate) const COUNTED: i64 = 1000;
-/// If more requests wait than are counted, the inbox is read again once fewer than this many of ten
-/// counted requests are left.
+/// If more requests wait than are counted, the inbox is read again once fewer than this many tenths
+/// of the counted requests are left.
 const FEW_OF_TEN: usize = 9;
 
 /// A change of a request, as it is reported to one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It waits for the caller from now on.
+    /// The request waits for the caller from now on.
     Created,
-    /// It still waits, and has one more answer.
+    /// The request still waits, and has more answers than before.
     Changed,
-    /// It no longer waits for the caller.
+    /// The request no longer waits for the caller.
     Gone(GoneReason),
 }
 
@@ -32,14 +32,14 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests wait, or may wait, than are in `open`. Then `counted` is the number of
-    /// requests that were in `open` at first.
+    /// Whether more requests wait, or may wait, than are in `open`. Then `counted` is the size that
+    /// `open` had when `more` was set.
     more: bool,
     counted: usize,
 }
 
 impl InboxView {
-    /// The view of an inbox that was just read.
+    /// Builds the view from a read of the inbox.
     #[must_use]
     pub(super) fn of(read: &Page<OpenRequest>) -> Self {
         let requests = read.iter();
@@ -67,13 +67,13 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Whether so many of the counted requests are gone that the next ones have to be read.
+    /// Returns whether so many counted requests are gone that the inbox has to be read again.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         self.more && 10 * self.open.len() < FEW_OF_TEN * self.counted
     }
 
-    /// Notes the current state of a request. Returns the change to report to the caller, if any.
+    /// Records the current state of a request. Returns the change to report to the caller, if any.
     pub(super) fn note(
         &mut self,
         row: &RequestRow,
@@ -86,7 +86,7 @@ impl InboxView {
         }
         let (id, answers) = (row.asked.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // A request that is not counted may have been reported by a `request.created`.
+            // While `more` is set, a request outside `open` may have been reported as created.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| Change::Gone(reason(row)));
         }
@@ -111,7 +111,7 @@ impl InboxView {
     }
 }
 
-/// Why a request does not wait for a caller who may decide it.
+/// Returns the reason for which a request no longer waits for a caller with the right to decide it.
 fn reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,

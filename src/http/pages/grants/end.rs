@@ -1,4 +1,4 @@
-//! `POST /grants/{grant_id}`: the form of the page that ends a standing decision.
+//! `POST /grants/{grant_id}`: ends a standing decision by the form on the page.
 
 use std::sync::Arc;
 

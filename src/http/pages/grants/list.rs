@@ -1,5 +1,5 @@
-//! `GET /grants`: the standing decisions that concern a person, newest first, each with a form that
-//! ends it where the person may.
+//! `GET /grants`: the standing decisions that concern a person, newest first. A standing decision
+//! that the person may end has a form that ends it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The most rows of a page.
+/// The maximum number of rows on a page.
 const ROWS: i64 = 50;
 
 /// The page of standing decisions

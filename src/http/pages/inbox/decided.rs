@@ -37,9 +37,9 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The most rows of a page.
+/// The maximum number of rows on a page.
 const ROWS: usize = 50;
-/// How many requests are read at once, and how often, until the page is full.
+/// The number of requests in one read, and the maximum number of reads for one page.
 const READ_AT_ONCE: i64 = 50;
 const MOST_READS: usize = 40;
 
@@ -68,7 +68,8 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &rows, all.is_some(), next))
 }
 
-/// A page of decided requests; with it the last request that was read, if more may follow.
+/// Reads a page of decided requests. Returns the rows, and, if more may follow, the id of the last
+/// request that was read.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -102,8 +103,8 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Whether a request is in the list: the caller has answered it, or, with `all`, it is decided and
-/// the caller may decide such a request.
+/// Returns whether a request is in the list: the caller has answered it, or, with `all`, it is
+/// decided and the caller may decide such a request.
 fn is_shown(row: &RequestRow, caller: &Caller, all: bool) -> bool {
     let own = || row.state().answer_of(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
@@ -204,7 +205,8 @@ fn status_word(row: &RequestRow, texts: &Texts) -> &'static str {
     }
 }
 
-/// How many more people have to approve an open request.
+/// Says how many more people have to approve an open request; `None` for a closed request, and if
+/// one approval is enough.
 fn missing(row: &RequestRow, http: &Http, texts: &Texts) -> Option<String> {
     let brief = RequestBrief::of(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);

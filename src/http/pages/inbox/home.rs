@@ -1,4 +1,4 @@
-//! `GET /`: leads a browser to its inbox.
+//! `GET /`: redirects a browser to the inbox.
 
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// The way to the inbox
+/// Redirect to the inbox
 ///
-/// Leads a browser (`Accept: text/html`) to its inbox; for any other client there is nothing here.
+/// Redirects a browser (`Accept: text/html`) to the inbox. For any other client there is nothing
+/// here.
 #[utoipa::path(
     get, path = "/", operation_id = "get_home", tag = "pages", security(()),
     responses((status = 303, description = "On to the inbox",

@@ -1,5 +1,5 @@
-//! `GET /inbox`: what waits for a person, oldest first. Requests that expire within an hour stand
-//! first on the first page.
+//! `GET /inbox`: the requests that wait for a person, oldest first. On the first page, requests
+//! that expire within an hour come before all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,11 +40,11 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// A request with less time left stands first.
+/// Requests with at most this much time left come first.
 pub(super) const URGENT: Duration = Duration::from_hours(1);
-/// The most rows of a page.
+/// The maximum number of rows on a page.
 const ROWS: usize = 50;
-/// Requests that expire soon are looked for among this many of the oldest requests.
+/// The number of oldest requests among which the page looks for requests that expire soon.
 const LOOKED_THROUGH: usize = 200;
 
 /// The page of the inbox
@@ -74,10 +74,12 @@ pub(crate) async fn get_inbox(
 struct Inbox {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// How many requests wait, up to [`COUNTED`], and whether more do, or may.
+    /// The number of waiting requests, up to [`COUNTED`]. `more` tells whether further requests
+    /// wait, or may wait.
     open: usize,
     more: bool,
-    /// The number of requests after this page, and the id after which they begin.
+    /// The number of counted requests after this page. `next` is the id after which the next page
+    /// begins; `None` on the last page.
     left: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -250,7 +252,7 @@ impl Inbox {
         }
     }
 
-    /// The script, and its data: the address of the events, the counts and the texts.
+    /// The script with its data: the address of the events, the counts and the texts.
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
@@ -279,7 +281,8 @@ fn script_texts(texts: &Texts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// The oldest requests after `after` that wait for a caller.
+/// Reads the oldest requests after `after` that wait for a caller; none for a caller who may not
+/// decide.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -294,7 +297,7 @@ pub(super) async fn open_requests(
     Ok(http.store.open_requests(&wanted).await?)
 }
 
-/// The oldest requests that expire soon, the first deadline first.
+/// Returns those of the oldest requests that expire soon, ordered by deadline.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     let oldest = requests.iter().take(LOOKED_THROUGH);
     let mut soon: Vec<(Time, RequestId)> = oldest

@@ -1,5 +1,6 @@
-//! The inbox in a browser: what waits for a person (`list`), what is decided (`decided`), and the
-//! line that leads from one question to the next (`next_question`). No decision is taken in a list.
+//! The inbox in a browser: the requests that wait for a person (`list`), the decided requests
+//! (`decided`), and the line that leads from one question to the next (`next_question`). A list has
+//! no form that decides a request.
 
 pub(crate) mod decided;
 pub(crate) mod home;

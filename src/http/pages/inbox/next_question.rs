@@ -1,5 +1,5 @@
-//! The line on the page of an answered request that leads to the next question: its link has the
-//! focus, so that the next question is one Enter away.
+//! The line on the page of an answered request that leads to the next question. The line's link has
+//! the focus, so pressing Enter opens the next question.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// The line for a reader who has answered this request; `None` for any other reader.
+/// Returns the line for a reader who has answered this request; `None` for any other reader.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

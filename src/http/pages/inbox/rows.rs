@@ -28,7 +28,7 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
     }
 }
 
-/// The summary of a request's first call and the number of further calls, in one line.
+/// Returns, in one line, the summary of a request's first call and the number of further calls.
 #[must_use]
 pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> String {
     let brief = RequestBrief::of(row, settings);
@@ -44,7 +44,8 @@ pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> S
     line
 }
 
-/// The facts of an open request in a list, without its link.
+/// The lines below the link of an open request: agent, owner, age, rule, and the counts of calls,
+/// approvals and warnings.
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
     let (texts, words) = (site.texts(), Translations::of(site.language));
     let brief = RequestBrief::of(row, settings);
@@ -117,7 +118,7 @@ pub(super) fn link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Ma
 }
 
 /// An open request as a row. When the request no longer waits for the person, the script writes the
-/// reason into `.told`, which takes the place of the facts, so that no row changes its height.
+/// reason into `.told`. The reason replaces the facts, so the height of the row stays the same.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

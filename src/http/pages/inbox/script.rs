@@ -1,7 +1,7 @@
-//! `/inbox.js`: marks the rows of an open inbox as requests change, counts them, and announces new
-//! ones. The page is complete without it.
+//! `/inbox.js`: marks the rows of an open inbox as their requests change, counts the waiting
+//! requests, and announces new requests. The page is complete without the script.
 //!
-//! Invariant: the script moves no row by itself, and takes no decision.
+//! Invariant: the script moves no row by itself, and sends no decision.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -16,7 +16,6 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// The script.
 pub(crate) const SCRIPT: &str = include_str!("inbox.js");
 
 /// The `<script>` element, on a page whose paths begin with `prefix`.
@@ -25,7 +24,6 @@ pub(crate) fn tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/inbox.js")) defer {} }
 }
 
-/// Serves the script.
 pub(crate) async fn get_inbox_script() -> Response {
     follow::served(SCRIPT)
 }

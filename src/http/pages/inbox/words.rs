@@ -1,17 +1,18 @@
-//! The texts of the frame's links and of the pages of inbox and tasks in each language, side by
-//! side. Texts about requests and events that other pages have, too, are in `translations.rs`.
+//! The texts of the frame's links and of the pages of inbox, tasks and standing decisions in each
+//! language, side by side. Texts about requests and events that other pages have, too, are in
+//! `translations.rs`.
 
 use crate::http::pages::language::{Language, texts};
 
 texts! {
     Texts, #[cfg(test)] PAIRS;
-    // The frame.
+    // The frame of the pages.
     pages: "Pages", "页面";
     skip: "Skip to the content", "跳到正文";
     inbox: "Inbox", "待处理";
     decided: "Decided", "已决定";
     tasks: "Tasks", "任务";
-    // The state of the list.
+    // The inbox: its state, and announcements of new requests.
     as_of: "As of {at}", "截至 {at}";
     live: "live", "实时更新中";
     not_live: "Not live since {at}.", "自 {at} 起未更新。";
@@ -29,7 +30,7 @@ texts! {
     newest_last: "Oldest first, newest last.", "按时间排列，最新的在最后。";
     next_page: "The next of {count} more", "接下来的请求（还有 {count} 个）";
     first_page: "Back to the oldest", "返回最早的请求";
-    // The filter.
+    // The filters of the lists.
     filter: "Filter", "筛选";
     kind: "Kind", "类型";
     agent: "Agent", "智能体";
@@ -37,7 +38,7 @@ texts! {
     status: "Status", "状态";
     all: "all", "全部";
     show: "Show", "显示";
-    // A row.
+    // The row of a request.
     summary: "Summary", "摘要";
     and_more: "and {count} more", "等另外 {count} 个";
     left: "{time} left", "剩余 {time}";
@@ -63,7 +64,7 @@ texts! {
     effect_read_only: "read only", "只读";
     effect_idempotent: "idempotent", "幂等";
     effect_once: "once", "一次性";
-    // After an answer.
+    // The line to the next question, after an answer.
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
     nothing_more: "Nothing else waits for you.", "没有其他等待您处理的请求。";

@@ -1,5 +1,5 @@
-//! `POST /l/{token}`: the answer of the link's person. It takes only the page's form, with the
-//! digest, and stores the answer in the same way as every other operation that decides.
+//! `POST /l/{token}`: stores the answer of the link's person, in the same way as every other
+//! operation that decides. Accepts only the page's form, with the digest.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) const OP: Op = Op {
     problems: PROBLEMS,
 };
 
-/// The fields of the page's forms, beside those of the question's own form.
+/// The fields of the page's forms, in addition to the fields of the question's own form.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "only documents the form")]
 pub(crate) struct LinkAnswer {
@@ -34,7 +34,7 @@ pub(crate) struct LinkAnswer {
     /// `approve`, `reject` or `respond`.
     #[schema(value_type = String, required = false)]
     action: Option<String>,
-    /// A comment.
+    /// The person's comment.
     #[schema(value_type = String, required = false)]
     reason: Option<String>,
     /// The effect of a rejection: `continue`, `cancel` or `cancel_root`.
@@ -74,7 +74,8 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// The action of a form that answers the whole request; other pages have the action in the path.
+/// Returns `approve` or `reject` if the form names this action. On other pages the path names the
+/// action.
 fn action(posted: &Posted) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let says = fields.get("action")?;

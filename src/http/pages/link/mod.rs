@@ -1,6 +1,7 @@
-//! `/l/{token}`: the page of a request for the person whom a message reached, by the sealed link in
-//! the message. Invariant: the link alone identifies the reader. No key, cookie or session is read
-//! or created; the page has no script, and links to no other request and to no task.
+//! `/l/{token}`: the page of one request, opened by the sealed link in a message. Invariant: the
+//! link alone identifies the reader, who is the person to whom the message was sent. No key, cookie
+//! or session is read or created; the page has no script, and links to no other request and to no
+//! task.
 
 pub(crate) mod decide;
 pub(crate) mod show;
@@ -25,13 +26,13 @@ use crate::store::RequestRow;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The path that every link begins with.
+/// The beginning of every link's path.
 pub(crate) const ROOT: &str = "/l/";
 
 /// The detail of `link_expired`. It says nothing of the request.
 pub(crate) const OVER: &str = "This link is over. Sign in, or wait for the next message.";
 
-/// The problems of every operation on a link, in addition to those of its class.
+/// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const NO_LINK: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
 /// The link of an HTTP request: set by the guard, read by the operation.
@@ -39,11 +40,11 @@ const NO_LINK: &[Code] = &[Code::NotFound, Code::LinkExpired];
 pub(crate) struct CurrentLink {
     /// The request that the link is for.
     pub request_id: RequestId,
-    /// When the link ends.
+    /// The time from which the link no longer works.
     pub expires_at: Time,
-    /// The address of the link's person.
+    /// The e-mail address of the link's person; `None` if the configuration has none.
     pub email: Option<String>,
-    /// The path of the link, below that of `public_url`.
+    /// The path of the link's page, with the path of `public_url` before it.
     pub path: String,
 }
 
@@ -57,7 +58,7 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
     }
 }
 
-/// The request that a link is for, if the request is still put to the link's person.
+/// Reads the request that a link is for, if the link's person is still asked to decide it.
 ///
 /// # Errors
 /// `not_found`, as for a text that is no link.
@@ -71,7 +72,8 @@ async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<Reque
     }
 }
 
-/// The first line of the page: the link's person, and that an answer on the page counts as theirs.
+/// The first line of the page. It names the link's person, and says that an answer on the page
+/// counts as this person's answer.
 pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
@@ -89,7 +91,8 @@ pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// The last lines of the page: how long the link works, and what needs a key.
+/// The last lines of the page: the time until which the link works, and the actions that need a
+/// key.
 pub(crate) fn until(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = moment(&link.expires_at.to_string());
     html! {
@@ -105,7 +108,7 @@ pub(crate) fn needs_key(view: &View<'_>) -> Markup {
     }
 }
 
-/// The link to sign in, on the page of a link that is over.
+/// The link to sign in, on the page of an expired link.
 pub(crate) fn sign_in_instead(prefix: &str, language: Language) -> Markup {
     let inbox = format!("{prefix}/inbox");
     html! { p { (sign_in(&inbox, prefix, Texts::of(language))) } }

@@ -1,5 +1,5 @@
-//! `GET /l/{token}`: the request as the link's person sees it. Following the link changes nothing
-//! and consumes nothing, so scanners and previews of messages may follow it.
+//! `GET /l/{token}`: the request as the link's person sees it. A GET changes and consumes nothing,
+//! so scanners and previews of messages may follow the link.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) const OP: Op = Op {
 
 /// Get the page of a link
 ///
-/// Shows the request that the link in a message is for, as its person sees it. Needs no key, looks at
-/// no cookie and sets none. Never changes anything.
+/// Shows the request that the link in a message is for, as the link's person sees it. Needs no key,
+/// looks at no cookie and sets none. Never changes anything.
 #[utoipa::path(
     get, path = "/l/{token}", operation_id = "get_link_page", tag = "requests",
     params(("token" = String, Path, description = "The sealed link of a message")),

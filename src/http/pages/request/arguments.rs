@@ -1,7 +1,7 @@
 //! A call's arguments as a table in the agent's order, labeled by the tool's schema, and the exact
-//! text below it. The table is for reading; the exact text is what was asked and what runs.
-//! Invariant: the exact text is always complete, and stands open where the table alone could
-//! mislead.
+//! text below it. The request asks about the exact text, and the exact text runs; the table only
+//! helps people to read it. Invariant: the exact text is always complete, and is unfolded if the
+//! table alone could mislead.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -13,8 +13,8 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
-/// The members of a call's arguments in the agent's order; `None` where only the exact text shows
-/// them well: an ambiguous, long or deeply nested text, or one that is no object.
+/// Returns the members of a call's arguments in the agent's order. `None` if the text is ambiguous,
+/// long, deeply nested or no object: only the exact text then shows the arguments well.
 #[must_use]
 pub(super) fn members(call: &RequestedCall) -> Option<Vec<(String, Node)>> {
     call.arguments.as_ref()?;
@@ -24,7 +24,7 @@ pub(super) fn members(call: &RequestedCall) -> Option<Vec<(String, Node)>> {
     }
 }
 
-/// The title and the description that the tool's schema gives a member.
+/// Returns the title and the description that the tool's schema gives a member.
 #[must_use]
 pub(super) fn label<'s>(schema: &'s Value, member: &str) -> (Option<&'s str>, Option<&'s str>) {
     let property = schema
@@ -45,7 +45,7 @@ pub(super) fn is_shell(call: &RequestedCall) -> bool {
     call.target.starts_with("shell ")
 }
 
-/// The arguments of one call: the table, the address, and the exact text.
+/// The arguments of one call: the table with the call's target, and the exact text.
 pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
     let members = members(call);
     html! {
@@ -87,7 +87,7 @@ fn row(call: &RequestedCall, name: &str, value: &Node) -> Markup {
     }
 }
 
-/// A value: a plain one as text, a list as a list, an object as pairs.
+/// Displays a value: a plain value as text, a list as a list, an object as pairs of name and value.
 fn shown(value: &Node) -> Markup {
     html! {
         @match value {
@@ -116,8 +116,8 @@ pub(super) fn plain(value: &Node) -> String {
     }
 }
 
-/// Whether a string is clear without quotation marks: it is neither empty nor JSON of its own, and
-/// has no blanks at its ends or in a row.
+/// Returns whether a string is clear without quotation marks: it is neither empty nor valid JSON,
+/// and has no blanks at its ends and no two blanks in a row.
 fn is_clear(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")

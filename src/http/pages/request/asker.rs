@@ -1,5 +1,4 @@
-//! The agent behind a call at a gate: whether it waits for the answer, and the effect of an
-//! approval.
+//! The asker of a call at a gate: whether it waits for the answer, and the effect of an approval.
 
 use maud::{Markup, html};
 
@@ -11,8 +10,8 @@ use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 
-/// The asker of the call that a request asks about; `None` if the request is not of a gate, or the
-/// journal cannot be read.
+/// Reads the state of the asker of the request's call; `None` if the request is not of a gate, or
+/// the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerNow>, Problem> {
     match http
         .engine
@@ -25,8 +24,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerNo
     }
 }
 
-/// Whether the agent waits, and the effect of an approval; empty for a closed request and for one
-/// that is not of a gate.
+/// Says whether the asker waits, and the effect of an approval. Empty for a closed request, and for
+/// a request that is not of a gate.
 pub(super) fn line(view: &View<'_>, open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| open) else {
         return html! {};

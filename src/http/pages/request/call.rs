@@ -1,5 +1,5 @@
-//! The calls of a request: the effect of each, and the approvals and decisions so far. A call that
-//! the request does not decide is shown separately and smaller.
+//! The calls of a request: the arguments, approvals and decisions of each. A call that the request
+//! does not decide is shown separately and smaller.
 
 use maud::{Markup, html};
 
@@ -47,7 +47,7 @@ fn single(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The calls of the turn that other people or rules decide.
+/// The other calls of the turn, which the request does not decide.
 fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     html! {
         section.context {
@@ -65,7 +65,7 @@ fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Says who wrote the arguments and what they are for.
+/// Names the author of a call's arguments, and says what they are for.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
@@ -95,7 +95,8 @@ pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     }
 }
 
-/// How many people have approved a call, and who else may; empty where one approval is enough.
+/// Says how many people have approved a call, and who else may approve it. Empty if one approval is
+/// enough.
 pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
@@ -140,12 +141,12 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The decision about one of several calls, with the replaced arguments or the supplied result.
+/// The decision about one of several calls, with the arguments or the result that a person gave.
 pub(super) fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
     html! { (decision_details(view, decision, false)) (replaced(decision, call, view)) }
 }
 
-/// The arguments that run in place of the agent's, or the result that a person gave.
+/// The arguments that run in place of the agent's arguments, or the result that a person gave.
 fn replaced(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

@@ -1,6 +1,7 @@
-//! The fields in which a person changes a call's arguments, drawn from the tool's schema, and the
-//! arguments that the submitted fields mean. A member that was not changed keeps the agent's bytes.
-//! The same form has the arguments as JSON; only one of the two may be changed.
+//! The fields in which a person edits a call's arguments. They are built from the tool's schema;
+//! the submitted texts are turned into arguments again. A member that was not edited keeps the
+//! agent's bytes. The same form has the arguments as JSON; a person may edit the fields or the
+//! JSON, not both.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +11,24 @@ use super::ordered::{Node, members};
 use super::schema::{self, Field, FieldValue};
 use crate::http::pages::layout::visible;
 
-/// One field, and what it shows before any change.
+/// One field, with the text that it shows before any edit.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeField {
-    /// The member of the schema.
+    /// The member's field, as the schema declares it.
     pub field: Field,
-    /// The text that the field shows.
+    /// The text that the field shows before any edit.
     pub shown: String,
-    /// The JSON that the agent wrote; `None` for a member that it left out.
+    /// The JSON that the agent wrote; `None` for a member that the agent left out.
     written: Option<String>,
 }
 
-/// The fields of a call's arguments in the agent's order, then the members it left out; `None`
-/// where only JSON shows the arguments as they are.
+/// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
+/// order, then the members that the agent left out. `None` if fields cannot show the arguments
+/// unchanged: then the arguments can be edited only as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // A list keeps the agent's bytes only as JSON.
+    // A list in fields would not keep the agent's bytes.
     let is_list = |field: &Field| matches!(field.value, FieldValue::Choices(_));
     if declared.iter().any(is_list) {
         return None;
@@ -62,8 +64,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
     Some(fields)
 }
 
-/// Whether an input of this kind shows a text unchanged. An input of a format takes only texts of
-/// its format, so any other text gets a plain field.
+/// Returns whether an input of this kind shows a text unchanged. An input with a format accepts
+/// only texts of its format, so this function removes the format for any other text.
 fn can_show(kind: &mut FieldValue, shown: &str) -> bool {
     let hides = shown.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -90,7 +92,8 @@ fn can_show(kind: &mut FieldValue, shown: &str) -> bool {
     }
 }
 
-/// Whether any of the submitted texts, by the names of the members, differs from what was shown.
+/// Returns whether a submitted text differs from the text that its field showed. `typed` has the
+/// submitted texts by the names of the members.
 #[must_use]
 pub(super) fn is_changed(fields: &[ChangeField], typed: &BTreeMap<String, String>) -> bool {
     fields
@@ -98,10 +101,10 @@ pub(super) fn is_changed(fields: &[ChangeField], typed: &BTreeMap<String, String
         .any(|field| field.is_changed(typed.get(&field.field.name)))
 }
 
-/// The arguments that the submitted texts mean.
+/// Builds the arguments from the submitted texts.
 ///
 /// # Errors
-/// The name of each member whose text does not fit, with what was expected.
+/// The name of each member whose text does not fit, with the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     typed: &BTreeMap<String, String>,
@@ -129,7 +132,8 @@ pub(super) fn arguments(
 }
 
 impl ChangeField {
-    /// A field that was not submitted is not changed.
+    /// Returns whether the submitted text differs from the shown text. A field that was not
+    /// submitted is unchanged.
     fn is_changed(&self, typed: Option<&String>) -> bool {
         typed.is_some_and(|typed| *typed != self.shown)
     }

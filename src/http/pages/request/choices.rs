@@ -14,10 +14,12 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The most text to edit in one form, in URL-encoded bytes. The size of the form's POST is limited.
+/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes: the form's
+/// POST has a size limit.
 const MAX_EDITABLE: usize = 600 * 1024;
 
-/// The form in which each of several calls is decided.
+/// The form in which each of several calls is decided; `None` if fewer than two calls are open, or
+/// no action is permitted.
 pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     let (words, texts, calls) = (view.words, view.texts, view.open_calls());
     let actions = [
@@ -36,8 +38,7 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, edits)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // No validation by the browser, which cannot show a mistake in a folded field: the server
-        // checks.
+        // A browser cannot show a mistake in a folded field, so only the server validates.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {
@@ -53,8 +54,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// How many bytes a browser sends for a call's arguments as JSON. Arguments that are also shown as
-/// fields are short, so the fields do not count.
+/// Returns how many bytes a browser sends for a call's arguments as JSON. Arguments that are also
+/// shown as fields are short, so the fields do not count.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
         .map(str::len)
@@ -124,7 +125,8 @@ fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// The arguments as fields where the tool's schema has fields for them, and as JSON.
+/// The inputs for a call's arguments: as fields, if the tool's schema has fields for them, and as
+/// JSON.
 fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let fields = call
         .arguments
@@ -159,7 +161,8 @@ fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     place.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// The form that changes the only open call.
+/// The form that edits the arguments of the only open call; `None` if several calls are open, the
+/// edit is not permitted, or the arguments are too long.
 pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
@@ -177,7 +180,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
             (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
-            // The browser would refuse the agent's own value where it does not fit an input's type.
+            // A browser would refuse an unedited value of the agent that does not fit the input's
+            // type.
             button.second type="submit" formnovalidate { (send) }
         };
         folded(
@@ -189,7 +193,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// The form that gives the result of the only open call.
+/// The form that gives the result of the only open call; `None` if several calls are open, or a
+/// result is not permitted.
 pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let [call] = calls.as_slice() else {

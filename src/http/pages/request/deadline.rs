@@ -8,7 +8,7 @@ use super::time::moment_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
-/// A moment in UTC, and how far it is from `now`.
+/// A moment in UTC, with its distance from `now`.
 #[must_use]
 pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     let exact = at.to_string();

@@ -1,6 +1,6 @@
-//! The form that decides an approval as a whole: one comment, one button for yes and one for no.
-//! The buttons stay in view on a small screen, but never above the end of the arguments: they
-//! stick within the form, which begins after them.
+//! The form that decides an approval as a whole: one comment, one button that approves and one that
+//! rejects. On a small screen the buttons stay in view, but only below the end of the arguments:
+//! they stick within the form, which begins after the arguments.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use super::submitted::FormName;
 use crate::http::pages::translations::fill;
 use crate::task::decision::{Action, Then};
 
-/// The form with both buttons, as far as this reader may use them.
+/// The form with the buttons that this reader may use; `None` without any.
 pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let (approve, reject) = (view.allows(Action::Approve), view.allows(Action::Reject));
     if !approve && !reject {
@@ -53,7 +53,7 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open.to_string())])
 }
 
-/// The text of the button that rejects; it names the consequence that the rule prescribes.
+/// The text of the button that rejects. It names the consequence that the rule prescribes.
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
@@ -74,7 +74,7 @@ fn reject_text(view: &View<'_>) -> String {
     }
 }
 
-/// A rejection with another consequence than the rule's.
+/// The form that rejects with a consequence other than the rule's.
 pub(super) fn reject_otherwise(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {

@@ -22,10 +22,11 @@ use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
 use crate::task::request_kind::ResponseKind;
 
-/// The JSON body of `POST /resume/{request_id}` for the submitted fields.
+/// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
 ///
 /// # Errors
-/// Every field that cannot be part of an answer, each with the place it would have in the body.
+/// Every field that cannot be part of an answer, each with the pointer that it would have in the
+/// body.
 pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
@@ -51,8 +52,8 @@ pub(crate) fn to_json(
     }
 }
 
-/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be
-/// JSON with a secret, sent as a form.
+/// Returns the pointer of an unknown field. A name that is long or looks like JSON is not repeated:
+/// a client may have sent JSON with a secret as a form.
 fn pointer_of(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
@@ -63,8 +64,8 @@ fn pointer_of(name: &str) -> String {
     }
 }
 
-/// The arguments as the text of an edit field: hidden characters as equivalent JSON escapes, line
-/// ends as LF, as `form_fields` reads them.
+/// Returns the arguments as the text of an edit field: hidden characters become equivalent JSON
+/// escapes. Line ends become LF, because `form_fields` reads submitted line ends as LF.
 #[must_use]
 pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -120,7 +121,7 @@ struct Form {
 }
 
 impl Form {
-    /// Removes a field; an empty one counts as absent.
+    /// Removes a field and returns its text; `None` if the field is absent or empty.
     fn take(&mut self, name: &str) -> Option<String> {
         self.fields.remove(name).filter(|text| !text.is_empty())
     }
@@ -129,15 +130,16 @@ impl Form {
         self.fields.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// Writes a field as a text member.
+    /// Removes a field and writes its text as the string `member`; nothing if the field is absent
+    /// or empty.
     fn put_text(&mut self, field: &str, member: &str, into: &mut Object) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
         }
     }
 
-    /// Submitted JSON, unchanged. It has to parse on its own and also nested four levels deep, as
-    /// in a body.
+    /// Returns submitted JSON unchanged, or reports a mistake at `at`. The text has to be valid by
+    /// itself and inside four arrays, because it is as deeply nested in a body.
     fn json(&mut self, typed: &str, at: &str) -> Option<String> {
         let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
         let inside = format!("[[[[{typed}]]]]");
@@ -149,8 +151,8 @@ impl Form {
         Some(typed.to_owned())
     }
 
-    /// Writes one answer for the whole request. The fields have no action if the path names the
-    /// action.
+    /// Writes one answer for the whole request. The fields have no `action` if the POST's path
+    /// names the action.
     fn request_decision(&mut self, row: &RequestRow, body: &mut Object) {
         let mut action = self.take("action");
         let confirms = row.asked.kind == RequestKind::Confirmation
@@ -198,7 +200,7 @@ impl Form {
         self.put_remember(body);
     }
 
-    /// Writes the wish to remember an approval. Without the tick, the scope and the time are
+    /// Writes the request for a standing decision. Without the tick, the scope and the time are
     /// ignored.
     fn put_remember(&mut self, body: &mut Object) {
         let ticked = self.take("remember").is_some();
@@ -221,7 +223,8 @@ impl Form {
         body.put("response", response.text());
     }
 
-    /// Writes the members of an answer, each from its own field, or all from one field of JSON.
+    /// Writes the members of an answer. Each member has its own field; an answer without a schema
+    /// of fields has one field of JSON.
     fn form_members(&mut self, member: &str, schema: &Value, body: &mut Object) {
         let Some(fields) = schema::fields(schema) else {
             let typed = self.take("result").unwrap_or_default();
@@ -243,7 +246,8 @@ impl Form {
         body.put(member, filled.text());
     }
 
-    /// The JSON of a field of an answer, of one input, or of one input for each choice.
+    /// Returns the JSON of one member of an answer. The member has one input, or one input for each
+    /// choice.
     fn typed(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
         let FieldValue::Choices(all) = &field.value else {
             let typed = self.take(&format!("field.{}", field.name));
@@ -254,8 +258,8 @@ impl Form {
         field.list_json(&chosen)
     }
 
-    /// Writes a result: text, unless the field `result_type` says that it is JSON. The names of the
-    /// result's fields begin with `prefix`.
+    /// Writes a result: as text, unless the field `result_type` says that it is JSON. `prefix` is
+    /// the beginning of the names of the result's fields.
     fn result(&mut self, prefix: &str, at: &str, into: &mut Object) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(typed) = self.take(&format!("{prefix}result")) else {
@@ -315,8 +319,8 @@ impl Form {
         body.put("decisions", decisions.text());
     }
 
-    /// Chooses to approve each call that the form lists without a choice, if the button for the rest
-    /// was used.
+    /// Sets `approve` for each call that the form lists without a choice, if the person used the
+    /// button that approves the rest.
     fn approve_rest(&mut self) {
         let Some(rest) = self.take("rest") else {
             return;
@@ -333,8 +337,8 @@ impl Form {
         }
     }
 
-    /// The arguments that a person wrote, in the fields of the schema or as JSON. Without the
-    /// action `edit`, a change is a mistake.
+    /// Returns the arguments that a person edited, in the fields of the schema or as JSON. `edits`
+    /// tells whether the action `edit` is chosen: without it, an edit is a mistake.
     fn edited(&mut self, call: &CallSpec, prefix: &str, edits: bool, at: &str) -> Option<String> {
         // Not `take`, because emptying a field is also a change.
         let json = self.fields.remove(&format!("{prefix}arguments"));
@@ -379,8 +383,8 @@ impl Form {
         }
     }
 
-    /// The chosen action for one call, and the members of the call's decision; `None` if no known
-    /// action was chosen.
+    /// Returns the chosen action for one call, and the members of the call's decision; `None` if no
+    /// known action was chosen.
     fn call_decision(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
         let prefix = format!("call.{id}.");
         let word = self.take(&format!("{prefix}action"));
@@ -428,7 +432,8 @@ impl Form {
     }
 }
 
-/// The fields of an argument form, if the call's arguments have one.
+/// Returns the fields in which a call's arguments can be edited; none if they can be edited only as
+/// JSON.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
     let is_json = json::build(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);
@@ -452,7 +457,7 @@ pub(super) fn is_changed_in_fields(
         .is_some_and(|call| change::is_changed(&change_fields(call), &typed))
 }
 
-/// The id of the call in a field's name.
+/// Returns the id of the call in a field's name.
 fn call_id(name: &str) -> Option<&str> {
     call_part(name).map(|(id, _)| id)
 }

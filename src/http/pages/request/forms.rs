@@ -1,5 +1,5 @@
-//! The forms on a request's page. They offer only what this reader may answer, and each carries the
-//! digest of what the page showed.
+//! The forms on a request's page. The page has a form only for an action that this reader may take,
+//! and each form carries the digest of the request as shown.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
-/// Every form that this reader may use. The first one is open; the others are folded.
+/// Returns every form that this reader may use, the main form first.
 pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
     if view.request.kind == RequestKind::Approval {
         return approval_forms(view);
@@ -31,7 +31,7 @@ pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form of a confirmation offers both answers itself.
+    // The form of a confirmation has a button for yes and one for no.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));
@@ -68,8 +68,8 @@ pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup)
 }
 
 /// A form that also posts the digest of the request as shown. `path` is `/` and the action, or
-/// empty if a field names the action. A link has only one path, so on its page a field always names
-/// the action.
+/// empty if a field names the action. A link has only one path, so on the page of a link a field
+/// always names the action.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
@@ -90,8 +90,8 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// The choice of what follows a rejection. Without a choice, the rule of an approval decides; for
-/// any other kind of request the agent goes on.
+/// The choice of a rejection's consequence. Without a choice, an approval has the consequence that
+/// its rule prescribes; for any other kind of request the agent goes on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let approval = view.request.kind == RequestKind::Approval;
@@ -214,7 +214,8 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// The form of a tool's server; of a question with a page to visit, only the button.
+/// The form of a tool's server. If the server asks the person to visit a page, the form has only a
+/// button.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let schema = view.request.form.clone().unwrap_or_else(default_form);
@@ -233,7 +234,7 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// The answers that the agent proposes, without those that a browser's list would not show
+/// Returns the answers that the agent proposes, except answers that a browser's list would not show
 /// completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {
     let options = view
@@ -249,7 +250,7 @@ fn offered_answers(view: &View<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Whether a browser's own list shows a text completely and in its order.
+/// Returns whether a browser's own list shows a text completely, with its characters in order.
 fn is_shown_completely(text: &str) -> bool {
     visible(text) == text && !has_right_to_left(text)
 }
@@ -280,7 +281,8 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
     }
 }
 
-/// The names of the fields of the agent's own form, in the order in which the agent wrote them.
+/// Returns the names of the fields of the agent's own form, in the order in which the agent wrote
+/// them.
 fn agents_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
     call.filter(|_| view.request.kind == RequestKind::Guidance)
@@ -329,7 +331,7 @@ pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// How long a credential is kept.
+/// Says how long the service keeps a credential.
 fn retention_text(view: &View<'_>) -> String {
     let seconds = view
         .request

@@ -1,5 +1,5 @@
-//! The headline of a request's page: how the request was decided, and the status of its calls
-//! since. It is a pure function of the request's answers and of its history.
+//! The headline of a request's page: the decision about the request, and the status of its calls
+//! since then. The headline is a pure function of the request's answers and of its history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(crate) fn headline(
     Some(said.0 + &said.1)
 }
 
-/// Each of the request's own calls with the action of the last answer to it, if any.
+/// Returns each of the request's own calls with the action of its last answer, if any.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut given = row
@@ -89,8 +89,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Whether an answer with `action` lets a call run. If it does, the headline tells the call's
-/// status; otherwise, whether the agent has the answer.
+/// Returns whether an answer with `action` lets a call run. If so, the headline names the call's
+/// status; otherwise it says whether the agent has the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.asked.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -100,7 +100,7 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Whether the agent itself asked, by a call of a question tool. Such a call never runs.
+/// Returns whether the agent itself asked, by a call of a question tool. Such a call never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
     row.asked
@@ -168,7 +168,7 @@ fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
             .all(|(call, _)| !asked_again(*call))
 }
 
-/// The text that says which task a rejection or an expiry canceled.
+/// Says which task a rejection or an expiry canceled; `None` if it canceled none.
 fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
@@ -178,7 +178,7 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
     }
 }
 
-/// The text that says whether the agent has the answer by now.
+/// Says whether the agent has the answer by now.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
         _ if history.model_has_results() => words.then_told,
@@ -247,7 +247,7 @@ fn withdrawn_headline(
     (head.to_owned(), tail)
 }
 
-/// The end of the headline of a single call: its status.
+/// Returns the end of the headline of a single call: the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
     let tail = match status {
         CallStatus::Ran => words.after_ran,
@@ -281,7 +281,7 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
     tail.to_owned()
 }
 
-/// The end of the headline of several calls: how many have each status.
+/// Returns the end of the headline of several calls: the number of calls with each status.
 fn several_calls_text(
     history: &RequestHistory,
     calls: &[(CallId, Option<Action>)],

@@ -15,43 +15,43 @@ use crate::task::status::TaskStatus;
 /// counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallStatus {
-    /// It ran.
+    /// The call ran.
     Ran,
-    /// It failed; with the HTTP status if an HTTP tool answered.
+    /// The call failed; with the HTTP status if an HTTP tool answered.
     Failed(Option<u16>),
-    /// It ran, and its result came after the call was closed.
+    /// The call ran, and its result came after the call was closed.
     RanLate,
-    /// It failed, and its result came after the call was closed.
+    /// The call failed, and its result came after the call was closed.
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
-    /// Its agent was let through to run it.
+    /// The call was released: its asker runs it, and does not have to report the outcome.
     LetThrough,
     /// Neither an attempt nor a result is in the journal yet.
     Waiting,
-    /// Another request asks whether it may run.
+    /// Another request asks whether the call may run.
     AskedAgain,
-    /// Another request asks for the login it needs.
+    /// Another request asks for the login that the call needs.
     NeedsLogin,
-    /// Another request asks for its result.
+    /// Another request asks for the call's result.
     AwaitsResult,
-    /// A later request about it was answered; its result is not stored yet.
+    /// A later request about the call was answered; the call's result is not stored yet.
     AnsweredLater,
-    /// Its outcome is unknown, and an open request asks for it.
+    /// The call's outcome is unknown, and an open request asks for it.
     Reconciling,
-    /// Its outcome is unknown.
+    /// The call's outcome is unknown.
     Unknown,
-    /// A person gave its result.
+    /// A person gave the call's result.
     Responded,
-    /// A person rejected it.
+    /// A person rejected the call.
     Rejected,
-    /// A rule refused it.
+    /// A rule denied the call.
     Denied,
-    /// It cannot run.
+    /// The call is not valid and cannot run.
     Invalid,
-    /// A question about it was not answered in time.
+    /// A request about the call was not answered in time.
     Expired,
-    /// Its request was withdrawn, or the user sent another message.
+    /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,
     /// The task was canceled before the call ran, or while a sub-agent was running.
     Canceled,
@@ -60,7 +60,7 @@ pub(crate) enum CallStatus {
 }
 
 impl CallStatus {
-    /// Whether the call did not do what was decided, or its outcome is unknown.
+    /// Returns whether the call did not do what was decided, or its outcome is unknown.
     #[must_use]
     pub(crate) fn is_failure(self) -> bool {
         match self {
@@ -105,26 +105,26 @@ impl CallStatus {
     }
 }
 
-/// The state of one call, as far as the journal was read.
+/// The facts about one call, as far as the journal was read.
 #[derive(Clone, Debug, Default)]
 struct CallRecord {
-    /// An attempt or a sub-agent was started and has no result yet.
+    /// Whether an attempt or a sub-agent was started.
     started: bool,
-    /// The open request about it, opened after the request of the page.
+    /// The open request about the call that was opened after the page's request.
     later_request: Option<(RequestId, RequestKind)>,
     answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late: Option<Outcome>,
-    /// The model was called after the result was stored.
+    /// Whether the model has answered since the result was stored, and so has read the result.
     model_has_result: bool,
 }
 
-/// The journal's facts after the item that opened the request of the page.
+/// The facts that the journal has after the item that opened the page's request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestHistory {
     request: RequestId,
     calls: BTreeMap<CallId, CallRecord>,
-    /// Why the request was closed, if it was closed without a decision.
+    /// The reason for which the request was closed without a decision; `None` if it was not.
     pub closed: Option<CloseReason>,
     /// The first terminal status of the task in or after the commit that closed the request.
     pub status_at_close: Option<TaskStatus>,
@@ -133,7 +133,7 @@ pub(crate) struct RequestHistory {
 }
 
 impl RequestHistory {
-    /// The state before any item was read.
+    /// Creates the history before any item was read.
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
@@ -150,7 +150,8 @@ impl RequestHistory {
         }
     }
 
-    /// Reads the next item.
+    /// Adds the next item of the journal. The items must be applied in order, from the item after
+    /// the request's own on.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),
@@ -202,7 +203,7 @@ impl RequestHistory {
             .or(self.final_status.filter(|_| self.closed.is_some()));
     }
 
-    /// Reads that a later request about the same calls was opened.
+    /// Records that a later request about the same calls was opened.
     fn apply_request(&mut self, spec: &RequestSpec) {
         if spec.request_id == self.request {
             return;
@@ -214,7 +215,7 @@ impl RequestHistory {
         }
     }
 
-    /// Reads a decision of a later request about the same calls.
+    /// Records a decision of a later request about the same calls.
     fn apply_decision(&mut self, request_id: RequestId, decision: &Decision) {
         if request_id == self.request {
             return;
@@ -246,8 +247,8 @@ impl RequestHistory {
         }
     }
 
-    /// Whether no later item changes the headline: every call has a certain result, and the model
-    /// has every result.
+    /// Returns whether later items cannot change the headline: every call has a certain result, and
+    /// the model has every result.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
@@ -265,7 +266,8 @@ impl RequestHistory {
         self.calls.values().all(|record| record.model_has_result)
     }
 
-    /// The status of one call.
+    /// Returns the status of a call as of the last item; `Waiting` for a call that the request does
+    /// not decide.
     #[must_use]
     pub(crate) fn call_status(&self, call: CallId) -> CallStatus {
         let Some(record) = self.calls.get(&call) else {

@@ -27,7 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the text that the field shows while no text was submitted for it: the agent's own.
+    /// Sets the text that the field shows if no text was submitted: the agent's own text.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -41,14 +41,15 @@ impl<'v> InputField<'v> {
         element_id(self.form, &self.name)
     }
 
-    /// The submitted text of the field.
+    /// Returns the submitted text; `None` if the page shows no submitted form, or another form was
+    /// submitted.
     pub(super) fn submitted_text(&self) -> Option<&'v str> {
         self.view
             .submitted
             .and_then(|submitted| submitted.text(self.form, &self.name))
     }
 
-    /// The submitted text, or the text before any submission.
+    /// Returns the submitted text, or else the default.
     fn shown_text(&self) -> Option<&'v str> {
         self.submitted_text().or(self.default)
     }
@@ -94,7 +95,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A text field of several lines; `json` is set if JSON may be typed into the field.
+    /// A text field of several lines. `json` is set if a person may type JSON into the field.
     pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
         let class = match json {
@@ -134,13 +135,13 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// The style of labels that are the agent's words and not the operator's.
+    /// The style of a label that has the agent's words instead of the operator's.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
-    /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never
-    /// kept. `offered` are answers that the browser proposes.
+    /// The field of a schema's member. The text of a `secret` field is hidden while it is typed,
+    /// and never kept. `offered` are answers that the browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
@@ -164,7 +165,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A tick for each of several choices.
+    /// A checkbox for each choice.
     fn schema_ticks(&self, field: &Field, all: &[String]) -> Markup {
         let agent = self.agent_style();
         let ticked = |name: &str| {
@@ -247,7 +248,7 @@ impl<'v> InputField<'v> {
     }
 }
 
-/// The id of a field's element.
+/// Returns the id of a field's element. Every name of every form has its own id.
 fn element_id(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {
@@ -267,7 +268,8 @@ fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
     }
 }
 
-/// The call's id and the rest of a field's name: `call.{id}.{part}`.
+/// Splits a field's name `call.{id}.{part}` into the call's id and the part; `None` for any other
+/// name.
 #[must_use]
 pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("call.")?.split_once('.')

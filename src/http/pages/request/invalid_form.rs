@@ -31,7 +31,8 @@ const MEMBERS: [&str; 7] = [
     "result",
 ];
 
-/// The page for an invalid form.
+/// Responds with the page of request `id`, which shows the invalid form again. `in_path` is the
+/// action in the path of the POST, if any.
 ///
 /// # Errors
 /// `problem` itself, unless it is `invalid`, the body is a form, and the client accepts HTML.
@@ -52,12 +53,12 @@ pub(crate) async fn rerender(
     page(http, view, posted, in_path, problem).await
 }
 
-/// Whether a problem is shown as the page that posted the form.
+/// Returns whether the page that posted the form shows the problem.
 fn is_shown(posted: &Posted, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
 
-/// The page of `view` with an invalid form.
+/// Responds with the page of `view`, which shows the invalid form again.
 ///
 /// # Errors
 /// As [`rerender`].

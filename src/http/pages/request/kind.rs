@@ -10,15 +10,15 @@ use super::texts::Texts;
 use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
-/// The part of a page that depends on the kind of its request.
+/// The parts of a page that depend on the kind of its request.
 pub(crate) struct KindPart {
-    /// The heading, if the operator configured no message.
+    /// The name of the kind of question. If the agent itself asks, it is the page's heading.
     pub heading: &'static str,
-    /// The paragraph about the request, in addition to the agent's own words.
+    /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
-    /// Says whose words the arguments are, and what they are for.
+    /// The sentence that names the author of the arguments and their use.
     pub arguments_of: fn(&'static Texts) -> &'static str,
-    /// The summary of the folded form that rejects.
+    /// The text of the `<summary>` that unfolds the form that rejects.
     pub decline: fn(&'static Texts) -> &'static str,
     /// The heading of the form that responds.
     pub answer_head: &'static str,
@@ -26,17 +26,18 @@ pub(crate) struct KindPart {
     pub answer: fn(&View<'_>) -> Markup,
     /// The heading of the form that rejects.
     pub reject_head: &'static str,
-    /// The button that rejects.
+    /// The text of the button that rejects.
     pub reject: &'static str,
-    /// The text of the button that rejects several calls; `{count}` is replaced by their number.
+    /// The text of the button that rejects several calls; `{count}` stands for their number. `None`
+    /// if `reject` is the text for any number of calls.
     pub reject_all: Option<&'static str>,
-    /// The headline of a response.
+    /// The beginning of the headline after a response.
     pub responded: &'static str,
-    /// The headline of a rejection.
+    /// The beginning of the headline after a rejection.
     pub rejected: &'static str,
 }
 
-/// The part of a kind, in the language of `words`.
+/// Returns the parts of a kind, in the language of `words`.
 pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => approval(words),
@@ -49,7 +50,7 @@ pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// The status of a call about which another request, of this kind, is open.
+/// Returns the status of a call about which another request, of this kind, is open.
 pub(crate) fn status_while_open(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval

@@ -19,8 +19,8 @@ pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// The history of the request as the service has stored it. The script hides it and shows in its
-/// place the events of the whole tree, from the first event on.
+/// The history of the request as the service has stored it. The script replaces this list by the
+/// events of the whole tree, from the first event on.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {

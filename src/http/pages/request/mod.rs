@@ -1,8 +1,8 @@
-//! The page where a person decides a request. Above its first button it shows every byte that would
-//! run; invisible characters are shown as their codes, and the agent's text is in a box labelled as
-//! the agent's. The forms post the digest of the request as shown, so that an approval covers
-//! exactly the calls that the approver saw. The page works without its script, which shows later
-//! events.
+//! The page where a person decides a request. Above its first button, the page shows every byte
+//! that would run. Invisible characters are shown as their codes, and the agent's text is in a box
+//! that names the agent as its author. The forms post the digest of the request as shown, so that
+//! an approval covers exactly the calls that the approver saw. The script only shows later events;
+//! the page works without it.
 
 pub(crate) mod approve_page;
 mod arguments;
@@ -76,7 +76,7 @@ use crate::task::request::RequestKind;
 use crate::task::status;
 use crate::task::time::Time;
 
-/// A request, and everything about its reader that the page depends on.
+/// The data of a request's page: the request, its reader, and facts from the journal.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     /// The request as the reader sees it.
@@ -87,33 +87,33 @@ pub(crate) struct View<'a> {
     pub prefix: String,
     pub words: &'static Translations,
     pub texts: &'static Texts,
-    /// Relative times count from this moment.
+    /// The moment from which relative times count.
     pub now: Time,
-    /// The submitted form, if the page shows its mistakes.
+    /// The submitted form; `None` unless the page shows a form's mistakes.
     pub submitted: Option<&'a SubmittedForm>,
     /// The journal's facts about the calls since the request was opened; `None` for an open request
     /// or an unreadable journal.
     pub history: Option<RequestHistory>,
-    /// After an answer, the line that leads to the next question.
+    /// The line that leads to the next question; `None` if this reader has not answered, and for
+    /// the reader of a link.
     pub next: Option<Markup>,
-    /// The journal's facts about the calls since the request was opened, for the history of the
-    /// page.
+    /// The entries from the journal that the page's history lists.
     timeline: Timeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
-    /// The agent behind a call at a gate.
+    /// The state of the asker of a call at a gate; `None` for any other request.
     asker: Option<AskerNow>,
     /// The page to return to after signing in as another user.
     pub path: String,
-    /// The link that the reader came by; `None` for a reader with a key.
+    /// The link that the reader opened; `None` for a reader with a key.
     pub link: Option<&'a CurrentLink>,
 }
 
-/// How many items of a journal are read at once.
+/// The number of items in one read of a journal.
 const ITEMS_PER_READ: i64 = 16;
 
 impl<'a> View<'a> {
-    /// The page's data for `caller` at `now`.
+    /// Creates the page's data for `caller` at `now`, without facts from the journal.
     #[must_use]
     pub(crate) fn new(
         row: &'a RequestRow,
@@ -145,8 +145,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The page's data for `caller` at the current time, with the user's message and the history of
-    /// a closed request.
+    /// Reads the page's data for `caller` at the current time, with the user's message and the
+    /// history of a closed request.
     pub(crate) async fn now(
         http: &Http,
         row: &'a RequestRow,
@@ -175,7 +175,7 @@ impl<'a> View<'a> {
         view.loaded(http).await
     }
 
-    /// Adds the facts from the journal: the user's message, and the history of a closed request.
+    /// Adds the user's message, the history of a closed request, and the state of the asker.
     async fn loaded(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
             self.load_history(http).await?;
@@ -185,7 +185,6 @@ impl<'a> View<'a> {
         Ok(self)
     }
 
-    /// The frame of the page.
     fn site(&self) -> Site<'_> {
         Site {
             caller: self.caller,
@@ -216,7 +215,7 @@ impl<'a> View<'a> {
                 .contains(&DecisionAction::from(action))
     }
 
-    /// The calls that this reader may still answer.
+    /// Returns the calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
         let open: Vec<String> = self
             .row
@@ -231,13 +230,14 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The calls that the request decides, each with its place among all calls.
+    /// Returns the calls that the request decides, each with its index among all calls.
     fn own_calls(&self) -> Vec<(usize, &RequestedCall)> {
         let calls = self.request.tool_calls.iter().enumerate();
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Whether the request was decided, not by a rejection, and no call went wrong since.
+    /// Returns whether the request was decided otherwise than by a rejection, and none of its calls
+    /// went wrong since.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -253,7 +253,8 @@ impl<'a> View<'a> {
         required_of(self.caller, &self.row.asked)
     }
 
-    /// Why a POST of this action would be refused, as a text; `None` if it would be accepted.
+    /// Returns the reason for which a POST of this action would be refused; `None` if it would be
+    /// accepted.
     fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
@@ -307,13 +308,13 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether the page has the forms for a single call instead of one form for several.
+/// Returns whether the page has the forms for a single call instead of one form for several.
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
-/// The response with a page. The page of a link has no script, and its policy permits none.
+/// Responds with a page. The page of a link has no script, and its policy permits none.
 #[must_use]
 pub(crate) fn rendered(view: &View<'_>, page: Markup) -> Response {
     if view.link.is_some() {
@@ -379,8 +380,8 @@ pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     )
 }
 
-/// The page: first what is asked and every byte of it, then what to weigh, then the answers, then
-/// everything that only some readers need.
+/// The whole page, in the order in which a reader needs its parts: the question with every byte of
+/// it, the warnings and risks, the answers, then the details and the history.
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
     let closed = headline(view.row, view.history.as_ref(), view.words);
     frame_in(
@@ -411,7 +412,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// The title of the tab: the heading, after the outcome of a closed request.
+/// The title of the tab: the heading. For a closed request, the outcome comes first.
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);
@@ -422,7 +423,7 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
 }
 
 impl View<'_> {
-    /// Reads the journal's facts about the calls since the request was opened; nothing if the
+    /// Reads the facts about the calls since the request was opened. Leaves `history` empty if the
     /// journal cannot be read.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);

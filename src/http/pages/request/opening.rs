@@ -1,5 +1,5 @@
-//! The first lines of the page: who asks, in whose task, how much time is left; the heading; what
-//! became of a closed request; and why a person is asked.
+//! The first lines of the page: the agent, the task's owner and the time left; the heading; the
+//! outcome of a closed request; and the reason for the question.
 
 use maud::{Markup, html};
 
@@ -14,8 +14,8 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// The page's heading and the title of its tab: the summary of the call, or the kind of question
-/// where the agent itself asks.
+/// Returns the page's heading, which is also the title of its tab: the summary of the first call,
+/// with the number of further calls. If the agent itself asks, the heading is the kind of question.
 #[must_use]
 pub(super) fn heading(view: &View<'_>) -> String {
     let own = view.own_calls();
@@ -32,7 +32,7 @@ pub(super) fn heading(view: &View<'_>) -> String {
     }
 }
 
-/// The lines above the question. `closed` says what became of a request that is no longer open.
+/// The lines above the question. `closed` is the headline of a closed request.
 pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     html! {
         div.opening {
@@ -46,7 +46,7 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// "billing asks · alice’s task · 23 h left".
+/// The agent, the owner and the time: "billing asks · alice’s task · 23 h left".
 fn first_line(view: &View<'_>, open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
@@ -76,7 +76,7 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// How a closed request ended; empty and hidden while the request is open. Once the request is
+/// The outcome of a closed request; empty and hidden while the request is open. Once the request is
 /// closed, the script copies this line from a freshly loaded page.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
@@ -89,7 +89,8 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Why a person is asked: the operator's words, or a sentence about the kind of question.
+/// The reasons for the question: a sentence about the kind of request, the operator's message, and
+/// the reasons for the verdicts.
 fn why(view: &View<'_>) -> Markup {
     let (words, kind) = (view.words, view.request.kind);
     let part = part(kind, words);

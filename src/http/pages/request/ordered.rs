@@ -1,4 +1,4 @@
-//! JSON read in the order in which it was written, with every digit of its numbers: a parsed
+//! Reads JSON with its members in order and with every digit of its numbers: a parsed
 //! [`serde_json::Value`] keeps neither.
 
 use std::fmt;
@@ -6,27 +6,29 @@ use std::fmt;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The most bytes of a text that is read for display. A longer text is shown as it was written.
+/// The maximum length of a text that is read for display, in bytes. A longer text is shown as it
+/// was written.
 const LONGEST: usize = 4 * 1024;
 
-/// The deepest nesting that is read for display.
+/// The maximum nesting depth of a text that is read for display.
 const DEEPEST: usize = 4;
 
 /// A JSON value for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A string.
+    /// The text of a string, without quotation marks and escapes.
     Text(String),
     /// A number, `true`, `false` or `null`, as written.
     Literal(String),
-    /// An array.
+    /// The values of an array.
     List(Vec<Self>),
-    /// The members of an object, as written.
+    /// The members of an object, in the order in which they were written.
     Object(Vec<(String, Self)>),
 }
 
 impl Node {
-    /// Reads a text; `None` for a text that is not JSON, is long or is deeply nested.
+    /// Parses a text; an empty text counts as `{}`. `None` if the text is not JSON, is long or is
+    /// deeply nested.
     #[must_use]
     pub(super) fn read(text: &str) -> Option<Self> {
         if text.len() > LONGEST {
@@ -65,14 +67,15 @@ impl Node {
         })
     }
 
-    /// Whether the value is neither a list nor an object.
+    /// Returns whether the value is neither a list nor an object.
     #[must_use]
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Literal(_))
     }
 }
 
-/// The members of an object's text with their texts, as written; `None` for any other text.
+/// Returns the members of a JSON object in the order of its text, each value as unparsed text.
+/// `None` if `text` is no object.
 #[must_use]
 pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct Written;
@@ -97,7 +100,8 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     reader.deserialize_map(Written).ok()
 }
 
-/// The names of the members of the object at `path` in a text, as written.
+/// Returns the names of the members of the object at `path` in a JSON text, in the order of the
+/// text. Empty if there is no such object.
 #[must_use]
 pub(super) fn names_at(text: &str, path: &[&str]) -> Vec<String> {
     let Some(members) = members(text) else {

@@ -17,7 +17,7 @@ use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
-/// The agent's question, in its box; for a call whose outcome is unknown, the known facts.
+/// The agent's question in a box; for a call whose outcome is unknown, the known facts first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
@@ -48,13 +48,14 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
-/// The address of the page that a tool's server asks the person to visit, if it asks for that.
+/// Returns the address of the page that a tool's server asks the person to visit; `None` for any
+/// other question.
 pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
     view.request.details.as_ref()?["url"].as_str()
 }
 
-/// The page that a tool's server asks the person to visit: its host, also as browsers show it if
-/// that differs, and the whole address. Nothing of it is loaded.
+/// The page that a tool's server asks the person to visit: its host in ASCII, its host in Unicode
+/// if that differs, and the whole address. Nothing of the page is loaded.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some((address, url)) =
@@ -78,8 +79,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
     }
 }
 
-/// The known facts about a call whose outcome is unknown. Known members have our labels; unknown
-/// members have their names.
+/// The known facts about a call whose outcome is unknown. Members that we know have our labels;
+/// other members have their own names.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -151,7 +152,7 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     }
 }
 
-/// A person's answer, an object or any other value. Its text has the writing direction of its
+/// A person's answer, an object or any other value. Each text has the writing direction of its
 /// script.
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
@@ -213,7 +214,7 @@ pub(crate) fn remaining_approvers(view: &View<'_>, have: &[&str]) -> String {
     }
 }
 
-/// The decision of the whole request.
+/// The decision of the whole request; empty while the request is undecided.
 pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else {
         return html! {};
@@ -267,7 +268,8 @@ fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
     }
 }
 
-/// The words for canceling the task that asked: a root, or a sub-agent's task whose parent goes on.
+/// Describes the consequence `cancel`. If a sub-agent asked, only the sub-agent's task is canceled
+/// and its parent goes on.
 pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id {
         view.words.then_cancel
@@ -276,7 +278,7 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// The words for the rule's `on_reject`, which applies to a rejection without `then`.
+/// Names the rule's `on_reject`, the consequence of a rejection without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.asked.terms.on_reject {
         Then::Continue => view.words.then_continue,

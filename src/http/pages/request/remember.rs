@@ -1,5 +1,6 @@
-//! The choice to remember an approval: closed, and never ticked beforehand. It says what the
-//! operator's rule covers, in the rule's own words.
+//! The part of the form that requests a standing decision together with an approval. It is folded
+//! and never ticked beforehand. It shows which later calls the operator's rule covers, with the
+//! rule's own condition.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::write_duration;
 
-/// The times that a person may choose from, up to the longest that the rule permits, which is
-/// offered, too.
+/// The times that a person may choose from, besides the rule's maximum. Times that are not shorter
+/// than the maximum are left out.
 const TIMES: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -25,8 +26,8 @@ const TIMES: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// The choice under the buttons; `None` unless the rules offer it for every open call and this
-/// reader may take it.
+/// The choice under the buttons; `None` unless the rules of all open calls offer it and this reader
+/// may take it.
 pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -62,7 +63,7 @@ pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// The open calls as they were asked.
+/// Returns the open calls as the request stores them, with the offers of their rules.
 fn open<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {
@@ -72,7 +73,7 @@ fn open<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     view.row.asked.own_calls().filter(is_open).collect()
 }
 
-/// The words for the calls that a remembered approval covers.
+/// Says which later calls a standing decision about this call would cover.
 fn covered(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
     let names = [

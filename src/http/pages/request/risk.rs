@@ -1,5 +1,5 @@
-//! The risks that a reader weighs before the buttons: the warnings about the arguments, and whether a
-//! call can be taken back.
+//! The warnings and risks that the page shows before the buttons: warnings about the arguments, and
+//! whether a call can be taken back.
 
 use maud::{Markup, html};
 
@@ -29,7 +29,7 @@ pub(super) fn before_the_buttons(view: &View<'_>) -> Markup {
     }
 }
 
-/// The warnings about one call; `number` is its place among several.
+/// The warnings about one call; `number` is its position among several calls.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {

@@ -1,6 +1,6 @@
 //! A JSON Schema as a form: the fields that a person fills in, and the JSON of each submitted text.
-//! Only an object of plain values has fields; anything else is typed as JSON. Whether an answer
-//! fits its schema is not checked here.
+//! Only an object of plain values has fields; anything else is typed as JSON. This module does not
+//! check whether an answer fits its schema.
 
 use serde_json::{Map, Value};
 
@@ -10,15 +10,14 @@ use crate::http::server::json;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
-    /// The member's name.
+    /// The name of the member in the answer.
     pub name: String,
-    /// The schema's `title`.
+    /// The `title` that the schema gives the member.
     pub title: Option<String>,
-    /// The schema's `description`.
+    /// The `description` that the schema gives the member.
     pub description: Option<String>,
-    /// Whether an answer needs it.
+    /// Whether an answer must have the member.
     pub required: bool,
-    /// The kind of value.
     pub value: FieldValue,
 }
 
@@ -30,11 +29,10 @@ pub(crate) enum FieldValue {
     Text(Option<&'static str>, Option<u64>, Option<u64>),
     /// A number: whether only an integer fits, then the minimum and the maximum.
     Number(bool, Option<String>, Option<String>),
-    /// True or false.
     Boolean,
-    /// One of these values, each with its text in the form.
+    /// One of several values, each with its text in the form.
     Choice(Vec<(String, Value)>),
-    /// Any of these texts.
+    /// A list of any of these texts.
     Choices(Vec<String>),
 }
 
@@ -142,7 +140,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// The choice of several texts that a list's items say.
+/// Returns the choice that a list's items offer; `None` unless they are an `enum` of texts that are
+/// not empty.
 fn choices(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
@@ -151,8 +150,8 @@ fn choices(items: &Map<String, Value>) -> Option<FieldValue> {
     fits.then(|| FieldValue::Choices(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// A choice of texts, or of numbers and booleans. Never both, so that each submitted text means
-/// only one value.
+/// Returns a choice of texts, or of numbers and booleans. A choice never mixes the two, so that
+/// each submitted text means only one value.
 fn choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
@@ -193,8 +192,8 @@ impl Field {
         format!("choice.{index}.{}", self.name)
     }
 
-    /// The JSON of the chosen texts; `None` without any if the field is not required. Whether
-    /// their number fits is not checked here.
+    /// Returns the chosen texts as a JSON list; `None` if nothing is chosen and the field is not
+    /// required. Does not check the number of texts.
     ///
     /// # Errors
     /// As [`Field::json`].
@@ -209,8 +208,8 @@ impl Field {
         Ok(given.then(|| Value::from(chosen).to_string()))
     }
 
-    /// The JSON of a submitted text; `None` for an empty field that is not required. Numbers keep
-    /// the digits that were typed.
+    /// Returns the JSON of a submitted text; `None` for an empty field that is not required.
+    /// Numbers keep the digits that were typed.
     ///
     /// # Errors
     /// The expected kind of value, as a sentence for a person.

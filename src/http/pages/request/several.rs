@@ -1,5 +1,5 @@
-//! Several calls as tables, one for each tool: a row for each call, a column for each argument,
-//! and the sum of a number that every row has.
+//! Several calls as tables, one for each tool: a row for each call, a column for each argument, and
+//! the sum of each column of numbers.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,14 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
-/// A call with its place among all calls of the request.
+/// A call with its index among all calls of the request.
 type Numbered<'v> = (usize, &'v RequestedCall);
 
 /// The members of a call's arguments by name.
 type Row = BTreeMap<String, Node>;
 
-/// The most columns of arguments. Calls with more members are listed by their summaries.
+/// The maximum number of columns for arguments. Calls with more members are listed by their
+/// summaries.
 const MOST_COLUMNS: usize = 6;
 
 /// One table for each tool, then the exact text of every call.
@@ -53,7 +54,7 @@ pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
     }
 }
 
-/// One call below the tables: its exact text, its address, and the decision about it.
+/// One call below the tables: its exact text, its target, and the decision about it.
 fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     html! {
         section.call id=(format!("exact-{}", index + 1)) {
@@ -70,7 +71,7 @@ fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     }
 }
 
-/// "Call 3".
+/// Names a call by its number, as in "Call 3"; `index` counts from 0.
 pub(super) fn number(view: &View<'_>, index: usize) -> String {
     fill(
         view.texts.call_number,
@@ -78,8 +79,8 @@ pub(super) fn number(view: &View<'_>, index: usize) -> String {
     )
 }
 
-/// The members of each call by name, and the names in the agent's order; `None` unless every call
-/// has only a few plain members.
+/// Returns the names of all members in the agent's order, and each call's members by name. `None`
+/// if a member is a list or an object, or there are too many names for columns.
 fn columns(calls: &[Numbered<'_>]) -> Option<(Vec<String>, Vec<Row>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -148,7 +149,7 @@ fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
     }
 }
 
-/// Calls whose arguments are not a few plain members, by their summaries.
+/// The table for calls whose arguments do not fit into columns: each call by its summary.
 fn summaries(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
     let texts = view.texts;
     html! {
@@ -199,7 +200,7 @@ fn cell(value: Option<&Node>, figure: bool) -> Markup {
     }
 }
 
-/// The state of one call: open, the approvals it has, or the decision.
+/// The state of one call: open, the number of its approvals, or the decision.
 fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
@@ -212,7 +213,7 @@ fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The sum of a column in which every row has a number; `None` for a single row, and for
+/// Returns the sum of a column if every row has a number in it. `None` for a single row, and for
 /// identifiers unless the schema's type is `number`.
 fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
     let integer = schema
@@ -233,8 +234,8 @@ fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
     sum(texts?.into_iter())
 }
 
-/// Whether a member's name suggests an identifier, such as an order number, whose sum means
-/// nothing.
+/// Returns whether a member's name suggests an identifier, such as an order number. The sum of
+/// identifiers has no meaning.
 fn is_identifier(name: &str) -> bool {
     const NAMING: [&str; 12] = [
         "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",

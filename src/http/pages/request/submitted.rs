@@ -10,24 +10,24 @@ use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
-/// The forms of the page.
+/// A form of a request's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FormName {
-    /// Approves or rejects everything.
+    /// Approves or rejects all open calls, on the request's own page.
     Decide,
-    /// Approves everything, on a page with one button.
+    /// Approves all open calls, on a page with one button.
     Approve,
-    /// Rejects everything, and says what follows.
+    /// Rejects all open calls or the question, with a choice of the consequence.
     Reject,
-    /// One choice for each call.
+    /// Decides each of several calls by itself.
     Calls,
-    /// Other arguments for the only call.
+    /// Edits the arguments of the only open call.
     Edit,
-    /// A result for the only call.
+    /// Gives the result of the only open call.
     Supply,
-    /// An answer.
+    /// Answers a question.
     Answer,
-    /// Runs a call again.
+    /// Runs a call with an unknown outcome again.
     Retry,
 }
 
@@ -47,15 +47,16 @@ impl FormName {
         }
     }
 
-    /// The form that these fields came from. `in_path` is the action in the path of the POST, if
-    /// any. `single_call_forms`: whether the page had the forms for a single call.
+    /// Finds the form from which the fields came. `in_path` is the action in the path of the POST,
+    /// if any. `single_call_forms` tells whether the page had the forms for a single call.
     fn of(
         kind: RequestKind,
         in_path: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A field of an agent's form may also be called `action`; its name here is `field.action`.
+        // A field of an agent's form may also be called `action`, but is submitted as
+        // `field.action`.
         let of_answer = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
@@ -85,28 +86,29 @@ impl FormName {
     }
 }
 
-/// A mistake in a submitted form, and the field that it is shown at, if there is one.
+/// A mistake in a submitted form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldMistake {
-    /// The name of the form's field, if there is one.
+    /// The name of the form's field at which the mistake is shown; `None` if the mistake belongs to
+    /// no field.
     pub field: Option<String>,
-    /// A JSON pointer into the field's value; without a field, a pointer into the JSON body.
+    /// A JSON pointer into the field's value; if `field` is `None`, into the JSON body.
     pub place: String,
-    /// The expected value, as a sentence.
+    /// The expected value, as a sentence in English.
     pub detail: String,
 }
 
 /// A submitted form with its mistakes.
 #[derive(Clone, Debug)]
 pub(crate) struct SubmittedForm {
-    /// The form that was posted.
     pub form: FormName,
     pub mistakes: Vec<FieldMistake>,
     fields: BTreeMap<String, String>,
 }
 
 impl SubmittedForm {
-    /// Reads a posted form. `single_call_forms`: whether the page had the forms for a single call.
+    /// Reads a posted form. `in_path` is the action in the path of the POST, if any.
+    /// `single_call_forms` tells whether the page had the forms for a single call.
     #[must_use]
     pub(crate) fn new(
         row: &RequestRow,
@@ -130,7 +132,7 @@ impl SubmittedForm {
         }
     }
 
-    /// The submitted text of a field.
+    /// Returns the submitted text of a field; `None` if another form was submitted.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -180,7 +182,7 @@ fn mistake_of(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // A rejection with `then` sends the form's comment as its reason.
+        // A confirmation that is rejected with `then` has the form's comment as its `reason`.
         ["reason", rest @ ..]
             if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

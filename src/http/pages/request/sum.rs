@@ -1,10 +1,11 @@
-//! The exact sum of decimal numbers as they were written: no binary fraction rounds a digit.
+//! Exact sums of decimal numbers, without the rounding of binary fractions.
 
-/// The most digits after the point, and the greatest exponent, of a number that is added.
+/// The maximum number of digits after the point, and of zeros that an exponent appends, in a number
+/// that is added.
 const MOST_DIGITS: i32 = 18;
 
-/// The sum of JSON numbers, with as many digits after the point as the longest has; `None` if a
-/// text is no number or has too many digits, or if the sum is too large.
+/// Returns the sum of JSON numbers. The sum has as many digits after the point as the number with
+/// the most. `None` if a text is no number or has too many digits, or if the sum is too large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
@@ -21,7 +22,7 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     Some(format!("{sign}{whole}{point}{fraction}"))
 }
 
-/// A JSON number as its digits and the number of digits after the point.
+/// Splits a JSON number into its digits and the number of digits after the point.
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

@@ -14,7 +14,7 @@ texts! {
     link_rest: "The whole task, changes to calls, and logins need a key.", "查看完整任务、修改调用和提供凭据需要密钥。";
     link_no_answer: "To do this, sign in.", "请登录后执行此操作。";
     link_sign_in: "Sign in", "登录";
-    // The first lines.
+    // The lines above the question.
     asks: "{agent} asks", "{agent} 请求";
     asked: "{agent} asked", "{agent} 曾请求";
     task_of: "{user}’s task", "{user} 的任务";
@@ -33,7 +33,7 @@ texts! {
     user_wrote: "{user} wrote", "{user} 写道";
     whole_message: "the whole message", "完整消息";
     image: "(an image)", "（图片）";
-    // A call.
+    // A single call.
     runs_exactly: "Written by the agent, not verified. Exactly this runs.", "由智能体撰写，未经核实，将原样执行。";
     sent_exactly: "Written by the agent, not verified. Exactly this was sent.", "由智能体撰写，未经核实，已原样发送。";
     asks_exactly: "Written by the agent, not verified. Exactly this was asked.", "由智能体撰写，未经核实，系提问原文。";
@@ -56,7 +56,7 @@ texts! {
     state: "State", "状态";
     open: "open", "未决";
     context_head: "Shown for context, not for you to decide", "仅供参考，不由您决定";
-    // The answer.
+    // The forms.
     comment: "Comment (optional)", "备注（可选）";
     approve_rest: "Approve the other {count}", "批准其余 {count} 项";
     reject_cancel: "Reject and cancel the task", "拒绝并取消任务";
@@ -93,7 +93,7 @@ texts! {
     retry: "Run it again…", "再次执行…";
     changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
     not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
-    // Below.
+    // Below the forms: details and history.
     details: "Details", "详细信息";
     digest: "Digest", "摘要值";
     deadline: "Deadline", "期限";

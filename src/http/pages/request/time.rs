@@ -1,5 +1,5 @@
-//! A moment on the page: in UTC, which the script (`pages/follow.js`) replaces by the reader's own
-//! zone with UTC beside it.
+//! A timestamp on the page, written in UTC. The script (`pages/follow.js`) shows the reader's own
+//! zone, with UTC beside it.
 
 use maud::{Markup, html};
 

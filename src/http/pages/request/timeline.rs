@@ -1,5 +1,5 @@
-//! The history of a request on its page, without the script: the question, the answers, and what
-//! the journal says about the calls and the task since.
+//! The history of a request on its page, without the script: the question, the answers, and the
+//! journal's later facts about the calls and the task.
 
 use maud::{Markup, html};
 
@@ -13,17 +13,17 @@ use crate::task::item::{CloseReason, Fact, Item, Outcome};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// The most characters of a result or an output.
+/// The maximum length of a result or an output, in characters. The rest is cut off.
 const LONGEST: usize = 2_000;
 
-/// The most entries from the journal.
+/// The maximum number of entries from the journal.
 const MOST: usize = 100;
 
-/// The facts of the journal after the question.
+/// The journal's facts about the request after the question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline(Vec<(Time, Event)>);
 
-/// A fact that a reader of the page sees.
+/// A fact that the history shows.
 #[derive(Clone, Debug)]
 enum Event {
     Started(String, u32),
@@ -34,7 +34,7 @@ enum Event {
 }
 
 impl Timeline {
-    /// Reads the next item.
+    /// Adds the next item of the journal if the history shows it.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MOST {
             return;

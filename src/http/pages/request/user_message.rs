@@ -1,4 +1,5 @@
-//! The last message of the user before the question: what the agent was asked to do.
+//! The last message of the user before the question: it shows an approver the purpose of the
+//! agent's work.
 
 use maud::{Markup, html};
 
@@ -11,13 +12,13 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
-/// How many items before the question are looked at.
+/// The maximum number of items before the question that are searched.
 const FARTHEST: i64 = 8 * ITEMS_PER_READ;
 
-/// The longest message that is shown unfolded, in characters and in lines.
+/// The maximum size of a message that is shown unfolded, in characters and in lines.
 const GLANCE: (usize, usize) = (240, 4);
 
-/// A message of the user.
+/// The user's message that the page shows.
 #[derive(Clone, Debug)]
 pub(super) struct UserMessage {
     /// The user's id.
@@ -26,8 +27,8 @@ pub(super) struct UserMessage {
     parts: Vec<Option<String>>,
 }
 
-/// The last message of the user to the root task before the request was opened; `None` if it is far
-/// back in the journal, or the journal cannot be read.
+/// Reads the last message of the user to the root task before the request was opened. `None` if
+/// that message is far back in the journal, or the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq
@@ -80,13 +81,13 @@ impl UserMessage {
     }
 }
 
-/// The message, in its box. A long one is folded after its beginning.
+/// The message in a box. A long message is folded after its beginning.
 pub(super) fn figure(view: &View<'_>) -> Markup {
     let Some(message) = &view.user_message else {
         return html! {};
     };
     let texts = view.texts;
-    // The words about a call at a gate are the agent's own.
+    // At a gate, the message is the agent's own text about its call.
     let heading = if view.asker.is_some() {
         texts.agent_says
     } else {

@@ -58,18 +58,18 @@ fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item =
         .filter_map(move |(name, value)| (name == own).then_some(value))
 }
 
-/// The header that gives a browser its token.
+/// Returns the `Set-Cookie` header that gives a browser its token.
 ///
 /// # Errors
-/// `internal`, when the value is no valid header.
+/// `internal` when the value is no valid header.
 pub(crate) fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
     write(&token.text(), LIFE.as_secs(), public_url)
 }
 
-/// The header that deletes the cookie.
+/// Returns the `Set-Cookie` header that deletes the cookie.
 ///
 /// # Errors
-/// `internal`, when the value is no valid header.
+/// `internal` when the value is no valid header.
 pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
     write("", 0, public_url)
 }

@@ -1,4 +1,4 @@
-//! `POST /sign-out`: ends a session. It accepts an expired session, too.
+//! `POST /sign-out`: ends a session. An expired session is accepted, too.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 
 use url::Url;
 
-/// The longest path that is kept.
+/// The maximum length of a path, in bytes.
 const LONGEST: usize = 2048;
 
 /// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path

@@ -9,7 +9,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
 use crate::people::Caller;
 
-/// The texts of one language.
+/// The texts of the sign-in pages in one language.
 struct SignInTexts {
     title: &'static str,
     key: &'static str,
@@ -114,7 +114,7 @@ pub(crate) fn signed_in(
     )
 }
 
-/// The signed-in user, and a link to sign in as another user and return to the path `asked`. Says
+/// The signed-in user, with a link to sign in as another user and return to the path `asked`. Says
 /// nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(

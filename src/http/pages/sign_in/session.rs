@@ -12,11 +12,11 @@ use crate::http::server::problem::{Problem, prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 
-/// The caller of the request's session; `None` without a session, or when the session or its key is
-/// no longer valid.
+/// Returns the caller of the request's session. `None` without a session, or when the session or
+/// its key is no longer valid.
 ///
 /// # Errors
-/// `forbidden` when the request's headers name another user to speak for; `unavailable` or
+/// `forbidden` when a header of the request names another user to speak for; `unavailable` or
 /// `internal` when the session cannot be read.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else {
@@ -58,7 +58,7 @@ pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     see_other(&format!("{prefix}/sign-in{query}"))
 }
 
-/// 303 to a path.
+/// Responds with 303 (See Other) to `path`.
 #[must_use]
 pub(crate) fn see_other(path: &str) -> Response {
     match HeaderValue::from_str(path) {

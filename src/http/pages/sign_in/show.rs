@@ -1,4 +1,4 @@
-//! `GET /sign-in`: the page that takes a key, or says who is signed in. A key in the URL is
+//! `GET /sign-in`: the page that takes a key, or names the signed-in user. A key in the URL is
 //! ignored.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) async fn get_sign_in(
     })
 }
 
-/// The only `next` of a query; `None` if there are several.
+/// Returns the `next` of a query; `None` if the query has several.
 fn only_next(query: &str) -> Option<String> {
     let mut found =
         url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");

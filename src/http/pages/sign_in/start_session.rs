@@ -26,7 +26,7 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // The request is unauthenticated, and has only a key and a path.
+    // The limit is low because the request is unauthenticated. A key and a path fit.
     body: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -42,7 +42,7 @@ pub(crate) const OP: Op = Op {
 /// The fields of the page's form.
 #[derive(ToSchema)]
 pub(crate) struct SignIn {
-    /// The key.
+    /// The API key of the person who signs in.
     key: String,
     /// The path of this service to open afterwards; any other value leads to the inbox.
     #[schema(value_type = String, required = false)]
@@ -107,7 +107,7 @@ pub(crate) async fn sign_in(
         .begin_session(&token.digest(), &binding, LIFE)
         .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
-        // The browser replaces the cookie of the old session.
+        // The browser loses the old token with the replaced cookie, so the old session ends.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/inbox")));

@@ -31,7 +31,7 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The statuses of the filter.
+/// The statuses that the filter offers.
 const STATUSES: [TaskStatus; 5] = [
     TaskStatus::Running,
     TaskStatus::Paused,
@@ -43,7 +43,7 @@ const STATUSES: [TaskStatus; 5] = [
 /// The page of the tasks
 ///
 /// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant. Calls
-/// at a gate are shown with the gate's name as `agent` only.
+/// at a gate are shown only if `agent` is the gate's name.
 #[utoipa::path(
     get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
@@ -116,7 +116,7 @@ fn tasks_page(
     )
 }
 
-/// The gates whose calls the caller may look for.
+/// Returns the names of the gates by which the caller may filter.
 fn gates_to_choose(http: &Http, caller: &Caller) -> Vec<String> {
     let gates = http.engine.agents().gates();
     let open = gates.filter(|(gate, _)| {

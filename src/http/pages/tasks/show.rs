@@ -120,7 +120,7 @@ fn task_page(
     )
 }
 
-/// The owner, the session, and the usage of the tree.
+/// The agent, the owner, the session, and the usage of the subtree.
 fn about(site: &Site<'_>, row: &TaskRow) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (
@@ -156,7 +156,7 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// The section in which the script goes on with the timeline. Hidden without the script.
+/// The section in which the script continues the timeline. Hidden without the script.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &Timeline, address: &str) -> Markup {
     let words = Translations::of(site.language);
     html! {

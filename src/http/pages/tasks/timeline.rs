@@ -1,8 +1,8 @@
-//! The timeline of a task: the events of its subtree in the order of their numbers, in the words of
-//! `follow.js`, which goes on with them.
+//! The timeline of a task: the events of its subtree in the order of their numbers. `follow.js`
+//! continues the list with the same words.
 //!
-//! Invariant: texts of agents, tools and users are escaped, and stand in a box that says whose they
-//! are.
+//! Invariant: texts of agents, tools and users are escaped, and stand in a box that names their
+//! author.
 
 use maud::{Markup, html};
 
@@ -21,24 +21,24 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// The most events of a page.
+/// The size of a page, in event numbers.
 const PAGE: i64 = 200;
-/// The most bytes of one read, its last event not counted.
+/// The maximum size of one read, in bytes. The last event of the read may exceed it.
 const BYTES: i64 = 4 * 1024 * 1024;
-/// The longest text that is shown, in characters.
+/// The maximum length of a shown text, in characters. The rest is cut off.
 const LONGEST: usize = 20_000;
 
-/// A part of a timeline.
+/// One page of a timeline.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub entries: Vec<Shown>,
     /// The value of `before` for the page of earlier events; `None` if there are no earlier events.
     pub earlier: Option<i64>,
-    /// The number of the last event that was looked at.
+    /// The event number at which this page ends. The script continues after it.
     pub head: i64,
 }
 
-/// An event, or the number of one that cannot be read.
+/// An event, or the number of an event that cannot be read.
 #[derive(Debug)]
 pub(super) enum Shown {
     Event(Box<Event>),
@@ -46,7 +46,7 @@ pub(super) enum Shown {
 }
 
 impl Timeline {
-    /// The last events up to the number `end`. In a tree of several tasks the numbers of a
+    /// Reads the last events up to the number `end`. In a tree of several tasks the numbers of a
     /// sub-agent's events have gaps, so earlier numbers are read until some event is found.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Timeline {
     }
 }
 
-/// The events after the number `after` up to `last`.
+/// Reads the events with numbers greater than `after` and up to `last`.
 async fn read_between(
     http: &Http,
     part: Part,
@@ -148,7 +148,7 @@ fn time(at: Time) -> Markup {
     html! { time datetime=(exact) { (moment(&exact)) } }
 }
 
-/// The line of a fact, and what stands below it.
+/// Renders a fact: its line, and the parts below the line.
 fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
     let words = Translations::of(site.language);
     let nothing = || html! {};
@@ -317,7 +317,7 @@ fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (cut(text)) } (cut_note(words, text)) }
 }
 
-/// The beginning of a text, line by line, with hidden characters as their codes.
+/// Returns the beginning of a text, with hidden characters as their codes; line breaks stay.
 fn cut(text: &str) -> String {
     let end = text
         .char_indices()

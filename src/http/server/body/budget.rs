@@ -17,7 +17,7 @@ const ALL: usize = 256 * 1024 * 1024;
 /// ones, does not block other callers.
 const SHARE: usize = ALL / 4;
 
-/// A tenant and a user of it; `None` for all HTTP requests without a caller, such as a sign-in.
+/// A tenant and one of its users; `None` for all HTTP requests without a caller, such as a sign-in.
 type Person = Option<(String, UserKey)>;
 
 /// The memory for large bodies.
