@@ -331,7 +331,7 @@ async fn nothing_is_taken_any_more(
 /// Returns once the request's deadline has passed.
 async fn overdue(app: &TestApp, question: &Question) {
     while request(app, &question.id).await["can_decide"] == true {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 
@@ -385,7 +385,7 @@ on_both! {
             for (_, question) in &questions {
                 overdue(&app, question).await;
                 while swept && items(&app, &question.task).await.last().unwrap()["status"] != "Completed" {
-                    tokio::task::yield_now().await;
+                    crate::support::pause().await;
                 }
             }
             for (kind, question) in &questions {

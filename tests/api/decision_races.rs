@@ -139,7 +139,7 @@ on_both! {
             if items.text.contains("late_result") {
                 break items;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         };
         let outcomes: Vec<_> = items.body["items"].as_array().unwrap().iter()
             .filter(|item| item["type"] == "tool_result" || item["type"] == "late_result")

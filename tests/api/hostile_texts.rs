@@ -101,7 +101,7 @@ notify:
                 .count()
         };
         while self.slack.messages().len() <= number || in_teams() <= number {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 }

@@ -157,7 +157,7 @@ on_both! {
         let question = ask(&app, "guidance").await;
         let path = format!("/resume/{}", question.id);
         while app.owner().get(&path).await.body["can_decide"] == true {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
         assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"));

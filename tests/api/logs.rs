@@ -65,7 +65,7 @@ async fn address(folder: &Path, binary: &mut Binary) -> String {
         {
             return format!("http://{}", line["address"].as_str().unwrap());
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

@@ -112,7 +112,7 @@ on_both! {
                 let mut journal = items(&app, &question.task).await;
                 while journal.last().unwrap()["status"] == "Paused" || journal.last().unwrap()["type"] != "task_status"
                     || journal.last().unwrap()["status"] == "Running" {
-                    tokio::task::yield_now().await;
+                    crate::support::pause().await;
                     journal = items(&app, &question.task).await;
                 }
                 assert_eq!(journal.last().unwrap()["status"], status, "{kind}: {journal:#?}");
@@ -235,7 +235,7 @@ on_both! {
         }
         let mut journal = items(&app, &question.task).await;
         while journal.last().unwrap()["status"] != "Completed" {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
             journal = items(&app, &question.task).await;
         }
         each_has_one_result(&journal);

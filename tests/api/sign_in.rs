@@ -289,7 +289,7 @@ on_both! {
         app.database.execute(&format!("update browser_session set expires_at = 1 where token_sha256 = '{}'", digest(&over))).await;
         app.restart().await;
         while sessions(&app).await.contains(&digest(&over)) {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!(sessions(&app).await, [digest(&alive)]);
         assert_eq!(program(&app, &alive).get("/v1/me").await.status, 200);

@@ -27,7 +27,9 @@ on_both! {
             app.database.execute(&insert).await;
         }
         app.restart().await;
-        while app.database.texts("select name from credential order by name").await != ["endless"] {}
+        while app.database.texts("select name from credential order by name").await != ["endless"] {
+ crate::support::pause().await;
+}
         app.stop().await;
     }
 

@@ -81,7 +81,7 @@ impl Binary {
             if ready.is_ok_and(|reply| reply.status() == 200) {
                 return binary;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 
@@ -226,7 +226,7 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
         if task["status"] == "Paused" {
             break task;
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     };
     assert_eq!(asked["pending"][0]["kind"], "reconcile", "{asked}");
     assert_eq!(fixture.tool.ledger().len(), 1, "never silently run again");

@@ -227,7 +227,7 @@ both! {
         for (engine, task, expected) in [(&new, old_task, before()), (&old, new_task, after())] {
             harness.answer_all(engine, task).await;
             while harness.status(task).await == TaskStatus::Running {
-                tokio::task::yield_now().await;
+                crate::support::pause().await;
             }
             assert_eq!(harness.status(task).await, TaskStatus::Completed);
             assert_eq!(shown(&harness), expected);

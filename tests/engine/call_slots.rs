@@ -81,7 +81,7 @@ async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
     let task = task.unwrap().task_id;
     let drivers = claimed(&harness.engine(1)).await;
     while progress(&harness, task).await.is_empty() {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
     assert_eq!(progress(&harness, task).await, ["judged"]);
     drop(taken);

@@ -111,7 +111,7 @@ both! {
         assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
         engine.round().await.unwrap();
         while harness.status(waiting).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
         assert_ne!(harness.status(overdue).await, TaskStatus::Paused);

@@ -345,7 +345,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
         // After the request is closed, the task is queued, or a driver drives it already.
         while pair.harness.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let journal = pair.lawful(task).await;
         let late = place(&journal, |fact| matches!(fact, Fact::LateResult(_))).is_some();

@@ -57,7 +57,7 @@ async fn settled(harness: &EngineHarness, engines: &[&Arc<Engine>], task: TaskId
         for engine in engines {
             engine.round().await.unwrap();
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
     panic!(
         "the task does not stop running: {:#?}",

@@ -93,7 +93,7 @@ fn every_call() -> TaskFilter {
 /// Waits until the asker of the only open call of this order is stored as present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
     while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

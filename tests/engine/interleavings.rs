@@ -348,7 +348,7 @@ both! {
         let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
         harness.answer_all(&without, task).await;
         while harness.status(task).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let row = harness.journal(task).await.row;
         assert_eq!(row.error.map(|error| error.code), Some(FailureCode::Configuration));

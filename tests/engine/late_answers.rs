@@ -78,7 +78,7 @@ async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> b
             .iter()
             .any(|item| found(&item.fact))
         {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(10), look)

@@ -280,7 +280,7 @@ both! {
         let row = harness.journal(other).await.row;
         assert!(row.lease_owner.is_some() || row.status == TaskStatus::Completed, "it has a slot at once");
         while harness.status(other).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!((harness.status(other).await, harness.status(suspect).await), (TaskStatus::Completed, TaskStatus::Running));
         harness.tool.open();
@@ -301,19 +301,19 @@ both! {
         harness.tool.reached(1).await;
         harness.fixture.forward(LEASE);
         while harness.journal(suspect).await.row.lease_owner.is_some() {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
         // A task that could not be driven alone and was given back is not claimed again at once, so
         // the slots are free for new tasks.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(door).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!(harness.status(door).await, TaskStatus::Completed);
         harness.tool.open();
         while harness.status(long).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         harness.fixture.forward(LEASE * 5);
         for driver in drivers {

@@ -109,7 +109,7 @@ both! {
         engine.shut_down(std::time::Duration::ZERO).await;
         harness.tool.open();
         while outcomes(&harness.journal(task).await).is_empty() {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         harness.finish(task).await;
         let journal = harness.journal(task).await;
@@ -228,7 +228,7 @@ both! {
         let engine = harness.engine(1);
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(task).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
     }

@@ -190,12 +190,12 @@ both! {
         engine.cancel(&alice(), task, None).await.unwrap();
         harness.tool.open();
         while !harness.journal(task).await.items.iter().any(|item| matches!(item.fact, Fact::LateResult(_))) {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         harness.tool.answers(200, "paid");
         engine.message(&alice(), task, message(false), None).await.unwrap();
         while harness.status(task).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         is_held(&harness, task, 1).await;
     }

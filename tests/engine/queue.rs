@@ -50,7 +50,7 @@ both! {
         harness.tool.open();
         let task = second.await.unwrap().task_id;
         // No worker runs here, so a task that was queued would stay so.
-        let ended = async { while harness.status(task).await == TaskStatus::Running {} };
+        let ended = async { while harness.status(task).await == TaskStatus::Running { crate::support::pause().await; } };
         tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is not queued");
     }
 
@@ -83,7 +83,7 @@ both! {
         assert_eq!(engine.claim().await.unwrap().len(), 0, "there is no room");
         harness.tool.open();
         while harness.status(first).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let late = create(&alice()).await;
         let [one, two, other] = waiting;
@@ -97,7 +97,7 @@ both! {
         let next = create(&alice()).await;
         assert_eq!(round(&harness, &engine, &all).await, []);
         while harness.status(next).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 

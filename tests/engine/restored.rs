@@ -185,7 +185,9 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         .task_id;
     harness.run().await;
     // The pool still has to replace its idle connections.
-    while !harness.fixture.store.ready().await {}
+    while !harness.fixture.store.ready().await {
+        crate::support::pause().await;
+    }
     harness.later();
     harness.run().await;
     assert!(harness.fixture.store.history_uncertain_until().is_some());

@@ -81,7 +81,7 @@ async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() 
     });
     assert!(approved);
     while harness.status(task).await == TaskStatus::Running {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
 }

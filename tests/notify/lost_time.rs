@@ -64,7 +64,7 @@ on_both! {
         scene.leap(Duration::from_mins(2));
         let count = async || scene.app.database.texts("select cast(count(*) as text) from notice").await;
         while count().await != ["0"] {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!(scene.hook.count(), 0);
     }

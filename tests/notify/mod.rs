@@ -116,7 +116,7 @@ impl Scene {
             if expected(&found) {
                 return found;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 

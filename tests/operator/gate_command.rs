@@ -88,7 +88,7 @@ impl ServedGate {
             if let Some(request) = list.pointer("/requests/0") {
                 return request.clone();
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 

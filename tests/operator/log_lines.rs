@@ -255,10 +255,14 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
     cluster.crash();
     // Two refusals, so that more than one attempt has failed.
     for _ in 0..2 {
-        while served.status("/readyz").await != 503 {}
+        while served.status("/readyz").await != 503 {
+            crate::support::pause().await;
+        }
     }
     cluster.start_again();
-    while served.status("/readyz").await != 200 {}
+    while served.status("/readyz").await != 200 {
+        crate::support::pause().await;
+    }
     assert!(served.terminate().success());
     tells_an_outage(&served.log(), since);
 }

@@ -41,7 +41,7 @@ async fn attempted(served: &Served) -> String {
         if all.len() == 2 && all.iter().all(|one| one["attempts"] != 0) {
             return text;
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

@@ -35,7 +35,9 @@ fn signal(served: &Served) {
 
 /// Returns once the service reports not ready: by then the rest of the shutdown has begun, too.
 async fn not_ready(served: &Served) {
-    while served.status("/readyz").await != 503 {}
+    while served.status("/readyz").await != 503 {
+        crate::support::pause().await;
+    }
 }
 
 /// The task once it no longer runs.

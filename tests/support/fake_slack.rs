@@ -84,7 +84,7 @@ impl FakeSlack {
             if expected(&all) {
                 return all;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 

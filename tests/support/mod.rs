@@ -24,6 +24,14 @@ pub mod test_app;
 pub mod tls_front;
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A short pause between two polls of a state that sends no notification. A test that polls without
+/// one takes a processor from the others.
+#[expect(clippy::disallowed_methods, reason = "a poll has no notification")]
+pub async fn pause() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
 
 /// How often a test repeats a scene whose interleaving is left to chance, or the stride in which it
 /// takes the moments of a crash: `usual` in each run, `long` in `scripts/chaos counts`.

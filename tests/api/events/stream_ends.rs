@@ -101,7 +101,9 @@ on_both! {
         assert_eq!(refused.status, 429);
         assert_eq!(app.owner().get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 1);
         drop(first);
-        while app.owner().watch(&task, None).await.status == 429 {}
+        while app.owner().watch(&task, None).await.status == 429 {
+ crate::support::pause().await;
+}
         app.stop().await;
     }
 

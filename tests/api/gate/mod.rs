@@ -131,7 +131,7 @@ pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -
         .asker_until
         .is_some_and(&is)
     {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

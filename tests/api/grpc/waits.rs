@@ -27,7 +27,7 @@ async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
         if let Some(request) = list.body.pointer("/requests/0") {
             return request.clone();
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 
@@ -90,7 +90,7 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
     let request = first_request(|| app.owner()).await;
     let until = async |present| {
         while is_present(app, &request).await != present {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     };
     until(true).await;

@@ -35,7 +35,7 @@ async fn until_held(app: &TestApp) -> Value {
         if let Some(request) = inbox.body["requests"].get(0) {
             return request.clone();
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

@@ -197,7 +197,7 @@ on_both! {
             if let Some(clerk) = found.first() {
                 break id(clerk);
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         };
         assert_eq!(still(&app, &clerk).await.str("/status"), "Paused");
         let shown = task(&app, &root_id).await;
@@ -226,7 +226,7 @@ on_both! {
             if let Some((_, request)) = open(&task(&app, &root_id).await).pop() {
                 break request;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         };
         let body = json!({"action": "respond", "response": {"answer": "north"}});
         let taken = app.owner().header("prefer", "wait=0").post(&format!("/resume/{request}"), &body).await;

@@ -118,7 +118,7 @@ on_both! {
             if let Some(late) = typed(&journal, "late_result").first() {
                 break (*late).clone();
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         };
         assert_eq!((&late["outcome"], &late["name"]), (&json!("succeeded"), &json!("lose")));
         let shown = task(&app, &root).await;
@@ -241,7 +241,7 @@ on_both! {
                 if only(&app, &root_id, "analyst").await["status"] == analyst && waiting.len() == 1 && first == "Paused" {
                     break waiting[0].1.clone();
                 }
-                tokio::task::yield_now().await;
+                crate::support::pause().await;
             };
             let end = approve(&app.owner(), &clerk).await;
             assert_eq!(end.str("/status"), "Completed", "{then}: {}", end.text);

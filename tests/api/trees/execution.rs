@@ -73,7 +73,7 @@ on_both! {
         assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
         app.tool.open();
         while typed(&items(&app, &analyst).await, "late_result").is_empty() {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let shown = task(&app, &root).await;
         assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
@@ -92,7 +92,7 @@ on_both! {
                 if children.len() == 3 {
                     break children;
                 }
-                tokio::task::yield_now().await;
+                crate::support::pause().await;
             };
             for child in &children {
                 let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", id(child))).await;

@@ -29,7 +29,7 @@ impl Process {
             .timeout(Duration::from_secs(10))
             .send()
             .await;
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
         asked.ok().map(|reply| reply.status().as_u16())
     }
 

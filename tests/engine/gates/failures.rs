@@ -95,7 +95,7 @@ both! {
         let _ = asking.await;
         harness.tool.open();
         while harness.status(task).await == TaskStatus::Running {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         let again = ask(&engine, 1, LONG).await;
         assert_eq!((again.call.task_id, again.call.outcome), (task, Some(Outcome::Succeeded)));

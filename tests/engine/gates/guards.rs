@@ -133,7 +133,7 @@ both! {
             };
             engine.decide(&alice(), request, said, None).await.unwrap();
             while !harness.status(task).await.is_terminal() {
-                tokio::task::yield_now().await;
+                crate::support::pause().await;
             }
             let report = |outcome| OutcomeReport {
                 call: Ok(task),

@@ -80,7 +80,7 @@ on_both! {
         post.app.held().await;
         let notices = "select cast(count(*) as text) from notice";
         while post.app.database.texts(notices).await != ["0"] {
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
         assert_eq!((post.deliveries().await.len(), post.server.all().len()), (0, 0));
     }

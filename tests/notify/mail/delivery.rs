@@ -102,7 +102,7 @@ async fn problem_off_loopback(server: &FakeMailServer) -> String {
         if let Some(problem) = last.as_str() {
             break problem.to_owned();
         }
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     };
     for line in server.heard() {
         let words = ["EHLO", "QUIT", "STARTTLS"];

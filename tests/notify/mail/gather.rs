@@ -44,7 +44,7 @@ async fn ask(store: &Store, count: usize) {
 async fn listed_as(post: &Post, state: &str, count: usize) {
     let sql = format!("select cast(count(*) as text) from delivery where state = '{state}'");
     while post.app.database.texts(&sql).await != [count.to_string()] {
-        tokio::task::yield_now().await;
+        crate::support::pause().await;
     }
 }
 

@@ -94,7 +94,7 @@ impl Post {
             if expected(&found) {
                 return found;
             }
-            tokio::task::yield_now().await;
+            crate::support::pause().await;
         }
     }
 
