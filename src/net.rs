@@ -9,6 +9,7 @@
 mod gate;
 mod single;
 pub(crate) mod sse;
+mod tls;
 
 use std::error::Error;
 use std::io;
@@ -16,10 +17,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use rustls::ClientConfig;
 
 use crate::task::time::Time;
 pub use single::{Leave, NO_LEAVE, Sink};
+use tls::Tls;
 
 /// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
@@ -67,9 +70,15 @@ impl Net {
     /// # Errors
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
+        let tls = Tls::shared()?;
+        if !tls.has_roots {
+            tracing::warn!(
+                "no trusted certificates on this machine: https endpoints cannot be reached"
+            );
+        }
         Ok(Self {
-            kept: client()?,
-            connector: single::connector()?,
+            kept: client(tls.config.clone())?,
+            connector: single::connector(tls.config.clone()),
         })
     }
 
@@ -80,20 +89,14 @@ impl Net {
     }
 }
 
-fn client() -> Result<Client, NetError> {
-    if let Ok(client) = base().build() {
-        return Ok(client);
-    }
-    tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-    base().tls_certs_only([]).build().map_err(|_| NetError)
-}
-
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the door for outbound HTTP"
 )]
-fn base() -> ClientBuilder {
+fn client(mut tls: ClientConfig) -> Result<Client, NetError> {
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Client::builder()
+        .tls_backend_preconfigured(tls)
         .user_agent(USER_AGENT)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
@@ -102,6 +105,8 @@ fn base() -> ClientBuilder {
         .tcp_nodelay(true)
         .connect_timeout(CONNECT)
         .pool_idle_timeout(IDLE)
+        .build()
+        .map_err(|_| NetError)
 }
 
 /// TLS could not be set up.

@@ -4,15 +4,12 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 use http::Uri;
 use hyper::client::conn::http1;
-use hyper_rustls::{
-    ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream,
-};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
 use hyper_util::rt::TokioIo;
@@ -20,8 +17,7 @@ use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, HeaderMap, HeaderValue, USER_AGENT,
 };
 use reqwest::{Body, Request, Response, StatusCode};
-use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt as _;
@@ -30,7 +26,7 @@ use tower::util::MapErr;
 use super::gate::{Gate, Holds, Progress};
 use super::{
     Answer, CONNECT, CUT_OFF, Failure, NO_ANSWER_IN_TIME, NO_CONNECTION_IN_TIME, NOT_BUILT,
-    NOT_RESOLVED, Net, NetError, Room, causes, io_kind, lost, unreached,
+    NOT_RESOLVED, Net, Room, causes, io_kind, lost, unreached,
 };
 
 /// Makes the connections: resolves the host's name, and connects with TCP and TLS.
@@ -67,8 +63,8 @@ impl Error for Unresolved {
     }
 }
 
-/// A connector that trusts the machine's certificates, or none if the machine has none.
-pub(super) fn connector() -> Result<Connector, NetError> {
+/// Returns a connector with these TLS settings, which have no ALPN protocols.
+pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
         Unresolved as fn(io::Error) -> Unresolved,
@@ -76,17 +72,8 @@ pub(super) fn connector() -> Result<Connector, NetError> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT));
-    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|_| NetError)?;
-    let tls = if let Ok(tls) = tls.clone().try_with_platform_verifier() {
-        tls
-    } else {
-        tls.with_root_certificates(RootCertStore::empty())
-    };
-    let tls = tls.with_no_client_auth();
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
-    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+    builder.https_or_http().enable_http1().wrap_connector(tcp)
 }
 
 /// Takes a response as it arrives.
