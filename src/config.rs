@@ -1,8 +1,7 @@
 //! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
 //! overrides the environment, the environment overrides the file, and the file overrides the
 //! defaults. All mistakes are reported together, each with its place, and reports are redacted. If
-//! a variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
-//! flag instead of the value.
+//! a variable or a flag sets a secret, the unexpanded definitions have its name, not the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,8 +48,7 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The configuration of the built-in demonstration, which runs if no configuration is named or
-/// found.
+/// The built-in demonstration, which runs if no configuration is found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
 /// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
@@ -111,8 +109,7 @@ pub struct Config {
     pub policy: Vec<Rule>,
     /// The messages about tasks and requests, and their receivers.
     pub notify: notify::Settings,
-    /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
-    /// computed from it.
+    /// The unexpanded configuration with overrides, as JSON, for the digests of definitions.
     pub unexpanded: Value,
     /// The values to redact in texts from outside. Each comes after the name that is shown instead.
     pub secret_values: Vec<(String, Secret<String>)>,
@@ -356,8 +353,7 @@ fn fill(
     }
 }
 
-/// Completes the working directory and the environment of the MCP servers that run as child
-/// processes.
+/// Completes the folder and the environment of the MCP servers that are child processes.
 fn fill_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
@@ -401,8 +397,7 @@ fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     }
 }
 
-/// Returns the path of the lock file: `mcp_lock`, or the default name beside the configuration
-/// file.
+/// Returns the path of the lock file: `mcp_lock`, or the default beside the configuration.
 fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
     let written: Option<String> = section(root, "mcp_lock", mistakes);
     let name = written.as_deref().unwrap_or(mcp_tools::LOCK);

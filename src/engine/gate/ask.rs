@@ -3,6 +3,7 @@
 //! its presence, starts the call once it is approved, and ends its presence when it leaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -294,8 +295,12 @@ impl Waiter<'_> {
         let mut reserved = false;
         if !first_hand {
             let released = call.outcome == Some(Outcome::Released);
-            if until.is_some_and(|until| until > session.now) && !released {
-                return Ok(Round::Taken);
+            if let Some(until) = until.filter(|until| *until > session.now && !released) {
+                if until == DELIVERED || self.is_over() {
+                    return Ok(Round::Taken);
+                }
+                // Another ask has reserved the result. If it leaves, this ask gets the result.
+                return self.pause_at_most(until.since(session.now)).await;
             }
             if until.is_some_and(|until| until != DELIVERED) {
                 self.record_key(&mut session);
@@ -389,13 +394,21 @@ impl Waiter<'_> {
 
     /// Waits for a commit of the call's task on any replica, or for the end of the wait.
     async fn pause(&mut self) -> Result<Round, GateRefusal> {
+        self.pause_at_most(Duration::MAX).await
+    }
+
+    /// Like [`Waiter::pause`], but ends after this time, too.
+    async fn pause_at_most(&mut self, time: Duration) -> Result<Round, GateRefusal> {
         self.own_drive = false;
+        let end = Instant::now()
+            .checked_add(time)
+            .map_or(self.end, |end| end.min(self.end));
         if let Some(news) = self.news.take() {
             self.all_news = Some(self.engine.store.listen_on(self.task, news));
         }
         if let Some(news) = &mut self.all_news {
             tokio::select! {
-                _ = timeout_at(self.end, next_news(news)) => {}
+                _ = timeout_at(end, next_news(news)) => {}
                 () = self.engine.stop.cancelled() => {}
             }
         }

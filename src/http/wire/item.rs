@@ -52,15 +52,10 @@ wire_enum! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemRole {
-    /// The service.
     System,
-    /// The user who sent a message.
     User,
-    /// The model, with an answer, or with a request about its calls.
     Assistant,
-    /// The person who decided a request.
     Human,
-    /// The tool whose result the item holds.
     Tool,
 }
 
@@ -99,8 +94,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type: the members that every item has, then the type's own
-/// members.
+/// Declares a struct for each item type: the common members, then the type's own members.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
