@@ -49,15 +49,13 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The configuration of the built-in demonstration, which runs if no configuration is named or
-/// found.
+/// The configuration that runs as a demonstration if no configuration is named or found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
 /// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
 
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// The built-in demonstration.
     Demo,
     /// A file: its path and its text.
     File(PathBuf, String),
@@ -103,13 +101,11 @@ pub struct Config {
     /// The tools, including those of the MCP servers.
     pub tools: BTreeMap<String, catalog::Settings>,
     pub agents: BTreeMap<String, agent::Settings>,
-    /// The gates at which agents that run elsewhere propose calls.
     pub gates: BTreeMap<String, agent::Gate>,
     /// The agent of new tasks that name no agent.
     pub default_agent: String,
     /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
-    /// The messages about tasks and requests, and their receivers.
     pub notify: notify::Settings,
     /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
     /// computed from it.
@@ -148,8 +144,7 @@ impl Config {
     }
 }
 
-/// The top-level keys. Each section is read separately, so that a mistake in one does not hide
-/// those in others.
+/// The top-level keys. A mistake in one section does not hide mistakes in another.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -401,8 +396,7 @@ fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     }
 }
 
-/// Returns the path of the lock file: `mcp_lock`, or the default name beside the configuration
-/// file.
+/// Returns the path of the lock file: `mcp_lock`, or the default beside the configuration file.
 fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
     let written: Option<String> = section(root, "mcp_lock", mistakes);
     let name = written.as_deref().unwrap_or(mcp_tools::LOCK);
@@ -453,7 +447,7 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
 
 /// Returns the values to redact, each with the name that is shown instead:
 /// - the value of each `${…}` in the file, unless it may be shown (`unexpanded::is_shown`);
-/// - API keys and sealing keys, however they are set;
+/// - the values that are always secret, however they are set (`unexpanded::is_key`);
 /// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold
 ///   a secret (`unexpanded::is_secret`);
 /// - the password in the database's URL.
