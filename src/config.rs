@@ -1,7 +1,8 @@
 //! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
 //! overrides the environment, the environment overrides the file, and the file overrides the
 //! defaults. All mistakes are reported together, each with its place, and reports are redacted. If
-//! a variable or a flag sets a secret, the unexpanded definitions have its name, not the value.
+//! a variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
+//! flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,14 +49,13 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The built-in demonstration, which runs if no configuration is found.
+/// The configuration that runs as a demonstration if no configuration is named or found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
 /// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
 
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// The built-in demonstration.
     Demo,
     /// A file: its path and its text.
     File(PathBuf, String),
@@ -101,15 +101,14 @@ pub struct Config {
     /// The tools, including those of the MCP servers.
     pub tools: BTreeMap<String, catalog::Settings>,
     pub agents: BTreeMap<String, agent::Settings>,
-    /// The gates at which agents that run elsewhere propose calls.
     pub gates: BTreeMap<String, agent::Gate>,
     /// The agent of new tasks that name no agent.
     pub default_agent: String,
     /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
-    /// The messages about tasks and requests, and their receivers.
     pub notify: notify::Settings,
-    /// The unexpanded configuration with overrides, as JSON, for the digests of definitions.
+    /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
+    /// computed from it.
     pub unexpanded: Value,
     /// The values to redact in texts from outside. Each comes after the name that is shown instead.
     pub secret_values: Vec<(String, Secret<String>)>,
@@ -145,8 +144,7 @@ impl Config {
     }
 }
 
-/// The top-level keys. Each section is read separately, so that a mistake in one does not hide
-/// those in others.
+/// The top-level keys. A mistake in one section does not hide mistakes in another.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -353,7 +351,8 @@ fn fill(
     }
 }
 
-/// Completes the folder and the environment of the MCP servers that are child processes.
+/// Completes the working directory and the environment of the MCP servers that run as child
+/// processes.
 fn fill_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
@@ -397,7 +396,7 @@ fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     }
 }
 
-/// Returns the path of the lock file: `mcp_lock`, or the default beside the configuration.
+/// Returns the path of the lock file: `mcp_lock`, or the default beside the configuration file.
 fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
     let written: Option<String> = section(root, "mcp_lock", mistakes);
     let name = written.as_deref().unwrap_or(mcp_tools::LOCK);
@@ -448,7 +447,7 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
 
 /// Returns the values to redact, each with the name that is shown instead:
 /// - the value of each `${…}` in the file, unless it may be shown (`unexpanded::is_shown`);
-/// - API keys and sealing keys, however they are set;
+/// - the values that are always secret, however they are set (`unexpanded::is_key`);
 /// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold
 ///   a secret (`unexpanded::is_secret`);
 /// - the password in the database's URL.

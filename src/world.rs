@@ -1,5 +1,5 @@
 //! Sources of nondeterminism, each behind one interface: the clock and fresh ids as traits, and
-//! random bytes. Also the list of mistakes that every room's settings add to.
+//! random bytes. Also the list of mistakes that every module's settings add to.
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -24,13 +24,11 @@ pub trait Clock: Send + Sync {
     async fn sleep(&self, time: Duration);
 }
 
-/// A source of fresh ids.
 pub trait Ids: Send + Sync {
     /// A new, unique UUIDv7.
     fn fresh(&self) -> Uuid;
 }
 
-/// The machine's clock.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -97,7 +95,7 @@ pub struct Mistake {
     /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or
     /// `["policy", "3", "when"]`.
     pub place: Vec<String>,
-    /// A description of the problem that includes the name in question.
+    /// A description of the problem, for the operator.
     pub detail: String,
 }
 

@@ -11,7 +11,7 @@ use crate::task::units::duration_text;
 
 /// The upper bound of `use_within`, `run_within` and `no_lasts`.
 const LONGEST: Duration = Duration::from_hours(24);
-/// The upper bound of `hold`, the same as that of a client's own wait.
+/// The upper bound of `hold`, the same as that of `server.wait`.
 const LONGEST_HOLD: Duration = Duration::from_mins(5);
 /// The upper bound of `max_open`.
 const MOST_OPEN: u32 = 1000;
@@ -22,21 +22,20 @@ const MOST_OPEN: u32 = 1000;
 pub struct Gate {
     /// The purpose of the gate, shown to callers.
     pub description: String,
-    /// The names of the tools of which callers may propose calls. A glob names tools of MCP
-    /// servers.
+    /// The names of the tools that callers may propose to call. A glob names tools of MCP servers.
     pub tools: Vec<String>,
     /// The callers who may use the gate. Default: every caller.
     pub open_to: Option<OpenTo>,
     /// The judgement of a call whose tool the gate does not list: `deny` makes it invalid, `judge`
     /// puts it to the rules whose globs match its name.
     pub other_tools: OtherTools,
-    /// The maximum time that an MCP client or a gateway waits for a decision. After it, the client
-    /// gets the answer to ask again. 5 minutes at most.
+    /// The maximum time that an MCP client or a gateway waits for a decision. After that time, the
+    /// answer is to ask again. 5 minutes at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
-    /// The time after the approval of a call in which the call must start, because its asker waits
-    /// or asks again. 24 hours at most.
+    /// The time after the approval of a call in which the call must start. A call starts only while
+    /// its asker waits, or when the asker proposes the call again. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
@@ -51,8 +50,8 @@ pub struct Gate {
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored: `all`, or with `held` all except those of `read_only` tools that
-    /// a rule allows and the caller runs. These are only counted.
+    /// The calls that are stored: `all`, or with `held` all except calls that a rule allows and the
+    /// caller runs, if the tool is `read_only`. The excepted calls are only counted.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most.
     pub max_open: u32,
@@ -137,8 +136,8 @@ pub enum Record {
     /// Every call.
     #[default]
     All,
-    /// Every call except a call of a `read_only` tool that a rule allows and the caller runs. Such
-    /// a call is only counted.
+    /// Every call except calls that a rule allows and the caller runs, if the tool is `read_only`.
+    /// The excepted calls are only counted.
     Held,
 }
 

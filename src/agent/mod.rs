@@ -26,7 +26,7 @@ pub struct Agent {
     pub model: String,
     /// The system prompt; empty for none.
     pub instructions: String,
-    /// The tools that the model is offered, or, for a gate, of which callers propose calls.
+    /// The tools that the model is offered; for a gate, the tools that callers may propose to call.
     pub tools: Vec<Offer>,
     /// The digest of `definition`, as `sha256:…`.
     pub version: String,
@@ -119,7 +119,7 @@ impl Agents {
     ///
     /// # Errors
     /// Any `Unreadable`: `Damaged` also if `definition` does not match the digest `version`, or
-    /// belongs to another agent.
+    /// belongs to another agent; `Missing` also if only one of the two agents is a gate.
     pub fn pinned(
         &self,
         current: &Agent,

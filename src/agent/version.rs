@@ -119,11 +119,11 @@ impl fmt::Debug for Fill {
 /// The reason why a stored definition yields no agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// The text does not match its digest, or is not a definition.
+    /// The stored text does not match its digest, is not a definition, or is of another agent.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name.
-    /// The text says which.
+    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name; or
+    /// an agent's name now names a gate, or the reverse. The string is the message.
     #[error("{0}")]
     Missing(String),
 }
@@ -180,7 +180,7 @@ struct Told {
 /// caller.
 ///
 /// # Errors
-/// [`Unreadable`].
+/// [`Unreadable`]. The digest of the definition is not checked.
 pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
     let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
     fill.all(&mut whole)?;

@@ -84,7 +84,7 @@ fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &
     }
 }
 
-/// Warns about a gate that no caller can use, and about rules of the gate that cannot be satisfied.
+/// Warns about a gate that no caller can use, and about rules of the gate with too few approvers.
 fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -113,8 +113,8 @@ fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &m
     }
 }
 
-/// Warns about rules that hold calls of the gate, but have too few approvers whichever of these
-/// keys proposes the call. The user of the key is the owner of the call, and may approve it only
+/// Warns about each rule that holds calls of the gate but has too few approvers, whichever of
+/// `keys` proposes the call. The user of the key is the owner of the call, and may approve it only
 /// under a rule that admits the owner.
 fn satisfied(
     config: &Config,
@@ -164,7 +164,8 @@ fn is_admitted(to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks `ext_authz`.
+/// Checks `ext_authz` against the keys. Warns about settings that Envoy cannot follow: required
+/// reports, and rules that allow `edit`.
 fn gateway(
     config: &Config,
     gate_name: &str,

@@ -17,7 +17,8 @@ use crate::world::Mistakes;
 /// The id of an owner that no person has, so that no person has the rights of an owner.
 const NOBODY: &str = "";
 
-/// The terms of the questions of a rule. Without a rule, those of calls that no rule matches.
+/// The terms of a rule's questions. If `rule` is `None`, the terms of the questions about calls
+/// that no rule matches.
 struct Asked<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,
@@ -102,13 +103,14 @@ fn asked(config: &Config) -> Vec<Asked<'_>> {
     all
 }
 
-/// Whether an entry sends its message while such a question is still open.
+/// Whether an entry sends its message while a question with the terms `asked` is still open.
 fn tells(entry: &EntrySettings, asked: &Asked<'_>) -> bool {
     let when = entry.when;
     when.is_none_or(|when| when.wait(asked.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about such a question, as far as the file tells.
+/// Whether an entry sends messages about questions with the terms `asked`, as far as the file
+/// tells.
 fn picks(entry: &EntrySettings, asked: &Asked<'_>, directory: &Directory) -> bool {
     let approvers = &asked.approvers;
     let user = |user: &String| {
@@ -128,14 +130,14 @@ fn picks(entry: &EntrySettings, asked: &Asked<'_>, directory: &Directory) -> boo
     by_approvers && tells(entry, asked)
 }
 
-/// Whether a person may decide under these approvers, as the owner or as another person.
+/// Whether a person may decide questions with these `approvers`, as the owner or as another person.
 fn may(person: &Person, approvers: &Approvers, directory: &Directory) -> bool {
     let caller = directory.who_is(person);
     let as_owner = approvers.owner && caller.may.decide;
     as_owner || may_decide(&caller, &person.tenant, NOBODY, approvers)
 }
 
-/// Returns the people who get mails of an entry about such questions.
+/// Returns the people who get mails of an entry about questions with the terms `asked`.
 fn people<'d>(
     entry: &EntrySettings,
     mail: &Mail,

@@ -68,7 +68,8 @@ fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the entries of `tools`, and whether the rule may decide so about the matched tools.
+/// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
+/// A rule that allows a `request_…` tool gets a warning.
 fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);

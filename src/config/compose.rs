@@ -33,8 +33,8 @@ impl Config {
         }
     }
 
-    /// Returns one line for each rule that holds calls: the recipients of its questions, each with
-    /// its entry of `notify.to`.
+    /// Returns one line for each rule that holds calls: the recipients of the rule's questions,
+    /// each with the entry of `notify.to` that sends to them. Empty if there are no entries.
     #[must_use]
     pub fn reach(&self) -> Vec<String> {
         check_reach::lines(self)

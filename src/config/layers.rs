@@ -38,8 +38,9 @@ pub struct Flags {
 
 /// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
 /// and `…__A__B` may both be set. `known` has the keys of the file's schema. If the file lacks a
-/// key, the override adds the known key that equals the variable's step without regard to case, `-`
-/// and `_`; if no known key does, it adds the step in lower case.
+/// key, the override adds it. The added key is spelled like the key in `known` that equals the
+/// variable's step without regard to case, `-` and `_`; without such a key, like the step in lower
+/// case.
 pub fn put_variables(
     root: &mut Node,
     environment: &Environment,

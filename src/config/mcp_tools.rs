@@ -86,7 +86,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
     }
 }
 
-/// Checks the settings of a server that need no lock file.
+/// Checks those settings of a server that can be checked without the lock file.
 pub(super) fn check_server(
     name: &str,
     server: &mcp::Settings,
@@ -353,7 +353,7 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
             continue;
         };
         if own.parameters.is_some() {
-            // Another check reports that such an entry has `parameters`.
+            // Another check reports `parameters` in an entry that names a tool of a server.
             continue;
         }
         let own = Some((name.as_str(), own));

@@ -50,7 +50,8 @@ impl Config {
     }
 
     /// Returns the `request_…` tools of all agents for the rules. Agents with different credentials
-    /// have tools of the same name with different parameters; each pair comes once.
+    /// have tools of the same name with different parameters. No two returned tools have both the
+    /// same name and the same parameters.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {

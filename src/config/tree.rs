@@ -190,7 +190,7 @@ impl Node {
     }
 }
 
-/// A list or map of which the parser has not reached the end.
+/// A list or map whose end the parser has not reached.
 enum Open {
     /// The elements of a list so far.
     List {
@@ -226,8 +226,8 @@ impl Open {
     }
 }
 
-/// The state while the tree is built from the parser's events. `anchors` has the node and the
-/// number of its nodes for each anchor. `nodes` counts all nodes so far.
+/// The state while the tree is built from the parser's events. `anchors` maps each anchor to its
+/// node and the number of nodes in it. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<Open>,

@@ -25,7 +25,7 @@ use super::Secret;
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The bound part of every link, which belongs to no row.
+/// The bound part of every link. A link belongs to no row.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";

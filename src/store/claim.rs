@@ -186,9 +186,9 @@ impl Turns {
 }
 
 /// Returns the name that a claim served last: a tenant, or a user of one tenant. `names` has the
-/// name of each claimed task. A claim serves names in turns: in alphabetical order from the first
-/// name after `last`, and around. So the result is the last name in this order among the most
-/// frequent names.
+/// tenant, or the user, of each claimed task. A claim serves names in turns: in alphabetical order
+/// from the first name after `last` to the end, then from the beginning. So the result is the last
+/// name in this order among the most frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

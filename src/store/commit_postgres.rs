@@ -2,8 +2,8 @@
 //! statement for changes of single tasks.
 //!
 //! Invariant: `locked` locks every task row of the batch in order of id before anything else is
-//! read; then `held` locks every request row, and `held_grants` every standing decision. These
-//! three read the rows as they are after the wait for the locks; any other read of the tables
+//! read; then `held` locks the request rows of the batch, and `held_grants` its standing decisions.
+//! These three read the rows as they are after the wait for the locks; any other read of the tables
 //! returns the rows as they were before that wait. So only these three decide whether a change is
 //! taken. Nothing is written for a change that is not taken. Each task row is updated once.
 

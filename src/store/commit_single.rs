@@ -2,10 +2,11 @@
 //! request, as one autocommit statement of Postgres. Most changes are of this shape (see
 //! `is_single`); all other changes go through `commit_postgres.rs`.
 //!
-//! A line of `n` is one change. The statement finds the change's items, requests, approvers,
-//! decisions and key by their numbers in the lists. So it joins no list with another, and its cost
-//! is linear in the changes. The update itself compares the task's version, so no task is locked
-//! before it, except where a change answers or closes a request or changes an asker's presence.
+//! A line of the subquery `n` is one change. The statement finds the change's items, requests,
+//! approvers, decisions and key by their line numbers in the lists, which `PLACES` gives. So it
+//! joins no list with another, and its cost is linear in the changes. The update itself compares
+//! the task's version, so no task is locked before it, unless a change of the batch answers or
+//! closes a request or changes an asker's presence.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
 //! sorted. The time of a change that answers a request or changes an asker's presence is read after
@@ -159,7 +160,8 @@ impl Parts {
     }
 }
 
-/// Without a request to lock, the update reads the clock after it has waited for the task's row.
+/// The part `ready` of a batch without `TOUCHES`: nothing is locked before the update, and the
+/// update reads the clock itself, after it has waited for the task's row.
 const UNLOCKED: &str = "
 , ready as (
     select n.*, null::bigint as required, null::uuid as own_call, null::bigint as moment from n
@@ -294,8 +296,8 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
 }
 
 /// Whether the line changes the presence of a stored task's asker. Such a change needs the time
-/// that is read after the locks are held: `asker_until` counts from the time that the commit
-/// returns, and without items the row has no other time of the commit.
+/// that is read after the locks are held: the statement must return the time from which
+/// `asker_until` counts, and `updated_at` is not this time if the change has no items.
 fn moves_asker(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }

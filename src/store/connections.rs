@@ -94,7 +94,6 @@ pub(super) struct Pool {
     timeout: Duration,
 }
 
-/// Why no connection was opened.
 #[derive(Debug)]
 pub(super) enum NoConnection {
     /// Another attempt may succeed soon.

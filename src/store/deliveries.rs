@@ -20,13 +20,13 @@ use crate::task::time::Time;
 
 /// How long a delivery stays listed after it was sent or dropped.
 const KEPT: Duration = Duration::from_hours(3 * 24);
-/// How long a delivery stays listed after its last attempt failed.
+/// How long a delivery stays listed after it has become `Dead`.
 const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of a message are kept after the last journal item about a request that
-/// the message lists. Until then the message can be changed. All attempts at a change take less
-/// time.
+/// the message lists. Until then the message can be changed. All attempts to deliver such a change
+/// together take less time.
 const CHANGING: Duration = Duration::from_hours(4 * 24);
-/// How long a delivery waits for a replica whose configuration has its entry.
+/// How long a delivery waits for a replica that has the delivery's entry in its configuration.
 const ORPHANED: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
@@ -36,11 +36,11 @@ const BATCH: usize = 1000;
 pub struct ClaimedDelivery {
     /// The delivery's id, for [`Store::record_attempt`].
     pub id: Uuid,
-    /// The tenant of the tree.
+    /// The tenant of the tree that the message is about.
     pub tenant: String,
     /// The person whom the message is for; empty for a receiver that is no person.
     pub person: String,
-    /// The root of the tree.
+    /// The root of the tree that the message is about.
     pub root: TaskId,
     /// The change that the message is about.
     pub change: ChangeId,
@@ -50,7 +50,7 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim.
+    /// The number of attempts before this claim; 0 after the delivery was made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. It is the fence: an attempt is recorded only
     /// while the row has this value.
@@ -387,9 +387,9 @@ impl Store {
         Ok(pulled.len())
     }
 
-    /// Drops the deliveries that have waited a day for a replica whose configuration has their
-    /// entry. `targets` are the entries of this replica. Returns the entry of each dropped
-    /// delivery.
+    /// Drops the deliveries that have waited a day for a replica that has the delivery's entry in
+    /// its configuration. `targets` are the entries of this replica. Returns the entry of each
+    /// dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -17,7 +17,8 @@ pub enum DeliveryState {
     Due,
     /// The receiver has accepted the message.
     Sent,
-    /// The last attempt failed, or the receiver no longer wants the message.
+    /// The message is not tried again: the final attempt failed, the receiver no longer wants the
+    /// message, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -78,7 +79,7 @@ impl DeliveryChannel {
 pub struct DeliveryRow {
     /// The delivery's id. A newer delivery has a greater id.
     pub id: Uuid,
-    /// The name of the configuration's entry.
+    /// The name of the entry that receives the message.
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,
@@ -86,7 +87,7 @@ pub struct DeliveryRow {
     pub person: Option<String>,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
-    /// The root of the tree.
+    /// The root of the tree that the message is about.
     pub root: TaskId,
     /// The change that the message is about.
     pub change: ChangeId,
@@ -117,7 +118,7 @@ impl DeliveryRow {
     }
 }
 
-/// Returns the id of the reminder that the entry `target` sends about a request that still waits.
+/// Returns the id of the reminder to the entry `target` about a request that still waits.
 #[must_use]
 pub fn timer_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
@@ -169,7 +170,7 @@ pub struct ResendFilter {
     pub tenant: String,
     /// Deliveries of this entry.
     pub target: String,
-    /// Deliveries in this state.
+    /// Deliveries in this state, which must not be `Due`.
     pub state: DeliveryState,
     /// Deliveries that were created at or after this time; `None` for any.
     pub since: Option<Time>,

@@ -1,9 +1,9 @@
 //! Reads a tree's events, which are its items in the order of their event numbers. Also reads the
 //! state of a request right after the commit of an event.
 //!
-//! The root's items have their `seq` as event number until a sub-agent adds the first item.
-//! Statements find these items by the key (task, `seq`), and all other items by an index on the
-//! event number, in which a task without sub-agents has no entry.
+//! The root's items have their `seq` as event number until a sub-agent adds an item. Statements
+//! find these items by the key (task, `seq`), and all other items by an index on the event number,
+//! in which a task without sub-agents has no entry.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses none. One read is bounded in bytes, except for the size of

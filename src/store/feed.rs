@@ -24,7 +24,7 @@ use crate::task::id::{RequestId, TaskId};
 const PIECES: usize = 64;
 /// The maximum number of deltas that are buffered for the relay.
 const WAITING: usize = 1024;
-/// The maximum number of trees that other replicas subscribe to at once.
+/// The maximum number of subscriptions of other replicas to trees, and likewise to inboxes.
 const WANTED: usize = 100_000;
 /// How long a subscription of another replica lasts unless it is renewed, and how long the replica
 /// is assumed to exist after its last message.
@@ -33,8 +33,8 @@ pub(super) const INTEREST: Duration = Duration::from_mins(1);
 /// The state of a tree, as far as notifications tell it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// The number of notifications since the tree has been watched: one for each commit that was
-    /// noticed, and one each time a commit may have been missed.
+    /// The number of notifications since the first receiver of the tree subscribed: one for each
+    /// commit that was noticed, and one each time a commit may have been missed.
     pub commits: u64,
     /// Whether the root runs, by the last commit that said so; `None` if unknown.
     pub running: Option<bool>,
@@ -121,7 +121,7 @@ pub(super) struct Feed {
 #[derive(Debug, Default)]
 struct Trees {
     senders: HashMap<TaskId, Senders>,
-    /// The number of entries left when the trees without readers were last removed.
+    /// The size of `senders` when the trees without readers were last removed.
     swept: usize,
 }
 

@@ -24,11 +24,11 @@ use crate::task::user::UserId;
 /// pending requests of the user.
 const WALKED: i64 = 1000;
 
-/// Selects two groups of calls of the tool $5, at most 20 of each group. The first group has the
-/// calls with one of the keys $6 that are open or have ended since $7. If there are more than 20,
-/// it keeps running calls first, then results that wait for their askers, then paused calls. The
-/// second group has the other pending calls of the tool, and keeps calls with an unknown outcome
-/// first.
+/// Selects two groups of calls of the tool $5, at most 20 calls in each group. The calls of the
+/// first group have one of the keys $6, and are open or have ended since $7. If there are more than
+/// 20, running calls are preferred, then results that wait for their askers, then paused calls. The
+/// second group has the other pending calls of the tool; calls with an unknown outcome are
+/// preferred.
 ///
 /// The two texts differ because `SQLite` has no lateral join; a list that depends on the outer row
 /// takes its place. On Postgres each limit, even that of a single row, makes the planner search by
@@ -157,11 +157,11 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the calls of a user in a session at a gate that decide how a new call of `tool` is
-    /// handled, newest first. These are equal calls, with one of the `keys`, that are open or have
-    /// ended since `since`; and other pending calls of the tool. Returns at most 20 equal calls,
-    /// and prefers running calls, then undelivered results, then paused calls. Returns at most 20
-    /// other calls, and prefers calls with an unknown outcome.
+    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All are calls
+    /// of one user in one session at one gate. At most 20 are equal calls: they have one of the
+    /// `keys`, and are open or have ended since `since`. Running calls are preferred, then
+    /// undelivered results, then paused calls. At most 20 are other pending calls of the tool;
+    /// calls with an unknown outcome are preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,5 +1,5 @@
-//! Gathered deliveries: all due deliveries of one entry to one person, or to one room, are sent as
-//! one message. A row of `gathered` holds the earliest time of the next message.
+//! Gathered deliveries: all due deliveries of one entry to one person, or to one room of Slack or
+//! Teams, are sent as one message. A row of `gathered` holds the earliest time of the next message.
 //!
 //! Invariant: a sender claims a person's deliveries only after it has moved the row's `next_at`, in
 //! the same transaction. The sender changes `next_at` again only while the row has the value that

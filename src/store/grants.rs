@@ -59,7 +59,7 @@ pub struct GrantRow {
     /// A standing decision given up to this time has ended, because a restore or failover lost the
     /// end of the history (`Journal::history_uncertain_until`). `None` if the history is certain.
     pub uncertain_until: Option<Time>,
-    /// The time of the read.
+    /// The time of the read, by the database's clock.
     pub now: Time,
 }
 

@@ -67,8 +67,9 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
     by_key: true,
 };
 
-/// Finds the requests, in any status, that are stored under a key of a person, the newest first. $2
-/// has the kinds of the keys, $3 the names. The two texts differ as those of `ANSWERED` do.
+/// Finds the requests, in any status, that `request_approver` has under a key of a person (see
+/// `Store::keys`), the newest first. $2 has the kinds of the keys, $3 the names. The two texts
+/// differ as those of `ANSWERED` do.
 const OF_KEYS: Sql = Sql {
     postgres: "
 select distinct x.request_id

@@ -65,8 +65,9 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
-/// A change of [`super::commit_single`], with the range of its lines (from, to) in each of the
-/// other lists. Lines are numbered from 1; a range is empty if `from` is greater than `to`.
+/// A line of the list `places`: one change that [`super::commit_single`] writes, with the ranges
+/// (from, to) of its lines in the lists of items, requests, approvers, decisions and keys. Lines
+/// are numbered from 1; a range is empty if `from` is greater than `to`.
 struct Place<'b> {
     rows: &'b Rows,
     items: (i64, i64),

@@ -283,7 +283,8 @@ impl Store {
         self.inner.feed.forget(root);
     }
 
-    /// Whether [`Store::watch`] or a listener in this process receives the tree's news.
+    /// Whether the tree's news have a receiver in this process, from [`Store::watch`] or as part of
+    /// a listener.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
@@ -341,15 +342,15 @@ impl Store {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// Returns a receiver that is notified of each commit of this process to that tree. The commits
-    /// of other replicas are sure to reach the receiver only while the tree also has a listener
-    /// from [`Store::listen`].
+    /// Returns a receiver that is notified of each commit of this process to the tree of `root`.
+    /// The commits of other replicas are sure to reach the receiver only while the tree also has a
+    /// listener from [`Store::listen`].
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
-    /// Returns a listener for the commits to that tree and for the deltas of its models, on any
-    /// replica.
+    /// Returns a listener for the commits to the tree of `root` and for the deltas of its models,
+    /// on any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.listen_on(root, self.attend(root))
     }

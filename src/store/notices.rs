@@ -92,11 +92,11 @@ pub struct Notice {
 /// The events of a change, as far as they decide which messages are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotedChange {
-    /// The tenant of the tree.
+    /// The tenant of the changed tree.
     pub tenant: String,
     /// The name of the root's agent.
     pub root_agent: String,
-    /// The events, in order.
+    /// The events, by ascending number.
     pub events: Vec<NotedEvent>,
 }
 
@@ -118,9 +118,9 @@ pub struct NewDelivery {
     pub id: Uuid,
     /// The notice that this delivery replaces.
     pub notice: Notice,
-    /// The tenant of the tree.
+    /// The tenant of the tree that the message is about.
     pub tenant: String,
-    /// The name of the configuration's entry.
+    /// The name of the entry that receives the message.
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,

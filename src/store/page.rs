@@ -14,7 +14,7 @@ pub(super) const PAGE: i64 = 4 * 1024 * 1024;
 /// One page of a list, with the position of the next page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// The rows of this page.
+    /// The rows of this page, in the order of the list.
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
@@ -64,7 +64,6 @@ const MOST_FILTERED: i64 = 1_500;
 /// A list whose pages are read in steps: first ids, then the rows of these ids that match the
 /// filter. So the cost of a page does not depend on the rows of other people.
 pub(super) trait IdsFirst: Sync {
-    /// A row of the list.
     type Row: Send;
 
     /// Whether some of the ids may not match the filter.

@@ -169,9 +169,9 @@ pub struct RequestFilter {
 /// The person for whom a list is read, with everything that decides which requests are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Person {
-    /// The person's id.
+    /// The person's id; its other stored spellings count as the same person.
     pub user_id: UserId,
-    /// The person's groups.
+    /// The groups that the person is a member of; a group may be an approver.
     pub groups: Vec<String>,
     /// Whether the person may decide every request, as in a service without accounts.
     pub everything: bool,

@@ -12,9 +12,9 @@ use super::requests::RequestRecord;
 use super::{Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::status::RequestStatus;
 
-/// Finds the open requests that are stored under a key of a person. $3 has the kinds of the keys,
-/// $4 the names. The two texts differ because `SQLite` has no lateral join; there the statement
-/// runs once for each key.
+/// Finds the open requests that the table `inbox` has under a key of a person (see `Store::keys`).
+/// $3 has the kinds of the keys, $4 the names. The two texts differ because `SQLite` has no lateral
+/// join; there the statement runs once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -107,7 +107,7 @@ record! {
 
 /// The rows among which a list finds its ids.
 pub(super) enum Source {
-    /// Under the keys of a person (kind and name), with this statement.
+    /// The rows under the keys of a person (kind and name), found with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
     /// Among all open requests of the tenant.
     Open,

@@ -157,7 +157,7 @@ pub(super) enum Needs {
     Open,
     /// Pending and past its deadline.
     Overdue,
-    /// Pending and before its deadline, as for a decision.
+    /// Pending and before its deadline; a decision needs this state.
     InTime,
 }
 

@@ -181,7 +181,7 @@ pub enum OpenError {
         /// This binary's last migration.
         known: i64,
     },
-    /// A migration failed.
+    /// A migration failed, with the error of the database or of the migrator.
     #[error("a migration failed: {0}")]
     Migration(String),
 }

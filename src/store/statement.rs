@@ -20,8 +20,8 @@ use std::fmt::Write as _;
 use super::lists::List;
 use super::tables::{TABLES, TASK_CHANGES, Table};
 
-/// Reads the database's clock each time it is evaluated. A commit on Postgres evaluates it only
-/// once it holds the locks of the stored rows that it changes. `$1` is the offset that tests add.
+/// Reads the database's clock at each evaluation. A commit on Postgres evaluates this expression
+/// only after it has locked the stored rows that it changes. `$1` is the offset that tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
 /// Makes the text for Postgres. Parameter 1 is the offset for `{now}`; then come the columns of

@@ -14,11 +14,11 @@ use crate::task::time::Time;
 /// return them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stopped {
-    /// The task's row.
+    /// The task's row after the commit.
     pub row: TaskRow,
     /// The task's open requests, in the order they were asked.
     pub requests: Vec<RequestRow>,
-    /// `history_uncertain_until` as it was when the task was loaded.
+    /// The value of `Store::history_uncertain_until` when the task was loaded.
     pub history_uncertain_until: Option<Time>,
 }
 

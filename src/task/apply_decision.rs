@@ -99,8 +99,8 @@ impl Progress {
         }
     }
 
-    /// Resets the calls that a closed request left undecided. This program never writes such a
-    /// journal. If it reads one nevertheless, the calls must neither run nor be lost.
+    /// Resets the calls that a closed request left undecided. This program never closes a request
+    /// in that state. If a journal says so nevertheless, the calls must neither run nor be lost.
     fn left_out(&mut self, open: &Open) {
         for call in open.asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -146,8 +146,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts the fewest people. If the configured setting counts more people and
-            // they are enough, the answer itself carries `leave`.
+            // `Folded` counts the fewest people. If the setting `auth.user_ids` counts more people
+            // and they are enough, the stored answer has `leave`.
             let people =
                 u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();

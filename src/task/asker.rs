@@ -17,7 +17,8 @@ pub enum AskerState {
     Late,
 }
 
-/// Decides the step of a gate call that waits neither for a decision nor for an attempt.
+/// Decides the next step of a gate's task. The caller has checked that no request blocks the turn
+/// and that no attempt in flight forbids another one.
 pub(super) fn at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

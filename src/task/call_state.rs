@@ -97,9 +97,9 @@ impl Start {
         self.replica.starts_with(ELSEWHERE)
     }
 
-    /// Returns the time from which the attempt counts as over. For an attempt of this service that
-    /// is `grace` (the duration of a lease) after the timeout, because the process that runs the
-    /// attempt may notice the timeout late.
+    /// Returns the time from which the attempt counts as over. If this service runs the attempt,
+    /// the time is `grace` (the duration of a lease) after the timeout, because the process that
+    /// runs the attempt may notice the timeout late.
     #[must_use]
     pub fn over(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -214,8 +214,8 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether `attempt` is the last attempt and still has no result. Questions that ended this
-    /// attempt have then not been asked yet.
+    /// Whether `attempt` is the last attempt and still has no result. If it ended with questions of
+    /// the tool's server, no request asks them yet.
     #[must_use]
     pub fn ended_asking(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -231,13 +231,12 @@ impl CallState {
         }
     }
 
-    /// Returns the phase of a call with an unknown outcome after the request about the call was
-    /// closed.
+    /// Returns the call's phase after the request about its unknown outcome was closed.
     pub(super) fn unasked(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
-    /// Returns the result of a call that has none yet when its task is canceled.
+    /// Returns the result that an unfinished call gets when its task is canceled.
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {

@@ -88,8 +88,8 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
-    /// Identity of a gate call, by which an equal later call is recognized. `None` for other tasks,
-    /// for a call that is settled at once, and for a call that is neither held nor `once`.
+    /// Identity of a gate call, by which an equal later call is recognized. `None` if the task is
+    /// no gate call, if the call is settled at once, or if it is neither held nor `once`.
     pub call: Option<KeyedCall>,
 }
 

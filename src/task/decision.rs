@@ -228,7 +228,7 @@ impl Decision {
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
-    /// Returns the person who answered as a [`Vote`], to be counted as an approval.
+    /// Returns a [`Vote`] of the person who answered, to be counted as an approval.
     #[must_use]
     pub fn vote(&self) -> Vote {
         Vote {

@@ -11,8 +11,8 @@ use super::decision::{Action, Decision};
 /// Maximum number of attempts at one call that may end with questions of the server.
 pub const ROUNDS: u32 = 10;
 
-/// The questions of one attempt that are still open, and the answers so far. The text of a server
-/// is unverified.
+/// The open questions that ended one attempt, and the answers so far. The texts come from the
+/// tool's server and are unverified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elicitation {
     /// Name of the server in the configuration.
@@ -44,7 +44,7 @@ pub struct ServerQuestion {
     pub url: Option<String>,
 }
 
-/// The state that a server keeps with its client between two attempts.
+/// The state that a tool's server lets this service keep between two attempts at a call.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {

@@ -113,7 +113,8 @@ pub enum GrantEnd {
     /// The standing decision was given in a history that a restored backup or a promoted standby
     /// has made uncertain.
     HistoryLost,
-    /// The person who gave the standing decision may no longer approve such a call.
+    /// The approval of the person who gave the standing decision would no longer suffice under the
+    /// rule.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

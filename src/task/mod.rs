@@ -1,6 +1,6 @@
-//! The types that most rooms use (task, item, request, decision …), and `step::next_step`, which
-//! decides the next step of a task. Pure: no clock, no I/O, no global state. This room imports no
-//! other room.
+//! The types that most modules use (task, item, request, decision …), and `step::next_step`, which
+//! decides the next step of a task. Pure: no clock, no I/O, no global state. This module imports no
+//! other top-level module.
 
 #![warn(missing_docs)]
 

@@ -37,8 +37,8 @@ impl Progress {
             || self.unfinished().any(unasked)
     }
 
-    /// Whether the task has work now: no request blocks the turn, and the task waits for no request
-    /// and no sub-agent, or has a call that waits for neither.
+    /// Whether the task has work now. The turn must not be blocked; and if the task waits for
+    /// requests or sub-agents, some unfinished call must wait for neither.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -178,7 +178,8 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
 }
 
 /// Returns the next calls to run, in the model's order: consecutive repeatable calls together, any
-/// other call alone. Each call that starts may have to open a request, so it waits for room.
+/// other call alone. Each of these calls may have to open a request, so there are at most as many
+/// calls as the tree may open requests.
 pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
     let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;

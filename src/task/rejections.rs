@@ -23,7 +23,7 @@ pub struct RejectedCall {
 }
 
 impl RejectedCalls {
-    /// Returns the last rejection of an equal call, if any.
+    /// Returns the last rejection of a call of `tool` with equal `arguments`, if any.
     #[must_use]
     pub fn find(&self, tool: &str, arguments: &Value) -> Option<&RejectedCall> {
         self.0

@@ -46,25 +46,25 @@ pub enum RequestKind {
 pub struct KindFacts {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The kind of question with which an agent opens such a request; `None` if agents cannot open
-    /// it.
+    /// The question by which an agent opens a request of this kind; `None` if agents cannot open
+    /// one.
     pub human: Option<HumanKind>,
-    /// The actions that such a request takes, in the order in which they are shown.
+    /// The actions that a request of this kind takes, in the order in which they are shown.
     pub actions: &'static [Action],
     /// The actions that a sealed link may take: no action that shows or takes a secret, runs
     /// arguments that the policy has not judged, or states what happened outside of this service.
     pub by_link: &'static [Action],
     /// The content of a `respond`.
     pub response: ResponseKind,
-    /// Whether no call of the turn runs while such a request is open.
+    /// Whether no call of the turn runs while a request of this kind is open.
     pub blocks: bool,
-    /// Whether such a request decides calls of the turn under a rule: it shows the whole turn,
-    /// takes an answer for each call, and follows the rule's `allow` and `on_reject`. A request of
-    /// any other kind is about one call.
+    /// Whether a request of this kind decides calls of the turn under a rule: it shows the whole
+    /// turn, takes an answer for each call, and follows the rule's `allow` and `on_reject`. A
+    /// request of any other kind is about one call.
     pub decides_calls: bool,
     /// Whether the rule's number of approvers has to agree; otherwise one person answers.
     pub counts_approvers: bool,
-    /// Whether such a request asks about a call whose outcome is unknown.
+    /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
     /// Whether an answer depends on the tool's definition: a changed definition withdraws the
     /// request.

@@ -10,7 +10,7 @@ use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds};
 
-/// An answer, after the time at which it was given.
+/// The time at which an answer was given, and the answer.
 pub(crate) type Given = (Time, Decision);
 
 /// A request with the answers given so far.
@@ -58,8 +58,8 @@ impl<'a> RequestState<'a> {
             let Some(given) = answer.decisions.get(&call) else {
                 return false;
             };
-            // `Folded` counts the fewest people. If the configured setting counted more people and
-            // they were enough, the answer that completed the number carries `leave` and so settles
+            // `Folded` counts the fewest people. If the setting `auth.user_ids` counted more people
+            // and they were enough, the answer that completed the number has `leave` and so settles
             // the call.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required

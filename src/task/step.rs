@@ -53,7 +53,7 @@ pub enum On {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// Room for another request: the tree has reached its limit of open requests.
+    /// The close of a request: the tree has reached its limit of open requests.
     Room,
     /// A user message or another command: the task is terminal.
     Message,
@@ -140,7 +140,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     undisturbed(progress, budget)
 }
 
-/// Decides the step of a task that waits neither for a decision nor for an attempt.
+/// Decides the next step if no request blocks the turn and no attempt in flight forbids another.
 fn undisturbed(progress: &Progress, budget: &Budget) -> Step {
     let outside = outside(progress);
     if !outside.is_empty() {

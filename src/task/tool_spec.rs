@@ -14,7 +14,7 @@ use super::verdict::Verdict;
 pub enum Effect {
     /// Changes nothing.
     ReadOnly,
-    /// Safe to repeat with the same key.
+    /// Safe to repeat with the same idempotency key.
     Idempotent,
     /// Must not happen twice.
     #[default]
@@ -32,7 +32,7 @@ impl Effect {
         }
     }
 
-    /// Whether a call whose outcome is unknown may be sent again with the same key.
+    /// Whether a call whose outcome is unknown may be sent again with the same idempotency key.
     #[must_use]
     pub fn repeatable(self) -> bool {
         !matches!(self, Self::Once)

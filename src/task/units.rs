@@ -1,5 +1,5 @@
 //! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no
-//! blanks. The settings of every room use this module.
+//! blanks. All settings use this module.
 
 use std::time::Duration;
 

@@ -26,7 +26,8 @@ pub enum Verdict {
 /// The people with the right to decide a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approvers {
-    /// Whether the task's owner may decide; the other lists do not admit the owner.
+    /// Whether the task's owner may decide. If false, the owner may not decide even if `users` or
+    /// `groups` include the owner.
     pub owner: bool,
     /// Ids of users who may decide.
     pub users: Vec<String>,

@@ -28,7 +28,7 @@ pub(crate) struct AgentCard {
     pub description: String,
     /// `sha256:…` of the agent's definition.
     pub version: String,
-    /// Whether a task that names no agent gets this one.
+    /// Whether a task that names no agent gets this agent.
     pub default: bool,
     /// The tools that the agent's model is offered.
     pub tools: Vec<ToolCard>,

@@ -1,5 +1,5 @@
-//! `/openapi.json`, and `/docs`, the page that shows that document. The page's assets are in the
-//! binary, compressed, and load nothing from elsewhere.
+//! `/openapi.json`, the OpenAPI document, and `/docs`, the page that shows the document. The page's
+//! assets are in the binary, compressed, and load nothing from elsewhere.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -23,7 +23,7 @@ pub(crate) const OPENAPI: Op = Op {
     body: SMALL,
     problems: &[],
 };
-/// The operation of the page that shows the document.
+/// The operation of the page that shows the OpenAPI document.
 pub(crate) const DOCS: Op = Op {
     id: "get_docs",
     auth: AuthClass::Open,

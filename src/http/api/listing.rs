@@ -67,7 +67,7 @@ impl Listing {
         Ok(self.close_with(members))
     }
 
-    /// Ends the page and returns it as a response, with these members after the entries.
+    /// Ends the page and returns it as a response, with `members` after the entries.
     pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
         self.text.push(']');
         for (name, value) in members {

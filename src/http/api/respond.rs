@@ -75,7 +75,8 @@ async fn respond_after_wait(
     Ok(response)
 }
 
-/// Adds `Idempotency-Replayed` when an earlier POST with the same key had the effect.
+/// Adds `Idempotency-Replayed` if the response repeats the result of an earlier POST with the same
+/// `Idempotency-Key`.
 pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
         insert_header(

@@ -82,7 +82,8 @@ pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Returns the result of an earlier POST with the same key; `None` without one.
+/// Returns the result of an earlier POST with the same `Idempotency-Key`; `None` if `posted` has no
+/// valid key, or no earlier POST had this key.
 async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Problem> {
     let Ok(Some(key)) = posted.key() else {
         return Ok(None);

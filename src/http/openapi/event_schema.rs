@@ -56,7 +56,7 @@ pub(crate) const POSTS: [&str; 6] = [
 ];
 
 /// Describes the streams of `POSTS` in words: if a stream were declared as a second response type,
-/// generators would drop the type of the JSON response.
+/// code generators would drop the type of the JSON response.
 const STREAMED: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -107,8 +107,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     inbox_schema::add(schemas);
 }
 
-/// Returns whether a component is the data of an item's event. `mapping` has the components of all
-/// such events, by the type of the item.
+/// Returns whether a component is the data of an item's event. `mapping` has the component of each
+/// item's event, by the type of the item.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }

@@ -26,10 +26,11 @@ const OF_REQUEST: &[&str] = &[
 const TASK: &str = "$response.body#/task_id";
 const PENDING: &str = "$response.body#/pending/0/request_id";
 
-/// An operation, the parameter that takes the value, and the place of the value in the response.
+/// The target operation, its parameter that takes the value, and the place of the value in the
+/// linking response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The links in the responses of the operation `from` with one of `statuses`.
+/// The links in those responses of the operation `from` whose status is in `statuses`.
 struct LinkedAnswer {
     from: &'static str,
     statuses: &'static [&'static str],

@@ -68,8 +68,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds `Preference-Applied` and `Idempotency-Replayed` to the successful responses of operations
-/// that take `Prefer` and `Idempotency-Key`.
+/// Adds `Preference-Applied` to the successful responses of an operation that takes `Prefer`, and
+/// `Idempotency-Replayed` to those of an operation that takes `Idempotency-Key`.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (

@@ -34,7 +34,7 @@ fn id(last: u128) -> Uuid {
     Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
 }
 
-/// Returns the owner of `task`, who may not decide `request`.
+/// Returns the owner of the [`task()`], who may not decide its [`request()`].
 #[must_use]
 pub(crate) fn caller() -> Caller {
     Caller {
@@ -49,7 +49,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// Returns a member of the group that may decide `request`.
+/// Returns a member of the group that may decide the [`request()`].
 #[must_use]
 pub(crate) fn approver() -> Caller {
     Caller {
@@ -108,7 +108,7 @@ pub(crate) fn gate_call() -> GateCall {
     }
 }
 
-/// Returns a paused task, which waits for `request`.
+/// Returns a paused task, which waits for its [`request()`].
 #[must_use]
 pub(crate) fn task() -> TaskRow {
     TaskRow {
@@ -147,7 +147,7 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
-/// Returns a standing decision, given with the approval of `request`.
+/// Returns a standing decision, given with the approval of the [`request()`].
 #[must_use]
 pub(crate) fn grant() -> GrantRow {
     GrantRow {
@@ -207,7 +207,7 @@ fn call() -> CallSpec {
     }
 }
 
-/// Returns the open request of `task`.
+/// Returns the open request of the [`task()`].
 #[must_use]
 pub(crate) fn request() -> RequestRow {
     let approvers = Approvers {

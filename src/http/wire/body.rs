@@ -131,8 +131,8 @@ pub(crate) struct ApproveDecision {
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
     /// changes nothing.
     pub digest: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's offer covers
-    /// run without a request. Default: none.
+    /// The standing decision to give with the approval: later calls that the rule's `remember`
+    /// covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -142,8 +142,8 @@ pub(crate) struct ApproveDecision {
 pub(crate) struct RejectDecision {
     /// Always `reject`.
     pub action: String,
-    /// The consequence for the task. Default: `on_reject` of the rule if every call of an approval
-    /// is rejected, else `continue`.
+    /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
+    /// request are rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, which the model is told; at most 4 KiB.
     #[schema(max_length = 4096)]
@@ -226,8 +226,8 @@ pub(crate) struct ApproveCall {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's offer covers
-    /// run without a request. Default: none.
+    /// The standing decision to give with the approval: later calls that the rule's `remember`
+    /// covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -237,7 +237,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long the standing decision counts: `30m`, `4h` or `1d`; at most `most` of the offer.
+    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the `most` of
+    /// the call's `remember`.
     #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: String,
 }
@@ -292,8 +293,8 @@ pub(crate) struct ApproveBody {
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
     /// changes nothing.
     pub digest: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's offer covers
-    /// run without a request. Default: none.
+    /// The standing decision to give with the approval: later calls that the rule's `remember`
+    /// covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -301,8 +302,8 @@ pub(crate) struct ApproveBody {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
-    /// The consequence for the task. Default: `on_reject` of the rule if every call of an approval
-    /// is rejected, else `continue`.
+    /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
+    /// request are rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, which the model is told; at most 4 KiB.
     #[schema(max_length = 4096)]

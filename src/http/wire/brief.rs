@@ -46,17 +46,17 @@ pub(crate) struct RequestBrief {
     pub tools: Vec<String>,
     /// The number of calls that the request decides.
     pub calls: usize,
-    /// The effects of repeating these calls, each once.
+    /// The effects of repeating the calls that the request decides, each once.
     pub effects: Vec<WireEffect>,
-    /// The number of warnings about these calls.
+    /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
     /// The summaries of the first three calls at most; null in a webhook whose receiver has no
     /// `summaries: true`.
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The number of approvals so far of the undecided call with the fewest; once every call is
-    /// decided, of the call with the most. 0 where one approval is enough.
+    /// The lowest number of approvals so far of an undecided call; once every call is decided, the
+    /// highest of any call. 0 where one approval is enough.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]
@@ -67,7 +67,7 @@ pub(crate) struct RequestBrief {
     /// The address of the page on which a person decides the request.
     #[schema(format = "uri")]
     pub url: String,
-    /// The decision; null unless the last call is decided.
+    /// The decision; null unless the request is decided.
     pub decision: Option<BriefDecision>,
 }
 
@@ -142,8 +142,8 @@ impl From<WireDecision> for BriefDecision {
     }
 }
 
-/// Returns the summaries of the first calls. The summary of a tool without a template is the tool's
-/// name.
+/// Returns the summaries of the first calls. If a call's tool has no template, the summary is the
+/// tool's name.
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
     let first = own.iter().take(SUMMARIES);
     first.map(|call| call.summary.clone()).collect()

@@ -68,8 +68,8 @@ pub(crate) struct WireDecision {
     /// The result that the person supplied with `respond`; null without one.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Exact>,
-    /// The standing decision, if the answer gave exactly one. Each of several standing decisions
-    /// stands in `decisions`.
+    /// The standing decision, if the answer gave exactly one; else null. If the answer gave
+    /// several, each stands in `decisions`.
     pub remember: Option<Remembered>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
@@ -87,7 +87,7 @@ pub(crate) struct Remembered {
     /// The time at which the standing decision expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// The number of calls that the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: u32,
 }
 

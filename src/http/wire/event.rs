@@ -18,7 +18,7 @@ use crate::task::delta::{Delta, Said};
 use crate::task::event_name::event_name;
 use crate::task::id::TaskId;
 
-/// The members that depend on the caller; no event has them.
+/// The members of a request that depend on the caller; the request in an event lacks them.
 pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
 
 /// Returns the name of an item's event.

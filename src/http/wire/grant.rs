@@ -11,9 +11,9 @@ use crate::task::grant;
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
     /// time is over), `used_up` (it has let its last call through), `message` (the user has sent
-    /// the tree a message since), `history_lost` (a restored backup or a promoted standby has made
-    /// the history before it uncertain), `giver` (the person who gave it may not approve such a
-    /// call any more) or `changed` (its rule or its tool has changed).
+    /// the tree a message since), `history_lost` (it was given in a part of the history that a
+    /// restored backup or a promoted standby has made uncertain), `giver` (the person who gave it
+    /// may not approve such a call any more) or `changed` (its rule or its tool has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Grant {
     /// The time at which the standing decision expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// The number of calls that the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: i64,
     /// The number of calls that have started with the standing decision.
     pub used: i64,

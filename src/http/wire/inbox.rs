@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::brief::{BriefDecision, RequestBrief};
 
-/// The names of the stream's events. `CREATED` and `CHANGED` share the data of
+/// The names of the stream's events. The data of both `CREATED` and `CHANGED` is an
 /// [`InboxRequestEvent`].
 pub(crate) const INBOX: &str = "inbox";
 pub(crate) const CREATED: &str = "request.created";
@@ -54,13 +54,13 @@ pub(crate) struct InboxGoneEvent {
     pub open: usize,
 }
 
-/// The reason why a request no longer waits for a caller: `decided` (its last call is decided),
-/// `answered` (the caller has answered, and the request waits for other people), `expired` (its
-/// deadline has passed) or `withdrawn` (it was closed without a decision).
+/// The reason why a request no longer waits for a caller: `decided` (people have decided the
+/// request), `answered` (the caller has answered, and the request waits for other people),
+/// `expired` (its deadline has passed) or `withdrawn` (it was closed without a decision).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GoneReason {
-    /// The last call of the request is decided.
+    /// People have decided the request.
     Decided,
     /// The caller has answered, and the request waits for other people.
     Answered,

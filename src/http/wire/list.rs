@@ -33,8 +33,8 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// The number of requests that wait for this caller, counted up to 1,000. The filters of the
-    /// list apply, except `status` and `cursor`.
+    /// The number of requests that wait for this caller, counted up to 1,000 unless `task_id` is
+    /// set. The filters of the list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Me {
     pub tenant: String,
     /// The groups of the user.
     pub groups: Vec<String>,
-    /// The user of the service key that acts for this user, if any.
+    /// The key's user if the key speaks for another person, otherwise null.
     pub via: Option<String>,
     /// Whether the key is an admin's.
     pub admin: bool,

@@ -21,7 +21,7 @@ pub(crate) mod task;
 #[cfg(test)]
 mod shapes;
 
-/// Declares an enum of the API: a named component with the variants of an enum of `task/`, and the
+/// Declares an enum of the API: a named component with the variants of an internal enum, and the
 /// conversion from that enum.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {

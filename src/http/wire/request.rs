@@ -27,7 +27,7 @@ wire_enum! {
 }
 wire_enum! {
     /// The effect of repeating a call: `read_only` (the call changes nothing), `idempotent` (safe
-    /// to repeat with the same key) or `once` (must not happen twice).
+    /// to repeat with the same idempotency key) or `once` (must not happen twice).
     WireEffect as Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
 }
 wire_enum! {
@@ -101,7 +101,7 @@ pub(crate) struct InterventionRequest {
     /// The deadline: later answers are refused; null where there is none.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
-    /// The decision; null unless the last call is decided.
+    /// The decision; null unless the request is decided.
     pub decision: Option<WireDecision>,
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct WireOffer {
     pub r#for: Vec<WireGrantScope>,
     /// The maximum of `expires_in` that the approver may choose, such as `4h`.
     pub most: String,
-    /// The number of calls that the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: u32,
 }
 
@@ -182,7 +182,8 @@ pub(crate) struct CallWarning {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Approvers)]
 pub(crate) struct WireApprovers {
-    /// Whether the task's owner may decide.
+    /// Whether the task's owner may decide. If false, the owner may not decide even if `users` or
+    /// `groups` include the owner.
     pub owner: bool,
     /// The ids of users who may decide.
     pub users: Vec<String>,

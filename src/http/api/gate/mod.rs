@@ -44,7 +44,8 @@ impl Door {
     }
 }
 
-/// Asks at a gate, and records the duration of an answered ask.
+/// Proposes a call at its gate and waits for the answer. Records the duration, unless the gate
+/// refuses.
 pub(crate) async fn timed_ask(
     http: &Http,
     caller: &Caller,
@@ -54,7 +55,7 @@ pub(crate) async fn timed_ask(
     timed_ask_until(http, caller, proposal, (door, None)).await
 }
 
-/// Like [`timed_ask`], but claims no approved call after `claim_until`, if it is set.
+/// Like [`timed_ask`], but starts no approved call after `claim_until`, if it is set.
 pub(crate) async fn timed_ask_until(
     http: &Http,
     caller: &Caller,

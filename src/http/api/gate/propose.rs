@@ -1,5 +1,5 @@
 //! `POST /v1/gate/calls`: proposes a call, waits for the verdict and claims the permit. A
-//! repetition with the same key continues the same call.
+//! repetition with the same `Idempotency-Key` continues the same call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -27,7 +27,7 @@ const CONTENT: usize = 1024 * 1024;
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
-    // Leaves room for the JSON escapes of the content.
+    // Leaves space for the JSON escapes of the content.
     body: 2 * CONTENT,
     problems: &[
         Code::BadJson,

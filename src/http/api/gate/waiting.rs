@@ -1,5 +1,5 @@
-//! The asks at gates that wait in this process: their number is limited, and a client that leaves
-//! ends the wait of its own request.
+//! The asks (proposals at gates) that wait for a verdict in this process. Their number is limited,
+//! and a client that leaves ends the wait of its own request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,9 @@ pub(crate) struct Place {
 }
 
 impl Waiting {
-    /// Gives an ask of `caller` a place; `None` if too many asks wait. `request` is the name that
-    /// [`Waiting::cancel`] looks for, and the token that it cancels.
+    /// Gives an ask of `caller` a place; returns `None` if too many asks wait. `request` has the
+    /// name that [`Waiting::cancel`] looks for and the token that it cancels; `None` if the client
+    /// cannot cancel.
     pub(crate) fn enter(
         &self,
         caller: &Caller,
@@ -60,9 +61,9 @@ impl Waiting {
         })
     }
 
-    /// Ends the waits of this caller for requests of this name. Clients of one caller may give two
-    /// requests the same name. Then both waits end, because an approved call must not start for a
-    /// client that has left.
+    /// Ends the waits of `caller`'s requests with the name `request`. If two clients of the caller
+    /// use the same name, both waits end, because an approved call must not start for a client that
+    /// has left.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

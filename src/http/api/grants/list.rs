@@ -27,9 +27,9 @@ pub(crate) const OP: Op = Op {
 
 /// List standing decisions
 ///
-/// Returns standing decisions, newest first: those that the caller gave, those that hold for the
-/// caller's tasks, and those whose requests the caller may decide; for an admin, all of the tenant.
-/// A standing decision is listed until 30 days after its `expires_at`.
+/// Returns standing decisions, newest first: those that the caller gave, those for the caller's own
+/// tasks, and those given with a request that the caller may decide; for an admin, all of the
+/// tenant. A standing decision is listed until 30 days after its `expires_at`.
 #[utoipa::path(
     get, path = "/v1/grants", operation_id = "list_grants", tag = "grants", params(PageQuery),
     responses((status = 200, body = GrantList, description = "A page of standing decisions"))

@@ -113,23 +113,23 @@ impl Failure {
     pub(super) fn response(&self, id: &Value) -> Response {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
-        // Tells the edge to keep this body, because clients read it whatever the status.
+        // Tells `server/edge.rs` to keep this body, because clients read it whatever the status.
         response.extensions_mut().insert(RenderedError);
         response
     }
 }
 
-/// Returns the JSON-RPC message with this result. `result` is JSON text, which stays as it is.
+/// Returns the JSON-RPC message with `result`, which is JSON text and stays as it is.
 pub(super) fn message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with this result. `delivery` notes that the client has got the result of a gate call.
+/// Responds with `result`. `delivery` notes that the client has got the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(message(id, result).into(), delivery))
 }
 
-/// Returns a response with this body, as JSON.
+/// Returns a response with `body` and the content type of JSON.
 pub(super) fn json_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("application/json");

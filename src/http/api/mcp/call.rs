@@ -28,11 +28,11 @@ use crate::people::Caller;
 
 /// The time after which a call that still waits is answered as an event stream.
 const QUICK: Duration = Duration::from_secs(1);
-/// The maximum number of legs of a call. A leg is one repetition of the request that a client of
-/// 2026-07-28 makes by itself, with the `requestState` of the last answer, until the call is
-/// decided. Such clients give up after ten rounds.
+/// The maximum number of repetitions ("legs") of a request. A client of 2026-07-28 that gets a
+/// `requestState` repeats its request with that state by itself, until the call is decided. The
+/// client gives up after ten rounds.
 pub(super) const LEGS: u32 = 9;
-/// The time within which such a client begins the next leg.
+/// The time within which a client of 2026-07-28 begins the next repetition.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 /// The maximum length of a tool's name, in bytes.
 const NAME: usize = 256;
@@ -77,7 +77,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Checks the parameters and takes a place among the waiting asks. If no place is free, the ask
+    /// Checks the parameters and takes a place in `Http::waiting`. If no place is free, the request
     /// does not wait.
     fn ask(&self, params: Params) -> Result<Ask, Failure> {
         let name = params.text("name").unwrap_or_default().to_owned();
@@ -132,7 +132,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Returns how the gate recognizes the call, and the number of the call's leg: 0 for the first
+    /// Returns how the gate recognizes the call, and the number of the repetition: 0 for the first
     /// request.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), Failure> {
         if self.revision.is_stateless()
@@ -180,8 +180,9 @@ impl Asked<'_> {
     }
 }
 
-/// Parses a `requestState`: the call and its leg. The state need not be sealed: if a client sends
-/// the state of another call, the arguments do not fit that call, so the request is a new call.
+/// Parses a `requestState`: the call and the number of the repetition. The state need not be
+/// sealed: if a client sends the state of another call, the arguments do not fit that call, so the
+/// request is a new call.
 fn leg(state: &str) -> Option<(Identity, u32)> {
     let (task, leg) = state.strip_prefix("hp1.")?.split_once('.')?;
     let leg: u32 = leg.parse().ok()?;

@@ -1,6 +1,6 @@
-//! Reads a message of a client: JSON-RPC 2.0, one message in a body. Invariant: a member may be
-//! repeated only inside `arguments`, which makes the call invalid. A message that repeats any other
-//! member is refused.
+//! Reads a message of a client: JSON-RPC 2.0, one message in a body. Invariant: a message that
+//! repeats a member outside of `arguments` is refused. A member repeated inside `arguments` makes
+//! the call invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

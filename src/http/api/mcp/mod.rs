@@ -204,8 +204,8 @@ impl Asked<'_> {
         })
     }
 
-    /// Returns the instructions for the client's model: the gate's purpose, and the rule for a held
-    /// call.
+    /// Returns the instructions for the client's model: the gate's purpose, and how the model gets
+    /// the result of a held call.
     fn instructions(&self) -> String {
         let held = "A call that a person must approve first is answered with HELD: it has not run. \
                     Make exactly the same call again later to get its result.";

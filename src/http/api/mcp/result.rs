@@ -1,6 +1,6 @@
-//! The result of `tools/call`. Invariant: a result that is not the tool's own is an error result,
-//! because clients refuse a success without the structured content that the tool's schema promises,
-//! and a model that reads an error does not go on as if the call had run.
+//! The result of `tools/call`. Invariant: a result that neither the tool nor a person gave is an
+//! error result, because clients refuse a success without the structured content that the tool's
+//! schema promises, and a model that reads an error does not go on as if the call had run.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +28,16 @@ const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 /// A writer of the result of one `tools/call`.
 pub(super) struct Teller {
     pub(super) revision: Revision,
-    /// The next leg, if the client repeats the request by itself while the call is pending.
+    /// The number of the next repetition, if the client repeats the request by itself while the
+    /// call is pending.
     pub(super) next_leg: Option<u32>,
     /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
     pub(super) output: Option<Output>,
 }
 
 impl Teller {
-    /// Returns the result as JSON text. If the result of an MCP server has come during the ask, its
-    /// bytes are passed on.
+    /// Returns the result as JSON text. If an MCP server ran the call during this request, the
+    /// bytes of the server's result are passed on.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -102,8 +103,8 @@ impl Teller {
         }
     }
 
-    /// Writes a result of which only the text is kept. If the tool has an `outputSchema`, a text
-    /// that does not fit it makes an error result.
+    /// Writes a tool's result from its text `content`. If the tool has an `outputSchema` that the
+    /// text does not fit, the result is an error result.
     fn told(&self, content: &str) -> Value {
         let mut result = json!({"content": [block(content)], "isError": false});
         let Some(output) = &self.output else {
@@ -144,7 +145,8 @@ impl Teller {
 }
 
 /// Writes the result of a call that a gateway does not let through. The gateway's client may speak
-/// any revision, so the result has no leg and no member that only a newer revision knows.
+/// any revision, so the result asks for no repetition and has no member that only a newer revision
+/// knows.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
     let teller = Teller {
         revision: Revision::June2025,

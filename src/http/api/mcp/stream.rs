@@ -57,7 +57,7 @@ impl Reply {
 pub(super) struct Waited {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
-    /// The client's progress token, and the place that shows the request that the call waits for.
+    /// The client's progress token, and the cell that holds the request that the call waits for.
     /// `None` if the client asked for no progress.
     progress: Option<(Value, Progress)>,
     /// The number of frames sent so far.

@@ -90,8 +90,8 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller under these filters, up to [`COUNTED`],
-/// and whether more wait. If `roots` is not empty, only requests of these trees count.
+/// Returns the number of requests that wait for the caller and fit `filter`, and whether more wait.
+/// If `roots` is empty, counts up to [`COUNTED`]; otherwise counts all requests of these trees.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -121,8 +121,8 @@ fn closed(listing: Listing, next: Option<String>, (open, open_more): (usize, boo
     listing.close_with(members)
 }
 
-/// Reads until the page has an entry, no request follows, or [`MOST_READS`] reads found none. The
-/// inbox skips requests that this caller may not decide.
+/// Reads until the page has an entry, no request follows, [`MOST_READS`] reads found none, or the
+/// store ended its own search. If `inbox` is true, skips requests that the caller may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,

@@ -26,8 +26,8 @@ pub(crate) const OP: Op = Op {
 
 /// Reject a request
 ///
-/// No undecided call runs. `then` is the consequence for the task; default: `on_reject` of the rule
-/// if every call of an approval is rejected, else `continue`.
+/// No undecided call runs. `then` is the consequence for the task; default: the rule's `on_reject`
+/// if all calls of an approval request are rejected, else `continue`.
 #[utoipa::path(
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),
