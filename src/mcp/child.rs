@@ -22,7 +22,7 @@ use crate::tool::shell::{Guard, end_orphans};
 
 /// How long a child may be idle before it is ended.
 const IDLE: Duration = Duration::from_mins(10);
-/// The interval of the check whether a child is idle.
+/// How often an unused child is checked for being idle.
 const LOOK: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
 const STARTING: Duration = Duration::from_secs(10);
@@ -75,7 +75,9 @@ pub(super) struct Pending {
 impl Child {
     /// Starts a child under a guard. `changes` counts the child's notifications that its tools have
     /// changed. `log` redacts the lines of the child's standard error; if `None`, they are dropped.
-    /// The text of a failure holds no value of the environment.
+    ///
+    /// # Errors
+    /// The reason why the child did not start; holds no value of an environment variable.
     pub(super) async fn start(
         guard: &Guard,
         name: &str,
@@ -267,8 +269,7 @@ impl Shared {
                 }
             }
             Some(Message::Request(id, method)) => {
-                // The queue is bounded: after too many unanswered requests, the child gets no more
-                // replies.
+                // The queue is bounded: a request that comes while the queue is full gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
             }
             Some(Message::Notification(method)) if is_list_change(&method) => {

@@ -1,6 +1,6 @@
 //! The client of one server, shared by all tasks of the process. An attempt at a call consists of
-//! legs, each of which is one request. Invariant: a call is attempted once, and the outcome says
-//! whether the server may have executed the call.
+//! one or more requests (legs). Invariant: a call is attempted once, and the outcome says whether
+//! the server may have executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,12 @@ use crate::world::Clock;
 pub(super) const LISTING: Duration = Duration::from_secs(20);
 /// The failure text for a server that exceeds [`LISTING`].
 pub(super) const SLOW: &str = "it did not list its tools in time";
-/// The most legs of one attempt: a server may answer a leg with nothing but its state, and then
-/// gets the call again together with that state.
+/// The maximum number of requests (legs) in one attempt at a call. A server that answers with only
+/// a `requestState`, instead of a result, gets the call again with that state; it could do so
+/// without end.
 const LEGS: u32 = 100;
-/// The first and the longest pause between two legs. Each pause is twice the previous one.
+/// The first and the longest pause between two requests (legs) of an attempt. Each pause is twice
+/// the previous one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// The reason why a server could not be reached, or why its answer was not usable. The text holds
@@ -63,7 +65,8 @@ pub(crate) struct Call<'c> {
     pub(crate) permit: &'c SendPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The state and the answers to send, if an earlier attempt ended with questions.
+    /// The server's state and the answers to its questions, if an earlier attempt ended with
+    /// questions.
     pub(crate) resume: Option<Resume>,
     /// The slot for a future that waits for the answer after the timeout. Only child processes use
     /// it.
@@ -81,15 +84,15 @@ pub(crate) enum Outcome {
     Failed(String),
     /// The reason why nothing was sent.
     NotSent(String),
-    /// The text for the model. The server reported an error, and may have acted before.
+    /// The text for the model. The server reported an error, possibly after the call had an effect.
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
     /// The server has questions for a person. The attempt is over; a further attempt sends the
     /// answers.
     Asks(Box<Elicitation>),
-    /// The server asks for input or returns nothing but its state. The leg is over; the attempt may
-    /// continue.
+    /// The server asks for input or returns nothing but its state. This request (leg) is over; the
+    /// attempt may continue.
     Leg(Box<elicitation::Read>),
 }
 
@@ -116,8 +119,9 @@ impl Outcome {
 }
 
 impl Call<'_> {
-    /// Returns the request id of a leg. The protocol demands a new id for each request, so the id
-    /// also differs between the attempts before and after questions.
+    /// Returns the id of request number `leg` (0, 1, 2 …) of this attempt. The protocol demands a
+    /// new id for each request, so the id also differs between the attempts before and after
+    /// questions.
     pub(super) fn request_id(&self, leg: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, leg) {
@@ -136,7 +140,8 @@ impl Call<'_> {
         }
     }
 
-    /// Builds the request of one leg. `resume` holds the server's state and the answers to send.
+    /// Builds one request of the attempt. `resume` holds the server's state and the answers to its
+    /// questions.
     pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
         let arguments = self.arguments.trim_ascii();
         let arguments = if arguments.is_empty() {
@@ -233,7 +238,7 @@ impl Client {
     }
 
     /// Performs one attempt within the timeout. While the server returns nothing but its state, the
-    /// call is sent again; that is a further leg of the same attempt.
+    /// call is sent again, as a further request of the same attempt.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let mut pause = PAUSES.0;
@@ -247,7 +252,7 @@ impl Client {
             };
             let read = match answered {
                 Outcome::Leg(read) => *read,
-                // An earlier leg reached the server.
+                // An earlier request of the attempt reached the server.
                 Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
                 Outcome::Succeeded(text) => return Outcome::Succeeded(text + &note(&secrets)),
                 Outcome::Failed(text) => return Outcome::Failed(text + &note(&secrets)),

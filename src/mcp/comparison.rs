@@ -37,7 +37,7 @@ pub(crate) enum Need {
 }
 
 /// The comparisons of one server. A server may list different tools for different users, so each
-/// set of headers has its own comparison. A comparison is kept as long as a task that used it.
+/// set of headers has its own comparison. A comparison is dropped with the last task that used it.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Kept>);
 
@@ -59,7 +59,7 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for these headers and makes it the task's. With more than [`TASKS`]
+    /// Returns the comparison for `headers`, and keeps it as that of `task`. Beyond [`TASKS`]
     /// tasks, the least recently used task is dropped.
     pub(super) fn with(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();

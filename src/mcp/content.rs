@@ -13,7 +13,7 @@ use crate::tool::output;
 /// How much of an error's message is kept, in bytes.
 const ERROR: usize = 2 * 1024;
 
-/// Converts the server's answer into the outcome of the leg.
+/// Converts the server's answer into the outcome of the request.
 pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     match answer {
         Answer::Error { code, message } => {

@@ -24,7 +24,8 @@ const STATE: usize = 64 * 1024;
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Asks {
-    /// The questions, each with the key of its answer. Empty if the server only keeps state.
+    /// The questions, each with the key of its answer. Empty if the server only wants its state
+    /// back.
     pub(super) requests: Vec<(String, Question)>,
     /// The state that the server wants back with the answers.
     pub(super) request_state: Option<String>,
@@ -43,9 +44,9 @@ pub(super) enum Question {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Read {
     /// The questions for a person, and the answers that decline the other questions. If there is no
-    /// question, the next leg sends these answers.
+    /// question for a person, the attempt's next request sends these answers.
     pub(super) elicitation: Elicitation,
-    /// The names of the form fields that ask for a secret. Their questions were declined.
+    /// The names of the form fields that ask for a secret. This service declined their questions.
     pub(super) secrets: Vec<String>,
 }
 
@@ -106,8 +107,9 @@ pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
     })
 }
 
-/// Returns the complete address of a page, with its host in ASCII. Returns `None` if the address
-/// holds a user or password, or is not `https`; on this machine, `http` is accepted as well.
+/// Returns the complete address of a page, with its host in ASCII. Returns `None` if the address is
+/// too long, holds a user or password, or is not `https`; for a page on this machine, `http` is
+/// accepted as well.
 fn page(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
     let here = match url.host()? {
@@ -120,7 +122,8 @@ fn page(written: &str) -> Option<String> {
     (plain && scheme && url.as_str().len() <= ADDRESS).then(|| url.to_string())
 }
 
-/// Returns a note for the model about the declined questions; empty if there are none.
+/// Returns a note for the model about the questions that this service declined because they ask for
+/// a secret; empty if there were none. `secrets` are the names of the fields.
 pub(super) fn note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

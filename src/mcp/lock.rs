@@ -108,7 +108,8 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// Computes the digest of a definition, which must be as the server listed it.
+    /// Returns the definition with its digest. `definition` must be exactly as the server listed
+    /// it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {

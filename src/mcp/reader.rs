@@ -19,7 +19,7 @@ pub(super) struct Reply {
     pub(super) status: StatusCode,
     /// The value of `Mcp-Session-Id`, if the server began a session.
     pub(super) session: Option<HeaderValue>,
-    /// The answer in the protocol; `None` if the body holds none.
+    /// The JSON-RPC answer; `None` if the body holds none.
     pub(super) answer: Option<Answer>,
     /// The result exactly as the server wrote it; `None` for an error.
     pub(super) raw: Option<String>,

@@ -1,4 +1,4 @@
-//! HTTP responses that hold no answer of the protocol. Invariant: no text holds a header's value.
+//! HTTP responses that hold no JSON-RPC answer. Invariant: no text holds a header's value.
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
@@ -15,8 +15,8 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
     )
 }
 
-/// Returns the outcome of a call whose response holds no answer of the protocol. `headers` are
-/// those of the request.
+/// Returns the outcome of a call whose response holds no JSON-RPC answer. `headers` are those of
+/// the request.
 pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {

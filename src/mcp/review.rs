@@ -15,7 +15,7 @@ use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 
-/// A definition of more bytes gets a warning about its length.
+/// A definition with more bytes than this gets a warning about its length.
 const GLANCE: usize = 4 * 1024;
 /// The most bytes that the review quotes of one member of a definition.
 const QUOTED: usize = 16 * 1024;
@@ -188,8 +188,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // Line by line, because `visible` would also mark the line breaks of the pretty-printed
-            // form, which are not the server's.
+            // Line by line, because `visible` would also mark the line breaks that pretty-printing
+            // adds.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }

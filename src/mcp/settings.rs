@@ -277,8 +277,7 @@ impl Settings {
             .is_none_or(|patterns| patterns.iter().any(matches))
     }
 
-    /// Returns the effect of repeating a call of this tool by `effects`; `None` if no entry
-    /// matches.
+    /// Returns the effect that `effects` gives to this tool; `None` if no entry matches.
     #[must_use]
     pub fn effect(&self, tool: &str) -> Option<Effect> {
         if let Some(effect) = self.effects.get(tool) {
@@ -296,7 +295,7 @@ impl Settings {
     }
 }
 
-/// The detail of the mistake that a URL is invalid.
+/// The error text for an invalid URL.
 const ADDRESS: &str = "must be an address such as `https://mcp.acme.com/mcp`";
 
 /// Parses an `http` or `https` URL; `None` if it is invalid or has a user, a password or a

@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_mins(10);
 const STARTING: Duration = Duration::from_mins(1);
 /// The most concurrent calls of one server.
 const CALLS: usize = 16;
-/// The longest pause before another start.
+/// The longest pause between a failed start and the next start.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
 const DOWN: u32 = 5;
@@ -159,7 +159,8 @@ impl Stdio {
         }
     }
 
-    /// Performs one leg of a call. Only leg 0 checks the permit, right before its first byte.
+    /// Performs request number `leg` of an attempt at a call. Only request 0 checks the permit,
+    /// right before its first byte.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -324,7 +325,7 @@ impl Stdio {
         begun
     }
 
-    /// Finds out which revision the server speaks, and initializes a session of an older revision.
+    /// Finds out which revision the server speaks. If it is an older one, initializes a session.
     async fn begin(&self, of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless)

@@ -121,7 +121,8 @@ impl Streamable {
         }
     }
 
-    /// Performs one leg of a call. Only leg 0 checks the permit, right before its first byte.
+    /// Performs request number `leg` of an attempt at a call. Only request 0 checks the permit,
+    /// right before its first byte.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -140,8 +141,8 @@ impl Streamable {
             let reply = match self.send(&talk, call, resume, within, leg).await {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A restarted server has lost its sessions and may not report that with a 404,
-                    // so the next request begins a new session.
+                    // A restarted server has lost its sessions and may answer without a 404, so the
+                    // next request begins a new session.
                     self.forget(&call.headers, &talk);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -199,8 +200,8 @@ impl Streamable {
         let _ = tokio::time::timeout(ENDING, end).await;
     }
 
-    /// Returns the operator's headers. If client credentials are configured, a token is added to
-    /// them and also returned.
+    /// Returns the operator's headers. If OAuth client credentials are configured, the headers
+    /// include a token, which is also returned by itself.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -238,7 +239,7 @@ impl Streamable {
         Ok(talk(peer))
     }
 
-    /// Finds out which revision the server speaks, and initializes a session of an older revision.
+    /// Finds out which revision the server speaks. If it is an older one, initializes a session.
     async fn begin(&self, talk: impl Fn(Peer) -> Talk) -> Result<Peer, Failure> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
         if !older_first && let Some(peer) = self.discover(&talk).await? {
@@ -283,8 +284,8 @@ impl Streamable {
         Ok(begun.peer)
     }
 
-    /// Returns the server's answer to `server/discover`; `None` if no answer of the protocol comes
-    /// in time.
+    /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer comes in
+    /// time.
     async fn probe(&self, talk: &Talk) -> Result<Option<Answer>, Failure> {
         match self
             .ask(
@@ -418,7 +419,7 @@ impl Streamable {
         Ok(reader.finish())
     }
 
-    /// Replies to a request that the server made while it answers one of ours.
+    /// Replies to a request that the server made while it answers a request of this client.
     async fn respond(&self, talk: &Talk, id: &Value, method: &str) {
         let http = self.post(talk, reply(id, method));
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);

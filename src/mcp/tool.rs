@@ -118,15 +118,15 @@ impl Servers {
         }))
     }
 
-    /// Ends the child processes, and the sessions with the other servers.
+    /// Ends the child processes, and the sessions with servers over HTTP.
     pub async fn shut_down(&self) {
         let servers = self.0.values();
         join_all(servers.map(|server| server.client.close(server.headers.fixed()))).await;
     }
 }
 
-/// Lists the tools of a server for a review. `headers` are sent in addition to the headers of the
-/// settings. Headers of the settings that refer to a user's credentials are left out.
+/// Lists the tools of a server for a review. Sends `headers`, and the headers of `settings` that
+/// refer to no user's credentials.
 pub(crate) async fn list(
     name: &str,
     settings: &Settings,
@@ -261,7 +261,8 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Asks(asked)
             }
-            // `Client::call` returns no leg, and `settled` has handled the other three.
+            // `Client::call` never returns `Leg`; `settled` has turned the other three into
+            // answers.
             Outcome::Leg(_) | Outcome::Succeeded(_) | Outcome::Failed(_) | Outcome::Suspect(_) => {
                 failed("The tool asks for input.".to_owned())
             }

@@ -39,10 +39,10 @@ impl Protocol for Messages {
         request::body(prompt, model, extra, manner, thoughts)
     }
 
-    /// Whether the error text is about thinking blocks of earlier turns. Newer models refuse these
-    /// blocks once anything before them has changed: the agent's instructions or tools, or a late
-    /// result. The error text names the place in the conversation (`messages.…`) and the refused
-    /// `thinking`.
+    /// Whether the error text `said` is about thinking blocks of earlier turns. Newer models refuse
+    /// these blocks once anything before them has changed: the agent's instructions or tools, or a
+    /// late result. The error text names the place in the conversation (`messages.…`) and the
+    /// refused `thinking`.
     fn is_about_thoughts(said: &str) -> bool {
         said.contains("messages.") && said.contains("thinking")
     }

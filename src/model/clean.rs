@@ -1,6 +1,6 @@
 //! Cleans the texts of a model endpoint before they are stored or shown: no known secret, no
-//! U+0000, no URL in an error. Every text of an endpoint passes through this module before it
-//! leaves the room `model`.
+//! U+0000, no URL in an error. Every text of an endpoint passes through this file before it leaves
+//! the module `model`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

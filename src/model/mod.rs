@@ -81,7 +81,6 @@ pub struct Prompt {
     /// The agent's instructions; sent first, and once.
     pub system: Option<String>,
     pub messages: Vec<Message>,
-    /// The tools that the model may call.
     pub tools: Vec<OfferedTool>,
     /// The number of the answer within its task: 1, 2, 3 …
     pub turn: u32,
@@ -122,7 +121,7 @@ pub struct AnswerCall {
     pub holds_secret: bool,
 }
 
-/// The error for a turn without a usable answer. The text is for a person: it has the model's name
+/// The error for a turn without a usable answer. `detail` is for a person: it has the model's name
 /// and the problem, but no URL and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]

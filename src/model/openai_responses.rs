@@ -49,11 +49,12 @@ impl Protocol for Responses {
         request::body(prompt, model, extra, manner, thoughts)
     }
 
-    /// Whether the error text is about encrypted reasoning, which is bound to an organization and a
-    /// model. An endpoint with another key or model refuses the reasoning ("The encrypted content …
-    /// could not be verified"). If the reasoning is missing, the endpoint looks up the item by its
-    /// id in vain ("Item with id 'rs_…' not found"). A model that does not reason refuses the
-    /// request for encrypted reasoning ("Encrypted content is not supported with this model").
+    /// Whether the error text `said` is about encrypted reasoning, which is bound to an
+    /// organization and a model. An endpoint with another key or model refuses the reasoning ("The
+    /// encrypted content … could not be verified"). If the reasoning is missing, the endpoint looks
+    /// up the item by its id in vain ("Item with id 'rs_…' not found"). A model that does not
+    /// reason refuses the request for encrypted reasoning ("Encrypted content is not supported with
+    /// this model").
     fn is_about_thoughts(said: &str) -> bool {
         said.contains("ncrypted content")
             || said.contains("encrypted_content")

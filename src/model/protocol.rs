@@ -41,7 +41,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         thoughts: Thoughts,
     ) -> serde_json::Result<String>;
 
-    /// Whether an endpoint's error text refuses the earlier thinking in the conversation.
+    /// Whether the endpoint's error text `said` is about thinking of earlier turns that the request
+    /// contained. If so, the request is repeated without that thinking.
     fn is_about_thoughts(_said: &str) -> bool {
         false
     }

@@ -186,7 +186,7 @@ impl Scripted {
     }
 }
 
-/// Returns the time over which so many pieces are emitted.
+/// Returns the time in which an answer of `pieces` pieces is emitted.
 fn pace(pieces: usize) -> Duration {
     let (each, most) = PACE;
     u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))

@@ -10,8 +10,8 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The maximum number of questions that a message shows whole. A message with more has one line for
-/// each.
+/// The maximum number of questions that a message shows whole. A message with more questions has
+/// one line for each question.
 pub(super) const WHOLE: usize = 5;
 /// The maximum number of characters of a title.
 const TITLE: usize = 200;
@@ -75,7 +75,8 @@ impl Shown {
         }
     }
 
-    /// Returns the text of the client's notification about the message.
+    /// Returns the message in one line, for the notification that a chat app shows instead of the
+    /// whole message (`text` in Slack).
     pub(super) fn in_brief(&self) -> String {
         match self.each().next() {
             Some(asked) if self.digest.questions.len() == 1 => self.first_line(&asked),

@@ -46,7 +46,8 @@ pub(crate) struct Entry {
     pub(super) when: Option<When>,
     /// The minimum time between two messages to one person or room.
     pub(super) gather: Duration,
-    /// The events of which the entry gets messages, before `groups` and `users` filter them.
+    /// The events about which the entry gets messages, before `groups` and `users` filter the
+    /// events.
     pub(super) want: Want,
     groups: Vec<String>,
     users: Vec<String>,
@@ -56,7 +57,7 @@ pub(crate) struct Entry {
 pub(super) enum Channel {
     /// Each event is sent as a signed POST.
     Webhook(Hook),
-    /// Questions are sent to people, to each in a mail of their own.
+    /// Questions are mailed to people; each person gets their own mail.
     Mail(Mail),
     /// Questions are sent to a channel of Slack.
     Slack(Slack),
@@ -167,8 +168,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. `None` if the message is a reminder
-    /// and the request has no deadline to count from, or ends before the reminder.
+    /// Returns the message of this entry about a new request. `None` if the message would be a
+    /// reminder, and the request has no deadline to count back from, or its deadline comes before
+    /// the reminder.
     pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
         let Some(when) = self.when else {
             return Some(Told::at_once("request.created"));

@@ -1,5 +1,5 @@
 //! Sends the due deliveries of one person or room as one message. Drops a delivery if its request
-//! was closed before, or if the person has answered it or may not decide it any more.
+//! is closed, or if the person has answered the request or may not decide it any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -94,7 +94,6 @@ pub struct Parts {
     pub accounts: Option<Directory>,
     /// The maker of links in messages to people; `None` if messages have no links.
     pub links: Option<Links>,
-    /// The functions that write requests and events for messages.
     pub rendering: Rendering,
 }
 
@@ -125,8 +124,9 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Returns a sender for the entries of `settings`, and tells the store the events of which
-    /// commits must write notices. The sender starts with [`Sender::work`].
+    /// Returns a sender for the entries of `settings`. Tells the store which events the entries
+    /// want, so that a commit with such an event writes a notice. No message is sent before
+    /// [`Sender::work`] runs.
     #[must_use]
     pub fn new(
         settings: &Settings,

@@ -1,5 +1,5 @@
-//! The recipients of a request's messages: the people whom an entry mails, and whether a request
-//! still needs a message when it is sent.
+//! The recipients of a request's messages: the people whom an entry mails, and the check right
+//! before sending whether a message about the request is still needed.
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};

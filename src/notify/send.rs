@@ -251,9 +251,9 @@ impl Sender {
         self.record(lane, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt at deliveries that were claimed together. Returns `false` if the lease of
-    /// all has ended, or if the database does not answer: then the message is sent again, under the
-    /// same id.
+    /// Records an attempt at deliveries that were claimed together. Returns `false` if the leases
+    /// of all these deliveries have ended, or if the database does not answer: then the message is
+    /// sent again, under the same id.
     pub(super) async fn record(
         &self,
         lane: &Lane,

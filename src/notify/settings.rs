@@ -1,4 +1,4 @@
-//! The settings of messages, and those of their checks that need no other section of the
+//! The settings of messages, and the checks of these settings that need no other section of the
 //! configuration.
 
 mod chat;
@@ -60,8 +60,8 @@ pub struct Settings {
     pub to: Vec<EntrySettings>,
 }
 
-/// A receiver of messages, with the events of which it gets them. Exactly one of `webhook`, `mail`,
-/// `slack` and `teams` must be set.
+/// A receiver of messages, with the events that the messages are about. Exactly one of `webhook`,
+/// `mail`, `slack` and `teams` must be set.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "NotifyEntry", extend("required" = ["name"]))]
@@ -80,8 +80,8 @@ pub struct EntrySettings {
     /// The tenants about whose tasks the entry gets messages. Required if there are several
     /// tenants.
     pub tenants: Vec<String>,
-    /// The agents about whose root tasks, including the sub-agents below, the entry gets messages.
-    /// Default: every agent.
+    /// The agents of the root tasks about which the entry gets messages. Messages about sub-agents
+    /// below these root tasks are included. Default: every agent.
     pub agents: Vec<String>,
     /// The events that a webhook gets. Only for webhooks: mails and messages to a room are about
     /// questions that wait.

@@ -31,7 +31,7 @@ impl Teams {
         })
     }
 
-    /// Posts a message. The answer has no id of it.
+    /// Posts a message. The answer does not have the message's id.
     pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, shown: &Shown) -> Answer {
         self.send(net, clock, &body(shown)).await
     }

@@ -132,7 +132,8 @@ impl Authenticator for Keys {
 }
 
 impl Keys {
-    /// Returns the caller for a key, or its session, that speaks for the key's own user.
+    /// Returns the key's own user as the caller. `door` tells whether the request came with the key
+    /// or with a session of the key.
     fn own(&self, account: &Account, door: Door) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), door)

@@ -48,8 +48,8 @@ pub struct Directory {
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// User ids that other parts of the configuration file name, for their spelling. They count in
-    /// every tenant.
+    /// User ids that stand in other parts of the configuration, kept for their spelling. They count
+    /// in every tenant.
     named: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -90,7 +90,7 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// Sets the user ids that other parts of the configuration file name.
+    /// Sets the user ids that stand in other parts of the configuration.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
         let named = named

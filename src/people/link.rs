@@ -1,7 +1,7 @@
 //! The sealed links in messages to people. A link gives one person the right to one request. It
-//! contains the person, the request and the time of its end, and can be read only with the sealing
-//! key; no table stores it. Invariant: a text that is not a valid link is refused in the same way,
-//! whatever is wrong with it.
+//! contains the person, the request and the time at which the link ends, and can be read only with
+//! the sealing key; no table stores it. Invariant: a text that is not a valid link is refused in
+//! the same way, whatever is wrong with it.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct LinkSettings {
     /// The right that a link gives its person: `open` to read the request, `decide` to decide it,
     /// too.
     pub may: LinkMay,
-    /// The time for which a link works. It never works after the deadline of its request.
+    /// The time for which a link works. A link never works after the deadline of its request.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub expires_in: Duration,
@@ -82,7 +82,7 @@ fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
     from.deserialize_str(Text)
 }
 
-/// The contents of a link.
+/// The contents that are sealed in a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The tenant of the person and of the request.

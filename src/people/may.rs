@@ -213,8 +213,8 @@ impl Roster {
     }
 }
 
-/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if the
-/// approvers name the owner as a user or a group of the owner.
+/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if
+/// `users` has the owner, or `groups` has a group of the owner.
 fn is_approver(
     ids: UserIds,
     user: &str,
@@ -241,7 +241,7 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
 }
 
 /// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
-/// agent that holds the key could approve its own calls; its user can have a second key. In a
+/// agent that holds the key could approve its own calls; the key's user can have a second key. In a
 /// service without accounts every caller may.
 ///
 /// # Errors

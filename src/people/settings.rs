@@ -82,7 +82,7 @@ pub struct ApiKey {
     /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
     /// The permissions of the key. `create` includes `gate`. A key with `decide` is refused at
-    /// gates, so that no agent approves its own calls: an agent needs a key without it.
+    /// gates, so that no agent approves its own calls: an agent needs a key without `decide`.
     pub may: Vec<Use>,
 }
 

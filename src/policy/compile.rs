@@ -22,8 +22,8 @@ const HEAVY: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<Compiled>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The bases of the standing decisions that the rules offer. They leave out the arguments of
-    /// calls.
+    /// The bases (`Offer::basis`) of the standing decisions that the rules offer, each without the
+    /// part for a call's arguments.
     pub(super) offered: BTreeSet<String>,
 }
 

@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
     }
 
     /// Evaluates the parts of `&&` or `||` from left to right, up to the first part that equals
-    /// `decisive`. If a part before that faults, returns the fault.
+    /// `decisive`. If an earlier part faults, returns the fault.
     fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {

@@ -20,7 +20,8 @@ pub(super) enum Shape {
     List(Box<Shape>),
     /// An object with these members. A rule cannot read any other member.
     Object(BTreeMap<String, Member>),
-    /// Any type: each value has the type of its JSON, as in the task's metadata.
+    /// The type is not known before evaluation; for example, `task.metadata` has this shape. Unlike
+    /// members of `Untyped`, its members may be read.
     Free,
     /// Not declared with exactly one type. A rule cannot read members of such a value.
     Untyped,
@@ -134,7 +135,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Collects a schema and everything that holds together with it: local references and `allOf`.
+    /// Collects a schema and the schemas that a value must satisfy together with it: those behind
+    /// local references, and those in `allOf`.
     fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
         if depth > MAX_DEPTH || found.len() >= 64 {
             return;
@@ -218,8 +220,8 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// Returns the type of schemas that hold together, if all that declare a type declare the same
-/// single type.
+/// Returns the type of a value that satisfies all these schemas. `None` unless at least one of them
+/// declares a type, and all declared types are the same single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut one = None;
     for said in facets.iter().filter_map(|facet| facet.get("type")) {

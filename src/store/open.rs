@@ -199,9 +199,10 @@ async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error>
     }
 }
 
-/// Waits until no other process migrates. Polls instead of waiting in a statement: a waiting
-/// statement holds a snapshot, and a process that builds an index `concurrently` would wait until
-/// that snapshot is released. The lock is released when the connection ends.
+/// Takes the advisory lock on migrations, and waits while another process holds it. Polls instead
+/// of waiting in a statement: a waiting statement holds a snapshot, and a process that builds an
+/// index `concurrently` would wait until that snapshot is released. The connection's end releases
+/// the lock.
 async fn alone(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,

@@ -175,7 +175,7 @@ pub(crate) fn sealed(
     })
 }
 
-/// Opens the fields of a row.
+/// Decrypts the fields of a stored credential.
 fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
     let kept = Sealed {
         key_id: row.key_id.clone(),

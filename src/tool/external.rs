@@ -46,7 +46,7 @@ pub(super) const TARGET: &str = "external";
 /// The longest name of a tool that is not configured.
 const LONGEST: usize = 128;
 
-/// The schema of the arguments of a tool that is not configured, compiled.
+/// The compiled schema of the arguments of a tool that is not configured.
 static ANY_OBJECT: LazyLock<Option<CompiledSchema>> =
     LazyLock::new(|| CompiledSchema::closed(&any_object()).ok());
 

@@ -51,7 +51,7 @@ pub(crate) struct Order {
     pub(crate) working_dir: String,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) timeout_ms: u64,
-    /// The most bytes of each of the two outputs that the guard passes on.
+    /// The maximum number of bytes that the guard passes on of each output (stdout and stderr).
     pub(crate) keep: usize,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Order {
 pub(crate) enum Line {
     /// The command is about to begin. It leads the process group with this number.
     Started(i32),
-    /// The command could not be started.
+    /// The command could not be started, for this reason.
     NotStarted(String),
     /// The command has ended. The two outputs follow, with the lengths given here.
     Over {
@@ -83,12 +83,12 @@ pub(crate) enum End {
     Timeout,
 }
 
-/// The header of one of the two outputs.
+/// The header of the standard output or standard error that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stream {
     /// The number of bytes that follow.
     pub(super) bytes: usize,
-    /// Whether these bytes are the complete output.
+    /// Whether the bytes that follow are the complete output.
     pub(super) complete: bool,
 }
 

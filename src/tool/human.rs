@@ -44,9 +44,10 @@ pub struct Field {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Question {
     pub kind: RequestKind,
-    /// The agent's question, in its own words.
+    /// The agent's own words: its question, the action to confirm, or the reason for asking for a
+    /// credential. `None` if no reason is given.
     pub text: Option<String>,
-    /// The call's other arguments, except the form.
+    /// The call's arguments that are neither in `text` nor in `form`.
     pub details: Option<Value>,
     /// JSON Schema of the answer.
     pub form: Option<Value>,
@@ -304,8 +305,8 @@ pub(crate) fn credential_form(service: &Service) -> Value {
     form
 }
 
-/// Returns the system prompt's paragraph on when to use these tools; `None` if `kinds` has none of
-/// them.
+/// Returns the system prompt's paragraph on when to ask a human with the tools of `kinds`; `None`
+/// if no kind in `kinds` has a tool.
 #[must_use]
 pub(crate) fn paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [

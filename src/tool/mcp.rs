@@ -1,4 +1,4 @@
-//! A tool of an MCP server, as the catalogue sees it. The room `mcp` performs its calls.
+//! A tool of an MCP server, as the catalogue sees it. The module `mcp` performs its calls.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Settings {
     pub reviewed: Option<Reviewed>,
 }
 
-/// The reviewed facts of a tool that its calls depend on.
+/// The reviewed data of a tool that its calls depend on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reviewed {
     /// The digest of the whole definition in the lock file.

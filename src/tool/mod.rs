@@ -61,8 +61,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if their
-    /// number is not limited. A call takes a slot before its start is journaled: a wait after that
-    /// would use up the time to send.
+    /// number is not limited. A call takes a slot before its start is journaled: a wait after the
+    /// start would use up the time to send.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -82,7 +82,7 @@ pub trait Tool: Send + Sync {
     /// Brings [`Tool::change`] up to date.
     ///
     /// # Errors
-    /// The reason of the failure, for the model: a call must not start after it.
+    /// The reason of the failure, for the model. After a failure, the call must not start.
     async fn prepare(
         &self,
         _start: Option<Start>,
@@ -160,8 +160,8 @@ impl Invocation {
 /// The answer to an attempt after its timeout; `None` if no answer that settles the call comes.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A slot for the answer to an attempt that was given up at its timeout. The tool puts a future
-/// into it that still waits for the answer.
+/// A slot for the answer to an attempt that was given up at its timeout. The tool puts into the
+/// slot a future that still waits for the answer.
 #[derive(Clone, Default)]
 pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
 
@@ -264,7 +264,7 @@ impl SendPermit {
     }
 
     /// Waits until the permit is decided. Returns the time of the decision, or `None` if there will
-    /// be none.
+    /// be no decision.
     pub async fn decided(&self) -> Option<Instant> {
         let mut decided = self.decided.clone();
         let found = decided.wait_for(Option::is_some).await.ok()?;
@@ -311,7 +311,7 @@ pub enum ToolAnswer {
         /// The status of an HTTP tool's answer; `None` without an answer and for other tools.
         http_status: Option<u16>,
     },
-    /// The tool reported an error, and may have acted before.
+    /// The tool reported an error, possibly after the call had an effect.
     Suspect {
         /// The text for the model.
         content: String,

@@ -6,7 +6,7 @@ use crate::task::text::{cut, from_bytes};
 
 /// The longest result that is kept, in bytes.
 pub(crate) const KEPT: usize = 1024 * 1024;
-/// Room for the note that a result was cut, in bytes.
+/// The bytes reserved for the note that a result was cut.
 const NOTE: usize = 96;
 
 /// Returns how many bytes must be read so that `limit` bytes can be kept: a secret that crosses the

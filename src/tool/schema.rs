@@ -33,7 +33,6 @@ pub struct Misfit {
 pub struct Misfits(pub Vec<Misfit>);
 
 impl Misfits {
-    /// Returns a list with one misfit.
     pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(vec![Misfit {
             pointer: pointer.into(),

@@ -66,7 +66,8 @@ impl Guard {
 }
 
 impl Default for Guard {
-    /// Starts this program itself, even if its file has been replaced since it started.
+    /// Returns the command line of this program itself. It works even if the program's file has
+    /// been replaced since the start.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
         let program = if program.exists() {
@@ -101,7 +102,8 @@ pub(super) struct ShellTool {
 enum Outcome {
     /// The command was not started, for this reason.
     NotStarted(String),
-    /// The command has ended. Each output has its first bytes, and `true` if they are all of it.
+    /// The command has ended. Each output is given by its first bytes, and by `true` if these bytes
+    /// are the whole output.
     Over {
         end: End,
         stdout: (Vec<u8>, bool),

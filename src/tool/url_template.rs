@@ -196,8 +196,9 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// Returns the address of one call for a person: without the query, credentials as references.
-    /// Arguments appear as they are sent; an argument that cannot be sent stays `{name}`.
+    /// Returns the address of one call for a person: without the query, and with references in
+    /// place of credentials. Arguments appear as they are sent; an argument that cannot be sent
+    /// stays `{name}`.
     pub(crate) fn shown(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
@@ -306,7 +307,8 @@ fn credentials_are_values(query: &[Piece]) -> bool {
     })
 }
 
-/// Returns the value of a credential's field, by the credential's name and the field's name.
+/// A function that returns the value of a credential's field, by the credential's name and the
+/// field's name.
 type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
 fn filled(

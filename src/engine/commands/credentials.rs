@@ -1,6 +1,6 @@
 //! Handles the credentials that a person provides in a decision: checks whether the configuration
-//! still asks for them, and seals them. Keeps stored credentials out of other texts that people
-//! send.
+//! still asks for them, and seals them. Keeps stored credentials out of submitted form fields and
+//! edited arguments.
 
 use std::collections::BTreeMap;
 

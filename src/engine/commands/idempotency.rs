@@ -117,7 +117,7 @@ impl Engine {
         ))
     }
 
-    /// If `said` is a refusal, looks the key up again and replays the earlier POST: the same POST
+    /// If the command was refused (`said`), looks the key up again and replays the earlier POST: it
     /// may have been stored since the first look-up. Leaves `Unavailable` as it is.
     pub(in crate::engine) async fn unless_replayed(
         &self,

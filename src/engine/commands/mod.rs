@@ -31,7 +31,7 @@ use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
 /// The maximum number of times that a command loads its task and tries to commit. A try fails if
-/// another commit comes first. After the last the command is refused as `unavailable`.
+/// another commit comes first. After the last try the command is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
 /// The input of [`Engine::create`]. The HTTP handler has checked its shape and size; the engine
@@ -65,7 +65,7 @@ pub struct MessageInput {
 pub struct Accepted {
     /// The task that the response shows. For a decision it is the root.
     pub task_id: TaskId,
-    /// The root of the task's tree. A POST that waits, waits for this task.
+    /// The root of the task's tree. If the POST waits, it waits for this task.
     pub root: TaskId,
     /// Whether an earlier POST with the same key had the effect.
     pub replayed: bool,

@@ -40,13 +40,13 @@ pub(crate) struct JudgedEdit {
 }
 
 impl ValidDecision {
-    /// The undecided calls that the answer concerns.
+    /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided`. With answers by call: when one of these calls is decided, or this person
-    /// has already answered it. With one answer for all calls: when no undecided call is left that
-    /// this person has not answered, or when the action is neither `Approve` nor `Retry` and this
-    /// person has already answered an undecided call.
+    /// `AlreadyDecided`. With answers by call: when a named call is decided, or the caller has
+    /// already answered it. With one answer for all calls: when the caller has already answered
+    /// every undecided call, or when the action is neither `Approve` nor `Retry` and the caller has
+    /// already answered an undecided call.
     pub(super) fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided {

@@ -105,7 +105,7 @@ impl Driver<'_> {
         missing
     }
 
-    /// Returns the first credential of which the tool needs a field that is not in `known`.
+    /// Returns the first credential that the tool needs and `known` does not have in full.
     pub(super) fn lacking<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -48,8 +48,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the open questions of a call: the rest after an answered request, or the questions
-    /// with which the last attempt ended. `None` if the server's state cannot be sealed.
+    /// Returns the open questions of a call: those left after a request was answered, or those with
+    /// which the last attempt ended. `None` if the server's state cannot be sealed.
     fn questions_of(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::Questioned {
             return state.elicited.clone();
@@ -71,8 +71,8 @@ impl Driver<'_> {
         Some(asked)
     }
 
-    /// Returns the associated data of the sealed state, which can be opened only for the same call
-    /// and round.
+    /// Returns the associated data for sealing the server's state. It binds the sealed state to the
+    /// call and the round: for another call or round, the state cannot be opened.
     fn bound(&self, call: CallId, round: u32) -> [String; 5] {
         let row = &self.session.own.row;
         [
@@ -137,8 +137,9 @@ impl Driver<'_> {
         }))
     }
 
-    /// Returns the continuation of each of these calls whose server has asked. If a server's state
-    /// cannot be opened, fails the call and returns `None`: the driver then asks `next_step` again.
+    /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a
+    /// server's state cannot be opened, fails the call and returns `None`: the driver then asks
+    /// `next_step` again.
     pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
         let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
         for id in calls {

@@ -22,7 +22,8 @@ pub(super) enum Look {
 
 impl Driver<'_> {
     /// Returns `judged`, the policy's judgement of a call. If that is a hold, and a standing
-    /// decision that the rule offers covers the call, returns an allow instead.
+    /// decision that the rule offers covers the call, returns an allow instead. A call that
+    /// `unless_doubted` would hold stays held, and the reason becomes that of `unless_doubted`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -60,8 +61,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Returns the newest standing decision that covers the call. `held` is the judgement of its
-    /// rule.
+    /// Returns the newest standing decision that covers the call. `held` is the policy's judgement
+    /// of the call.
     async fn covering(
         &self,
         state: &CallState,
@@ -117,8 +118,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision counts and has a use left for this call, besides the uses of
-    /// this task's earlier calls that have not started yet.
+    /// Whether a standing decision counts and has a use left for this call. Earlier calls of this
+    /// task that rely on the standing decision and have not started yet count as uses.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {
@@ -140,8 +141,8 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// Returns the reason of a call that a standing decision allows: the person who gave it, the end of
-/// its validity, and the time of the decision, in UTC.
+/// Returns the reason for allowing a call by a standing decision. It names the person who gave the
+/// decision, the end of the decision's validity, and the time at which it was given, in UTC.
 fn reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, asked) = (

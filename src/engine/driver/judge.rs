@@ -59,7 +59,7 @@ impl Driver<'_> {
     }
 
     /// Judges a call by its arguments, the rejections and quarantine of its tree, the policy, and
-    /// the standing decisions that its rules offer.
+    /// the standing decisions that the rules offer.
     async fn judgement(&self, state: &CallState, look: Look) -> Result<Judgement, Stop> {
         if let Some(reason) = self.unfit_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -72,7 +72,8 @@ impl Driver<'_> {
         Ok(self.unless_doubted(state, judgement))
     }
 
-    /// Holds an allowed call whose tool is in quarantine, or whose history is uncertain.
+    /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
+    /// lost or unreadable.
     pub(super) fn unless_doubted(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.unless_quarantined(state, self.unless_history_lost(state, judgement))
     }

@@ -112,8 +112,8 @@ impl Driver<'_> {
         Ok(self.spent_limit(&unanswered).map_or(Ok(Some(guard)), Err))
     }
 
-    /// Returns the name of a reached limit. `asking` has a task for each model call in flight,
-    /// which counts like a finished one.
+    /// Returns the name of a reached limit. `asking` has a task for each model call in flight; a
+    /// model call in flight counts like a finished one.
     pub(crate) fn spent_limit(&self, asking: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum = |of: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, of);

@@ -1,4 +1,4 @@
-//! Brings tools of MCP servers up to date before their calls are judged and before these start.
+//! Brings tools of MCP servers up to date before their calls are judged and before the calls start.
 //! Invariant: no call starts without a recent comparison of its tool with the reviewed definition.
 
 use std::sync::Arc;

@@ -93,7 +93,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the data of one attempt that the tool needs. Credentials and continuation are still
+    /// Returns the data that the tool needs for one attempt. Credentials and continuation are still
     /// empty.
     pub(crate) fn invocation(
         &self,

@@ -232,7 +232,7 @@ impl<'e> Driver<'e> {
         budget
     }
 
-    /// Returns the time until the timeout of the last attempt that may still be running. Leaves out
+    /// Returns the time until the last attempt that may still be running counts as over. Leaves out
     /// attempts of this service that may be repeated.
     pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
         let running = self.budget().running;

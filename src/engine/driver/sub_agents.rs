@@ -1,5 +1,5 @@
-//! Starts sub-agents: the commit that records the start of such a call also creates a task for it.
-//! Invariant: each call starts at most one task, whatever crashes.
+//! Starts sub-agents: the commit that records the start of a sub-agent's call also creates a task
+//! for the call. Invariant: each call starts at most one task, whatever crashes.
 
 use serde_json::Value;
 

@@ -25,7 +25,6 @@ use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::rejections::canonical;
 use crate::tool::arguments::parse;
 
-/// The answer to an ask.
 #[derive(Debug)]
 pub struct GateAnswer {
     /// The call, as its asker sees it.
@@ -47,8 +46,8 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The moment from which this ask no longer starts an approved call. `None`: it may until its
-    /// end.
+    /// The moment from which this ask no longer starts an approved call. `None`: it may start one
+    /// until its wait ends.
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// Notified of the commits of this process, from before the first read, so that no commit is
@@ -353,8 +352,8 @@ impl Waiter<'_> {
         Ok(Round::Again(self.driven(driven).await.map(Box::new)))
     }
 
-    /// Waits at a call that cannot start yet. Stores the asker's presence, or its end if the asker
-    /// does not come back after the wait.
+    /// Waits while the call cannot start. Stores the asker's presence, or the end of the presence
+    /// if the asker does not come back after the wait.
     async fn pend(
         &mut self,
         mut session: TaskSession,
@@ -451,8 +450,8 @@ impl Waiter<'_> {
     }
 }
 
-/// Returns the end of a round whose commit of a presence failed. `Refused` means that another ask
-/// has stored the same key.
+/// Returns the result of a round in which the commit of a presence failed. `Refused` means that
+/// another ask has stored the same key.
 fn after(error: CommitError) -> Result<Round, GateRefusal> {
     match error {
         CommitError::Stale | CommitError::Unknown => Ok(Round::Again(None)),

@@ -136,8 +136,8 @@ impl Engine {
         Ok(caution.map_or(Earlier::Nothing, Earlier::Requires))
     }
 
-    /// Returns the rejection of the newest of these calls that ended less than `no_lasts` ago, if a
-    /// person rejected that call.
+    /// Takes the calls of `equal` that ended less than `no_lasts` ago, and of these the newest.
+    /// Returns its rejection if a person rejected it, else `None`.
     async fn rejected_lately<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,

@@ -80,13 +80,13 @@ pub struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call; `None` for a call that can never run.
+    /// The digest of the call's last start or request; `None` if the call has neither.
     pub digest: Option<String>,
     pub decision: Decision,
     pub state: CallState,
     /// `None` until the call is settled.
     pub outcome: Option<Outcome>,
-    /// The rule that judged the call.
+    /// The name of the rule that judged the call; `None` if no rule did.
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
@@ -230,7 +230,7 @@ struct CallView<'c> {
 }
 
 impl<'c> CallView<'c> {
-    /// Returns the value of `of` for the last fact for which it has one.
+    /// Calls `of` on the facts, the last fact first. Returns the first value that is not `None`.
     fn last<T>(&self, of: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
         self.items.iter().rev().find_map(|item| of(&item.fact))
     }

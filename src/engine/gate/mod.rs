@@ -1,7 +1,8 @@
-//! Calls that agents outside this service propose at a gate, and run there or have run here. Such a
-//! call is a root task of one turn without a model of this service, so the journal, the requests
-//! and the guarantees are those of every task. Invariant: an approved call starts only while its
-//! asker waits.
+//! Calls that agents outside this service propose at a gate. The agent runs the call itself, or
+//! lets this service run it. A gate call is a root task of one turn without a model of this
+//! service, so the journal, the requests and the guarantees are those of every task. A surface is a
+//! protocol by which calls are proposed: the REST API, MCP, or that of a gateway. Invariant: an
+//! approved call starts only while its asker waits.
 
 mod ask;
 mod attach;

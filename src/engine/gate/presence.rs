@@ -48,7 +48,8 @@ impl AskerGuard {
         }
     }
 
-    /// Marks the presence as stored, or about to be stored, for this asker.
+    /// Records that the row has, or is about to get, a presence of this asker, so that dropping the
+    /// guard ends that presence.
     pub(super) fn arrives(&mut self) {
         self.present = true;
     }
@@ -129,8 +130,8 @@ impl Engine {
         self.askers.lock().contains_key(&task)
     }
 
-    /// Keeps a result as the MCP server wrote it for the connections that wait for the call, if
-    /// any.
+    /// Keeps `raw`, the result of a call as the MCP server wrote it, as long as connections wait
+    /// for the call. Drops `raw` if no connection waits.
     pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
         if let Some(awaited) = self.askers.lock().get_mut(&task) {
             awaited.raw = Some(raw);

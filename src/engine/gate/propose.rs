@@ -122,8 +122,9 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key: a repetition is denied alike without it, and its row
-        // would hide the earlier rejection from the look-up.
+        // A denied call gets no call key, by which equal calls are found: a repetition is denied
+        // even without the key, and a row with the key would hide the earlier rejection from the
+        // look-up.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.identify(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -307,7 +308,7 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
     state.ok_or(Refusal::Internal)
 }
 
-/// Changes the pending judgement of a call by a caution of earlier calls.
+/// Changes the pending judgement of a call as `caution` requires.
 fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {

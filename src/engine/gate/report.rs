@@ -17,7 +17,6 @@ use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::text::cleaned;
 use crate::task::tool_spec::ToolKind;
 
-/// The outcome in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportedOutcome {
     /// The call ran and returned a result.
@@ -161,7 +160,7 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session, if it says something new.
+/// Adds the facts of a report to the session, if the report says something new.
 fn apply(
     session: &mut TaskSession,
     call: &CallState,

@@ -83,8 +83,9 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task has reached its limits of leases lost without a new item: first when driven
-    /// together with other tasks, then when driven alone. `fruitless` is the number of such losses.
+    /// Whether the task has lost its lease without a new item as often as is allowed: [`BESIDE`]
+    /// times while driven beside other tasks, then `Settings::takeovers` times while driven alone.
+    /// `fruitless` is the number of these losses.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= BESIDE + self.settings.takeovers
     }
@@ -96,7 +97,7 @@ impl Engine {
         fruitless > BESIDE + self.settings.takeovers
     }
 
-    /// Ends a task without reading an item of its tree, because loading it kills processes.
+    /// Ends a task without reading an item of its tree, because loading the task kills processes.
     pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
         while let Err(error) = self.try_to_end_unread(task).await {
             if error == CommitError::Refused {

@@ -1,6 +1,6 @@
 //! Compares stored requests with their own digests and with the arguments that the model or a
-//! person wrote. Invariant: a call never runs if its request does not match its digest or these
-//! arguments, and the compared bytes are the bytes that run.
+//! person wrote. Invariant: a call never runs if its request does not match the request's digest or
+//! these arguments, and the compared bytes are the bytes that run.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ impl Leases {
             .collect()
     }
 
-    /// Applies a renewal that was asked for the leases `held`: extends those whose tasks are in
+    /// Applies the result of a renewal of the leases `held`: extends those whose tasks are in
     /// `kept`, and drops the others. Leaves alone a lease that was taken after `held` was read.
     pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut terms = self.terms.lock();
@@ -74,7 +74,7 @@ impl Leases {
     }
 }
 
-/// A handle to a lease for the permit of a call, which outlives the borrow of the session.
+/// A handle to a lease, for the permit of a call: the permit outlives the borrow of the session.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,

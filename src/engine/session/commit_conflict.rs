@@ -43,8 +43,9 @@ impl Engine {
                 return Stop::Lost;
             }
             // A result is pending here, but another driver may hold the task. The task has no
-            // driver if it was parked until the end of this attempt, or paused for the reconcile
-            // request about it. If the result lets such a task run, any worker may continue it now.
+            // driver if it was parked until the end of the attempt that gave this result, or paused
+            // for a reconcile request about that attempt. If the result lets a task without a
+            // driver run, any worker may continue it now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -136,8 +137,8 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The journal was still read from the server before the restore: the next step reads it
-            // again.
+            // The database server still returned the journal as it was before the restore: the
+            // next step reads the journal again.
             self.back_off().await?;
         }
         Err(Stop::Again)

@@ -30,7 +30,7 @@ impl TaskSession {
     }
 
     /// Cancels the given tasks that have not ended, so that none of their calls starts any more.
-    /// Leaves out the session's own task. Queues a task that this driver cannot read instead.
+    /// Leaves out the session's own task. A task that this driver cannot read is queued instead.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -129,6 +129,7 @@ pub(crate) fn sub_agent_results(
 }
 
 /// Returns the result of a call from the row of its sub-agent's task; `None` until that task ends.
+/// `canceled_for` is the reason why that task was canceled, if a decision or a deadline gave one.
 fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

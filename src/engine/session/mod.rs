@@ -400,9 +400,10 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns the calls whose last attempt may still be running. An attempt counts as running from
-    /// its start until the tool's timeout and then `grace` (the duration of a lease) have passed,
-    /// unless its process is `gone`.
+    /// Returns the calls whose last attempt may still be running. An attempt of this service counts
+    /// as running until `grace` (the duration of a lease) after the tool's timeout, unless its
+    /// process is `gone`. An attempt elsewhere counts as running until the timeout, unless the
+    /// asker has returned the permit.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {

@@ -14,7 +14,7 @@ use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// Returns the uncommitted results of calls that came from outside the process.
+    /// Returns the uncommitted results that came from outside the process.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
         // The result of a sub-agent is read again from its task.
         let delegated = |call| {

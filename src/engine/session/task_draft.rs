@@ -23,10 +23,10 @@ pub(crate) struct TaskDraft {
     /// The journal with the pending facts. For a relative of the driven task, the pending facts
     /// only.
     pub items: Vec<Item>,
-    /// The number of committed items: the first so many of `items`.
+    /// The number of committed items; these come first in `items`.
     pub committed: usize,
-    /// The check that replaces the fence by the version. Set only for a task that the next commit
-    /// inserts.
+    /// The check that the commit makes instead of comparing the version. Set only for a task that
+    /// the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub repinned: bool,
@@ -206,9 +206,9 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each unfinished call that `which` selects: `outcome` with `text`, unless
-    /// [`CallState::canceled`] has a more specific result (an outcome other than `Canceled`, or
-    /// that of a sub-agent).
+    /// Pushes a result for each unfinished call that `which` selects: `outcome` with `text`. If the
+    /// call started a sub-agent, or [`CallState::canceled`] has another outcome than `Canceled`,
+    /// pushes the result of `CallState::canceled` instead.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -300,9 +300,9 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
-    /// stored row. `sums` is added to the counters. Leaves out `next_event`, the owner and the end
-    /// of the lease, and the counts of takeovers.
+    /// Makes the changes to `row` that a commit of the pending facts and `lease`, at the time `at`,
+    /// makes to the stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and
+    /// the end of the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -10,7 +10,7 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, Passing};
 use crate::model::protocol::Telling;
 
-/// The bytes counted for each call in addition to its texts.
+/// The bytes that [`Calls::held`] counts for each call in addition to its texts.
 const CALL: usize = 1024;
 
 /// If this many bytes or more at the end of a call's name may begin a secret, the name is held back

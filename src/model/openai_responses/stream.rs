@@ -175,7 +175,8 @@ impl Stream {
         }
     }
 
-    /// Counts and names the call, if the item is a call.
+    /// Registers the call of `item` if it is new, and emits its name. Does nothing if `item` is not
+    /// a call.
     fn named(&mut self, index: u64, item: &Item, telling: &mut Telling<'_>) -> Result<(), Attempt> {
         if !item.is_call() {
             return Ok(());
@@ -212,8 +213,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Emits the rest of the answer's texts. If the pieces so far are not their beginning, they are
-    /// voided and all of it is emitted.
+    /// Emits the rest of the answer's texts. If the texts do not begin with the emitted pieces,
+    /// voids the pieces and emits the whole texts.
     fn tell_rest(&mut self, said: &Said, telling: &mut Telling<'_>) {
         let text = said.text();
         let called: Vec<_> = said.items.iter().filter(|item| item.is_call()).collect();

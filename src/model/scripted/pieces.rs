@@ -11,7 +11,6 @@ const ARGUMENTS: usize = 8;
 /// The shortest pause. Sleeps are inaccurate, and the errors of many short ones would add up.
 const SHORTEST: Duration = Duration::from_millis(25);
 
-/// Returns all pieces of an answer, in order.
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {
     let mut pieces: Vec<_> = words(text.unwrap_or_default()).map(Piece::Text).collect();
     for (call, asked) in calls.iter().enumerate() {

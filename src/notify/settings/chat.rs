@@ -12,8 +12,9 @@ use crate::world::Mistakes;
 const SLACK: &str = "https://slack.com/api";
 const ADDRESS: &str = "expected an address such as `https://host/path`, without user or fragment";
 
-/// A channel of Slack. Either `token` and `channel` of a bot are set, whose messages are updated
-/// with the outcomes, or the `url` of an incoming webhook, whose messages are not.
+/// A channel of Slack. Set either `token` and `channel`, or `url`. With `token` and `channel`, a
+/// bot posts the messages and updates them with the outcomes. With `url`, an incoming webhook posts
+/// the messages, and they are not updated.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slack {

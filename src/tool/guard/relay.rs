@@ -82,8 +82,8 @@ fn start(order: &Order) -> io::Result<Child> {
         .spawn()
 }
 
-/// Connects the program's input and output with the guard's. The second receiver disconnects once
-/// all of the program's output is passed on.
+/// Connects the program's input and output with the guard's. Returns the receiver of the events,
+/// and a receiver that disconnects once all of the program's output is passed on.
 fn connect(
     child: &mut Child,
     pid: Pid,

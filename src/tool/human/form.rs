@@ -332,7 +332,7 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the limits leave room for an answer.
+/// Whether the field's limits allow any answer at all.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {
         field

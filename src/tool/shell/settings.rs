@@ -16,7 +16,7 @@ use crate::task::units::{duration_text, size_text};
 
 /// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// Room for the labels and notes around the output, in bytes.
+/// The bytes reserved for the labels and notes around the output.
 const NOTES: usize = 256;
 
 /// A tool that runs a command on this host with `/bin/sh -c`. Its one argument is `command`.
