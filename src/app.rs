@@ -63,7 +63,7 @@ const DRAIN: Duration = Duration::from_secs(25);
 /// The time that the rest of the shutdown has after `DRAIN`: HTTP answers, commits, connections.
 const REST: Duration = Duration::from_secs(2);
 
-/// Adds the mistakes that the rooms find in their parts of the configuration.
+/// Adds the mistakes that the modules find in their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for settings in config.models.values() {
@@ -168,7 +168,7 @@ impl Replica {
     /// Opens the database, then listens and starts the worker.
     ///
     /// # Errors
-    /// The reason why it could not start.
+    /// The reason why the replica could not start.
     pub async fn start(
         config: Config,
         clock: Arc<dyn Clock>,

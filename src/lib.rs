@@ -1,7 +1,7 @@
-//! The top-level modules, called rooms. `ARCHITECTURE.md` describes each room;
-//! `tests/architecture.rs` checks which rooms each may import.
+//! The top-level modules. `ARCHITECTURE.md` describes each of them; `tests/architecture.rs` checks
+//! which modules each may import.
 //!
-//! | room | what it is for |
+//! | module | what it is for |
 //! |---|---|
 //! | [`task`] | the domain types and the pure decision of the next step |
 //! | [`people`] | authenticates callers and authorizes them |
@@ -12,10 +12,10 @@
 //! | [`store`] | persistence |
 //! | [`engine`] | drives tasks |
 //! | [`notify`] | sends messages about what was committed |
-//! | [`http`] | the HTTP server, the only room that speaks HTTP |
+//! | [`http`] | the HTTP server, the only module that speaks HTTP |
 //! | [`asker`] | the client of a gate, for hooks and scripts |
 //!
-//! Further rooms: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
+//! Further modules: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
 //! [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;

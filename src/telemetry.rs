@@ -1,7 +1,8 @@
-//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`. An ordinary
-//! event is a log line. An event with the target [`TARGET`] is an observation and is not printed:
+//! Sets up logs and metrics for the whole process. The other modules do not use the metrics
+//! library: they emit `tracing` events. An ordinary event is a log line. An event with the target
+//! [`TARGET`] is an observation and is not printed:
 //!
-//! | `metric` | fields | what it feeds |
+//! | `metric` | fields | Prometheus metric |
 //! |---|---|---|
 //! | `http_request` | `operation`, `status`, `seconds` | `holdpoint_http_request_duration_seconds` |
 //! | `model_call` | `model`, `outcome`, `seconds` | `holdpoint_model_call_duration_seconds` |
@@ -9,7 +10,7 @@
 //! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
 //! | `request_decided` | `kind`, `outcome` (the action), `door` | `holdpoint_requests_decided_total` |
 //! | `grant_used` | `rule` | `holdpoint_grants_used_total` |
-//! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
+//! | `request_closed` | `kind`, `outcome`, `seconds` (since the request was opened) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
 //! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
 //! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
 //! | `delivery` | `entry`, `outcome` | `holdpoint_deliveries_total` |

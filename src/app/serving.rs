@@ -19,7 +19,7 @@ use crate::http::server::descriptors::{self, Share};
 use crate::http::server::serve::Server;
 use crate::world::{Clock, SystemClock};
 
-/// The most connections to the metrics' separate listener.
+/// The maximum number of connections to the separate listener of the metrics.
 const SCRAPERS: u32 = 16;
 
 /// Listens on an address; also returns the address actually bound.

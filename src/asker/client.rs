@@ -292,8 +292,8 @@ fn unreachable(failure: Failure) -> AskError {
     AskError::Unreachable(failure.to_string())
 }
 
-/// Returns the error text of a refusal, with the code and detail of a problem document. Quotes no
-/// other body, because a proxy may have written it.
+/// Returns the error text of a refusal: the code and the detail if the body is a problem document.
+/// Another body is not quoted, because a proxy may have written it.
 fn refusal(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {

@@ -1,6 +1,6 @@
-//! The answers of a coding agent's hook. Both hosts block a tool only on exit code 2 or on a
-//! well-formed refusal, and run the tool if the hook fails in another way. Every failure to get a
-//! verdict is therefore exit code 2.
+//! The answers of a coding agent's hook. Claude Code and Codex block a tool only on exit code 2 or
+//! on a well-formed refusal, and run the tool if the hook fails in another way. Every failure to
+//! get a verdict is therefore exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

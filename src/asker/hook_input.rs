@@ -39,7 +39,7 @@ impl<'t> HookInput<'t> {
     /// may be about to run that call.
     ///
     /// # Errors
-    /// The input is malformed or refused. The text is one line for a person.
+    /// The input is malformed or refused. The error is one line for a person.
     pub fn read(text: &'t str) -> Result<Self, String> {
         let Members(members) = serde_json::from_str(text)
             .map_err(|error| format!("the hook's input cannot be read: {error}"))?;

@@ -1,7 +1,7 @@
 //! The client side of a gate: proposes a call, waits for its verdict, reports its outcome, and
-//! translates both for the hooks of coding agents. Invariant: only a complete, consistent answer of
-//! the service lets a call run; every other event is an error, which the callers turn into a
-//! refusal.
+//! translates between the gate's API and the hooks of coding agents. Invariant: only a complete,
+//! consistent answer of the service lets a call run; every other event is an error, which the
+//! callers turn into a refusal.
 
 pub mod client;
 pub mod hook;
@@ -35,7 +35,7 @@ impl AskerSettings {
     /// with the given name.
     ///
     /// # Errors
-    /// A value is malformed. The text does not contain the value.
+    /// A value is malformed. The error is one line for a person and does not contain the value.
     pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         let url = set("HOLDPOINT_URL").unwrap_or(URL);

@@ -27,7 +27,7 @@ const PENDING: u8 = 11;
 const GRACE: Duration = Duration::from_secs(8);
 /// The longest wait of a hook. Its host ends a hook after 600 s.
 const LONGEST: Duration = Duration::from_mins(9);
-/// The most attempts to send a report, one second apart.
+/// The maximum number of attempts to send a report, one second apart.
 const REPORTS: usize = 5;
 
 /// The commands of an asker. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and
@@ -96,7 +96,7 @@ pub(super) struct CallOptions {
     /// The reason for the call, shown to people as unverified.
     #[arg(long, default_value = "")]
     context: String,
-    /// The command to run if the call is allowed. How it ends is reported as the outcome.
+    /// The command to run if the call is allowed. Its exit status is reported as the outcome.
     #[arg(last = true)]
     command: Vec<String>,
 }

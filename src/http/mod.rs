@@ -1,5 +1,5 @@
-//! The only room that speaks HTTP, with one file per operation. An HTTP request can only append
-//! facts and let the engine proceed; this room never calls a model, a tool or the policy.
+//! The only module that speaks HTTP, with one file per operation. An HTTP request can only append
+//! facts and let the engine proceed; this module never calls a model, a tool or the policy.
 //!
 //! The order of checks: the router (404 for an unknown path, 405), `server/guard.rs` (host, origin,
 //! announced size, API key), `api/submit.rs` (replay of an `Idempotency-Key`, 404, 403, the body),

@@ -28,7 +28,7 @@ pub(crate) struct Http {
     pub store: Store,
     /// The agents that `GET /v1/agents` shows.
     pub agents: Vec<AgentCard>,
-    /// The tools of each gate that its MCP clients see.
+    /// For each gate, the tools that the gate's MCP clients see.
     pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
     /// The proposals at gates that wait for a verdict.
     pub waiting: Waiting,
@@ -44,7 +44,6 @@ pub(crate) struct Http {
     pub shutdown: CancellationToken,
     /// Runs work that must not stop when its client disconnects.
     pub tracker: TaskTracker,
-    /// Limits the open event streams.
     pub stream_limiter: StreamLimiter,
     /// The newest events of the trees that streams follow.
     pub tails: Tails,

@@ -63,7 +63,7 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with these TLS settings, which have no ALPN protocols.
+/// Returns a connector with the TLS settings `tls`, which have no ALPN protocols.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -194,7 +194,7 @@ fn why_unconnected(error: &(dyn Error + 'static)) -> &'static str {
     unreached(io_kind(error))
 }
 
-/// Returns the address to connect to, and the request as it is written, whose URI has only the path
+/// Returns the address to connect to, and the request as it is written: with a URI of only the path
 /// and the query. `None` if the request cannot be written.
 fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
@@ -229,8 +229,8 @@ async fn exchange(
         let response = sent.map_err(|_| Failure::Lost(CUT_OFF))?;
         read(response.map(Body::wrap).into(), sink).await
     };
-    // One task both drives the connection and waits for the answer: no other task runs between the
-    // permit and the write.
+    // One Tokio task both drives the connection and waits for the answer, so nothing runs between
+    // the permit and the write.
     match select(pin!(answered), pin!(connection)).await {
         Either::Left((read, _)) => read,
         Either::Right((_, answered)) => answered.await,

@@ -38,7 +38,7 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges to these counts, and removes the label values that have no count.
+    /// Sets the gauges to the counts of `backlogs`, and removes all other label values.
     pub(super) fn show(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

@@ -1,6 +1,6 @@
 //! The gauges of `/metrics` that are counted in the database. A count reads the whole task table,
-//! and `/metrics` needs no key: therefore all scrapes share one count in [`EVERY`], and two counts
-//! never run at once.
+//! and `/metrics` needs no key: therefore all scrapes within [`EVERY`] share one count, and two
+//! counts never run at once.
 
 use std::fmt;
 use std::future::Future;

@@ -30,8 +30,8 @@ pub(crate) struct StreamRequest {
     pub root: TaskId,
     /// The number of the event after which the stream begins; `None` begins after the last event.
     pub after: Option<i64>,
-    /// A subscription from before the POST's commit, so that no delta after the commit is missed.
-    /// `None` if [`open`] has to subscribe.
+    /// On the response to a POST: a subscription that was made before the POST's commit, so that no
+    /// delta after the commit is missed. `None` if [`open`] has to subscribe.
     pub listener: Option<Listener>,
 }
 
@@ -104,8 +104,8 @@ pub(crate) fn streamed(body: Body) -> Response {
     response
 }
 
-/// Takes a stream permit if a POST asks for the event stream instead of the task; otherwise `None`.
-/// Called before the POST has any effect.
+/// Takes and returns a stream permit if a POST asks for the event stream instead of the task;
+/// otherwise returns `None`. Called before the POST has any effect.
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.

@@ -79,8 +79,8 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. Once the task has stored items after the model's
-    /// prompt, the answer is stored or void, and only a reset has an event. The caller must have
+    /// Returns the events to send for a delta. If the task has stored items after the model's
+    /// prompt, the answer is stored or void, and only a reset causes an event. The caller must have
     /// sent every item of the model's prompt.
     pub(super) async fn visible_events(
         &mut self,
@@ -120,8 +120,8 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Retracts the deltas that were sent of this model call, even if the task has stored the
-    /// answer by now. Deltas of another model call stay.
+    /// Retracts the sent deltas of this model call, even if the task has stored the answer by now.
+    /// Deltas of another model call stay.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -159,8 +159,8 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of a read that began after the event number `after`, when `heard`
-    /// notifications had arrived.
+    /// Adds the events of `read`. That read covers the events after the number `after`, and began
+    /// when `heard` notifications had arrived.
     fn add(&mut self, after: i64, read: RenderedEvents, heard: u64) {
         // If all followers left during the read, the buffer may have restarted at another number.
         if after != self.last {

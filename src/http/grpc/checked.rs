@@ -18,7 +18,7 @@ pub(super) const TOOLS_CALL: &str = "tools/call";
 /// A JSON-RPC message that a gateway asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A call of a tool.
+    /// A request with the method `tools/call`.
     Call {
         /// The JSON text of the request's id, as the client wrote it.
         id: String,

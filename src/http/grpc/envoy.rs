@@ -156,8 +156,8 @@ fn read_attributes(attributes: &[u8], checked: &mut Checked) -> Result<(), Malfo
     Ok(())
 }
 
-/// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, of
-/// which another parser takes the last value.
+/// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
+/// another parser takes the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
     for field in WireFields::of(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {

@@ -90,8 +90,8 @@ enum Service {
     ExtMcp,
 }
 
-/// Answers a call of a gRPC service. Refuses HTTP/1.1, because clients do not read the trailers
-/// there that gRPC needs.
+/// Answers a call of a gRPC service. Refuses HTTP/1.1, because HTTP/1.1 clients do not read the
+/// trailers that gRPC needs.
 async fn serve(
     State(http): State<Arc<Http>>,
     service: Service,

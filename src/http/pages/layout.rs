@@ -30,8 +30,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// Builds a policy that allows only our own style, form posts to us and no framing. `more` holds
-/// further directives, each ending with `; `.
+/// Builds a policy that allows only our own style and form posts to us, and forbids framing. `more`
+/// holds further directives, each ending with `; `.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(

@@ -35,11 +35,12 @@ const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a large body may wait for memory. Shorter than the 30 seconds after which clients give
 /// up a connection that accepts no data.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
-/// The content type of a page's form.
+/// Browsers send the forms of the pages with this content type.
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The largest body, in bytes, that is parsed on the runtime's threads.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// The most large bodies parsed at once. Each may need the memory of 100,000 JSON values.
+/// The maximum number of large bodies that are parsed at once. Each may need the memory of 100,000
+/// JSON values.
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
@@ -89,7 +90,6 @@ impl BodyParser {
 /// A POST whose body has arrived.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// The authenticated caller.
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
@@ -208,7 +208,7 @@ impl IncomingBody<'_> {
     }
 }
 
-/// The `Content-Length` of a request, in bytes.
+/// The `Content-Length` of a request, in bytes. `None` if the header is absent or is not a number.
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers
         .get(CONTENT_LENGTH)
@@ -299,8 +299,8 @@ impl Posted {
         .await
     }
 
-    /// Refuses a body of another type, and a body with a content encoding: a proxy that reads
-    /// bodies could decode it differently.
+    /// Refuses a body that is not `application/json`, and a body with a content encoding, which a
+    /// proxy that reads bodies could decode differently.
     fn check_json(&self) -> Result<(), Problem> {
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
         if !self.is_type("application/json") {

@@ -131,12 +131,12 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// The phase of a connection, which decides its timeout.
+/// The phase of a connection. The phase decides the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// Waits for the rest of a request's head, or for the first byte of the first request.
     Head,
-    /// Serves a request.
+    /// Serves a request. This phase has no timeout.
     Serving,
     /// Waits for the next request; no byte has arrived since the last response.
     KeepAlive,

@@ -22,7 +22,7 @@ pub(crate) struct Share {
     pub limit: u64,
     /// Descriptors kept for the database and for outbound calls.
     pub reserve: u64,
-    /// The most connections of clients.
+    /// The maximum number of client connections.
     pub connections: u32,
 }
 

@@ -117,9 +117,10 @@ impl Fields {
     }
 }
 
-/// The most bytes of a JSON pointer that ends with a member name chosen by the client; its last `/`
-/// and escapes do not count. A mistake whose pointer would be longer is reported at the parent's
-/// pointer, so that a long member name is not copied for each value below it.
+/// The maximum length, in bytes, of a JSON pointer that ends with a member name chosen by the
+/// client; the last `/` and escapes do not count. A mistake whose pointer would be longer is
+/// reported at the parent's pointer, so that a long member name is not copied for each value below
+/// it.
 const PLACE: usize = 1024;
 
 fn place(at: &str, name: &str) -> String {

@@ -138,7 +138,7 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
 }
 
 /// Protects the connection of an authenticated caller: until the request is served, the connection
-/// is not closed to make room for a new client.
+/// is not closed for a new client.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }

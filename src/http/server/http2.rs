@@ -30,8 +30,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_STREAMS: u32 = 256;
 /// The largest list of header fields, in bytes.
 const MAX_HEADER_LIST: u32 = 16 * 1024;
-/// The most streams that the client has reset and that are not accepted yet. More of them end the
-/// connection ("rapid reset").
+/// The maximum number of streams that the client has reset before the server accepted them. Further
+/// such streams end the connection ("rapid reset").
 const MAX_PENDING_RESETS: usize = 20;
 /// The most streams that are reset for errors of the client. More of them end the connection.
 const MAX_ERROR_RESETS: usize = 1024;

@@ -200,7 +200,7 @@ impl Problem {
         )
     }
 
-    /// Returns the problem of a request with these mistakes.
+    /// Returns the problem `invalid` with the mistakes `errors`.
     #[must_use]
     pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         Self {

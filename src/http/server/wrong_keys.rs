@@ -15,7 +15,7 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
-/// The most wrong keys of one source per minute that get `unauthorized`. Further wrong keys get
+/// The number of wrong keys per source and minute that get `unauthorized`. Further wrong keys get
 /// 429.
 const MOST: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -66,7 +66,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     sources: HashMap<ClientNetwork, Recent>,
-    /// The wrong keys of all sources that have no room in the table.
+    /// The wrong keys of all sources that have no free slot in the table.
     others: Recent,
     swept: Duration,
     log: Log,

@@ -85,8 +85,8 @@ pub(super) struct InboxFollower {
 }
 
 impl InboxTails {
-    /// Returns a follower of the tenant's tail, which receives all rows that are sent from now on.
-    /// Starts the tenant's reader if none runs.
+    /// Returns a follower of the tenant's tail. The follower receives all rows that are sent from
+    /// now on. Starts the tenant's reader if none runs.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
         let mut tails = locked(&self.0);
         let known = tails.get(tenant).and_then(Weak::upgrade);
@@ -212,8 +212,8 @@ impl ShownRequests {
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// Records the number of answers of a row that is about to be sent. Clears the deadline of a
-    /// closed request.
+    /// Records the number of answers of a row that is about to be sent. Clears the deadline of an
+    /// expired or closed request.
     fn told(&mut self, row: &RequestRow) {
         if let Some(shown) = self.0.get_mut(&row.asked.request_id) {
             shown.answers = shown.answers.max(row.answers.len());
@@ -352,8 +352,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Adds the requests that changed without a notification to `touched`. Returns whether there
-    /// may be more.
+    /// Adds to `touched` the requests that changed without a notification. Returns whether there
+    /// may be more such requests.
     async fn look(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

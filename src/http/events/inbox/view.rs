@@ -11,7 +11,7 @@ use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
-/// The maximum number of an inbox's requests that are counted.
+/// At most this many requests of an inbox are counted.
 pub(crate) const COUNTED: i64 = 1000;
 /// If more requests wait than are counted, the inbox is read again once fewer than this many tenths
 /// of the counted requests are left.
@@ -111,7 +111,8 @@ impl InboxView {
     }
 }
 
-/// Returns the reason for which a request no longer waits for a caller with the right to decide it.
+/// Returns why a request no longer waits for a caller. The caller must have the right to decide the
+/// request.
 fn reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,

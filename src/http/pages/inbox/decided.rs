@@ -1,5 +1,5 @@
-//! `GET /inbox/decided`: the requests that a person has answered, newest first; with `all=1` also
-//! those that other people decided and that the person could have decided.
+//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1` also
+//! the requests that other people decided, if the person could have decided them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The line on the page of an answered request that leads to the next question. The line's link has
-//! the focus, so pressing Enter opens the next question.
+//! On the page of an answered request, the line that leads to the next question. The line's link
+//! has the focus, so pressing Enter opens the next question.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,6 @@
-//! The texts of the frame's links and of the pages of inbox, tasks and standing decisions in each
-//! language, side by side. Texts about requests and events that other pages have, too, are in
-//! `translations.rs`.
+//! The texts of the frame's links and of the pages of inbox, tasks and standing decisions: each
+//! text in all languages, side by side. Texts about requests and events are in `translations.rs`,
+//! because other pages have them, too.
 
 use crate::http::pages::language::{Language, texts};
 

@@ -74,8 +74,8 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns `approve` or `reject` if the form names this action. On other pages the path names the
-/// action.
+/// Returns the action that the form names, if it is `approve` or `reject`. On other pages the path
+/// names the action.
 fn action(posted: &Posted) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let says = fields.get("action")?;

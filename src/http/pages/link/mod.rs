@@ -61,7 +61,7 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 /// Reads the request that a link is for, if the link's person is still asked to decide it.
 ///
 /// # Errors
-/// `not_found`, as for a text that is no link.
+/// `not_found` if the person is not asked any more, as for a text that is no link.
 async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<RequestRow, Problem> {
     let row = access::request(http, caller, link.request_id).await?;
     let approvers = &row.asked.terms.approvers;

@@ -13,8 +13,8 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
-/// Returns the members of a call's arguments in the agent's order. `None` if the text is ambiguous,
-/// long, deeply nested or no object: only the exact text then shows the arguments well.
+/// Returns the members of a call's arguments in the agent's order. `None` if the exact text of the
+/// arguments is ambiguous, long, deeply nested or no object: only that text then shows them well.
 #[must_use]
 pub(super) fn members(call: &RequestedCall) -> Option<Vec<(String, Node)>> {
     call.arguments.as_ref()?;

@@ -65,7 +65,7 @@ fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Names the author of a call's arguments, and says what they are for.
+/// Names the author of a call's arguments, and says what the arguments are for.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row

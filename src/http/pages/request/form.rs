@@ -139,7 +139,7 @@ impl Form {
     }
 
     /// Returns submitted JSON unchanged, or reports a mistake at `at`. The text has to be valid by
-    /// itself and inside four arrays, because it is as deeply nested in a body.
+    /// itself and inside four arrays, because a body nests the text that deeply.
     fn json(&mut self, typed: &str, at: &str) -> Option<String> {
         let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
         let inside = format!("[[[[{typed}]]]]");
@@ -157,7 +157,8 @@ impl Form {
         let mut action = self.take("action");
         let confirms = row.asked.kind == RequestKind::Confirmation
             && action.as_deref() == Some(Action::Respond.as_str());
-        // A no with a `then` is sent as a rejection, because only a rejection takes `then`.
+        // The answer `confirmed=false` with a `then` is sent as a rejection, because only a
+        // rejection takes `then`.
         if confirms
             && self.has_value("then")
             && self
@@ -200,8 +201,8 @@ impl Form {
         self.put_remember(body);
     }
 
-    /// Writes the request for a standing decision. Without the tick, the scope and the time are
-    /// ignored.
+    /// Writes the request for a standing decision if the field `remember` is submitted. Otherwise
+    /// ignores the scope and the time.
     fn put_remember(&mut self, body: &mut Object) {
         let ticked = self.take("remember").is_some();
         let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));

@@ -108,7 +108,8 @@ pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
         .any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
 }
 
-/// The people whose answers count, each once, in the order of their answers.
+/// The people who answered with `action` (for `Mixed`: with any action), each once, in the order of
+/// their answers.
 fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {

@@ -150,8 +150,8 @@ impl RequestHistory {
         }
     }
 
-    /// Adds the next item of the journal. The items must be applied in order, from the item after
-    /// the request's own on.
+    /// Adds the next item of the journal. The items must be applied in order, beginning after the
+    /// item that opened the page's request.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),

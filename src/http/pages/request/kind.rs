@@ -50,7 +50,8 @@ pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the status of a call about which another request, of this kind, is open.
+/// Returns the status of a call while another request about the call is open. `kind` is the kind of
+/// that other request.
 pub(crate) fn status_while_open(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval
@@ -111,8 +112,8 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// The answer to a confirmation is yes or no. `responded` is the headline of a no; the headline of
-/// a yes is `head_confirmed`.
+/// The answer to a confirmation is yes or no. `responded` is the headline of the answer "no"; that
+/// of "yes" is `head_confirmed`.
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

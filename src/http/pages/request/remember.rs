@@ -16,8 +16,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::write_duration;
 
-/// The times that a person may choose from, besides the rule's maximum. Times that are not shorter
-/// than the maximum are left out.
+/// The durations that a person may choose for a standing decision, besides the rule's maximum.
+/// Durations that are not shorter than the maximum are left out.
 const TIMES: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -26,8 +26,8 @@ const TIMES: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// The choice under the buttons; `None` unless the rules of all open calls offer it and this reader
-/// may take it.
+/// The inputs under the buttons that request a standing decision. `None` unless the rules of all
+/// open calls offer a standing decision and this reader may request it.
 pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;

@@ -1,7 +1,7 @@
 //! Exact sums of decimal numbers, without the rounding of binary fractions.
 
-/// The maximum number of digits after the point, and of zeros that an exponent appends, in a number
-/// that is added.
+/// The maximum number of digits after the point of a number, and of zeros that its exponent
+/// appends.
 const MOST_DIGITS: i32 = 18;
 
 /// Returns the sum of JSON numbers. The sum has as many digits after the point as the number with

@@ -39,8 +39,8 @@ pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to sign-in, which leads back to this path. The response does not depend on whether the
-/// path exists.
+/// Redirects to sign-in, which leads back to `uri`. The response does not depend on whether the
+/// path of `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = prefix(public_url);

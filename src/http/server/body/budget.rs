@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// The most bytes of all large bodies together.
+/// The maximum size of all large bodies together, in bytes.
 const ALL: usize = 256 * 1024 * 1024;
-/// The most bytes of one caller's large bodies, so that a caller who sends many bodies, or slow
-/// ones, does not block other callers.
+/// The maximum size of one caller's large bodies together, in bytes. So a caller who sends many
+/// bodies, or slow bodies, does not block other callers.
 const SHARE: usize = ALL / 4;
 
 /// A tenant and one of its users; `None` for all HTTP requests without a caller, such as a sign-in.
@@ -28,7 +28,7 @@ pub(crate) struct BodyBudget {
     each: Arc<Mutex<HashMap<Person, Weak<Semaphore>>>>,
 }
 
-/// The reserved bytes of one body, until it is dropped.
+/// The bytes reserved for one body. Dropping this value frees them.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     own: OwnedSemaphorePermit,
@@ -52,8 +52,8 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, in the order in which the bodies
-    /// asked. A body larger than the caller's share reserves the whole share.
+    /// Waits until `bytes` bytes are free for a body of `caller`; earlier calls come first. A body
+    /// larger than the caller's share reserves the whole share.
     pub(crate) async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
         let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
         let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
