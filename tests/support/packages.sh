@@ -1,0 +1,59 @@
+# What scripts need that test the built service from outside: its program, a folder, and packages. They source this file
+# from the project's folder.
+# shellcheck shell=bash
+
+# Makes the folder in which a script keeps its packages, and prints its path.
+work_folder() { # name
+  local folder=${CARGO_TARGET_DIR:-target}/$1
+  mkdir -p "$folder" || return 1
+  (cd "$folder" && pwd)
+}
+
+# Prints the path of the service's program: HOLDPOINT_BIN, or the build of the tests.
+service_program() {
+  local program=${HOLDPOINT_BIN:-}
+  if [ -z "$program" ]; then
+    cargo build --quiet --locked --profile test >&2 || return 1
+    program=${CARGO_TARGET_DIR:-target}/debug/holdpoint
+  fi
+  printf '%s/%s\n' "$(cd "$(dirname "$program")" && pwd)" "$(basename "$program")"
+}
+
+# Exit code 0 if the installation matches these files.
+is_fresh() { # stamp, files
+  local stamp=$1
+  shift
+  [ -f "$stamp" ] && [ "$(cat "$@" | cksum)" = "$(cat "$stamp")" ]
+}
+
+# Installs the packages of a folder with package.json and package-lock.json.
+install_node() { # source, target, more options of npm
+  local files=("$1/package.json" "$1/package-lock.json")
+  is_fresh "$2.installed" "${files[@]}" && return
+  mkdir -p "$2"
+  cp "${files[@]}" "$2/"
+  npm --prefix "$2" ci --silent --no-audit --no-fund "${@:3}"
+  cat "${files[@]}" | cksum >"$2.installed"
+}
+
+# Installs the packages of a folder with requirements.txt.
+install_python() { # source, target, more options of pip
+  local file=$1/requirements.txt
+  is_fresh "$2.installed" "$file" && return
+  rm -rf "$2"
+  python3 -m venv "$2"
+  "$2/bin/python" -m pip install --quiet --disable-pip-version-check "${@:3}" -r "$file"
+  cksum <"$file" >"$2.installed"
+}
+
+# Prints the path of Node.js: that of a package, which is newer than Debian's, or that of PATH.
+node_program() { # folder of node_modules
+  local found
+  found=$(find "$1" -path '*/node-*/bin/node' -type f | head -n 1)
+  [ -n "$found" ] || found=$(command -v node)
+  printf '%s\n' "$found"
+}
+
+# Options of pip for requirements that name the hashes of their wheels.
+# shellcheck disable=SC2034 # for the scripts that source this file
+pinned=(--only-binary :all: --require-hashes)
