@@ -3,7 +3,6 @@
 //! its presence, starts the call once it is approved, and ends its presence when it leaves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -299,7 +298,8 @@ impl Waiter<'_> {
                     return Ok(Round::Taken);
                 }
                 // Another ask has reserved the result. If it leaves, this ask gets the result.
-                return self.pause_at_most(until.since(session.now)).await;
+                let end = Instant::now() + until.since(session.now);
+                return self.pause_until(end).await;
             }
             if until.is_some_and(|until| until != DELIVERED) {
                 self.record_key(&mut session);
@@ -393,21 +393,18 @@ impl Waiter<'_> {
 
     /// Waits for a commit of the call's task on any replica, or for the end of the wait.
     async fn pause(&mut self) -> Result<Round, GateRefusal> {
-        self.pause_at_most(Duration::MAX).await
+        self.pause_until(self.end).await
     }
 
-    /// Like [`Waiter::pause`], but ends after this time, too.
-    async fn pause_at_most(&mut self, time: Duration) -> Result<Round, GateRefusal> {
+    /// Like [`Waiter::pause`], but ends at `end` if that is earlier.
+    async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
         self.own_drive = false;
-        let end = Instant::now()
-            .checked_add(time)
-            .map_or(self.end, |end| end.min(self.end));
         if let Some(news) = self.news.take() {
             self.all_news = Some(self.engine.store.listen_on(self.task, news));
         }
         if let Some(news) = &mut self.all_news {
             tokio::select! {
-                _ = timeout_at(end, next_news(news)) => {}
+                _ = timeout_at(end.min(self.end), next_news(news)) => {}
                 () = self.engine.stop.cancelled() => {}
             }
         }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use self::frames::{Answer, Code, MAX_MESSAGE, PREFIX, Status};
 use super::Http;
-use super::api::gate::{Door, timed_ask_until};
+use super::api::gate::{Door, timed_ask};
 use super::server::body::read_body;
 use super::server::guard::protect_connection_of;
 use super::server::operation::{AuthClass, Op};
@@ -349,8 +349,7 @@ impl Gateway {
             wait: place.as_ref().map_or(Duration::ZERO, |_| wait),
             ..proposal
         };
-        let until = (self.door, Some(claim_until));
-        match timed_ask_until(http, &caller, &proposal, until).await {
+        match timed_ask(http, &caller, &proposal, self.door, Some(claim_until)).await {
             Ok(answer) => Ok((answer, caller)),
             Err(GateRefusal::InHand(call)) => {
                 let answer = GateAnswer {

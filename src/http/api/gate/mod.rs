@@ -44,23 +44,14 @@ impl Door {
     }
 }
 
-/// Proposes a call at its gate and waits for the answer. Records the duration, unless the gate
-/// refuses.
+/// Proposes a call at its gate and waits for the answer. Starts no approved call after
+/// `claim_until`, if it is set. Records the duration, unless the gate refuses.
 pub(crate) async fn timed_ask(
     http: &Http,
     caller: &Caller,
     proposal: &Proposal,
     door: Door,
-) -> Result<GateAnswer, GateRefusal> {
-    timed_ask_until(http, caller, proposal, (door, None)).await
-}
-
-/// Like [`timed_ask`], but starts no approved call after `claim_until`, if it is set.
-pub(crate) async fn timed_ask_until(
-    http: &Http,
-    caller: &Caller,
-    proposal: &Proposal,
-    (door, claim_until): (Door, Option<Instant>),
+    claim_until: Option<Instant>,
 ) -> Result<GateAnswer, GateRefusal> {
     let began = http.clock.uptime();
     let asked = http.engine.ask_until(caller, proposal, claim_until);

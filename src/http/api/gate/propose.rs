@@ -97,7 +97,7 @@ pub(crate) async fn propose_gate_call(
         wait: place.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
         ..proposal
     };
-    match timed_ask(&http, &posted.caller, &proposal, Door::Rest).await {
+    match timed_ask(&http, &posted.caller, &proposal, Door::Rest, None).await {
         Ok(answer) => Ok(respond(&http, &posted, answer, prefer)),
         Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
     }

@@ -205,7 +205,7 @@ impl Ask {
         let asked = tokio::select! {
             biased;
             () = self.canceled.cancelled() => return Reply::canceled(),
-            asked = timed_ask(&self.http, &self.caller, &self.proposal, Door::Mcp) => asked,
+            asked = timed_ask(&self.http, &self.caller, &self.proposal, Door::Mcp, None) => asked,
         };
         match asked {
             Ok(answer) => {
