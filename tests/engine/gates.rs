@@ -38,7 +38,7 @@ async fn harness(fixture: StoreFixture) -> EngineHarness {
 }
 
 /// Alice's agent, whose key may only ask.
-fn agent() -> Caller {
+pub fn agent() -> Caller {
     let may = May {
         create: false,
         read: false,

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use holdpoint::engine::gate::{GateAnswer, GateRefusal, Progress};
 use holdpoint::engine::{Engine, Parts};
-use holdpoint::people::{Caller, May};
 use holdpoint::store::TaskFilter;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
@@ -21,7 +20,7 @@ use holdpoint::task::time::Time;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice};
+use super::engine_harness::EngineHarness;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::dice::Dice;
 use crate::support::repetitions;
@@ -189,17 +188,6 @@ struct World<'h> {
     /// The number of executions before this life.
     executions: usize,
     seen: &'h mut Seen,
-}
-
-/// Alice's agent, whose key may only ask.
-fn agent() -> Caller {
-    let may = May {
-        create: false,
-        read: false,
-        decide: false,
-        gate: true,
-    };
-    Caller { may, ..alice() }
 }
 
 impl World<'_> {

@@ -14,8 +14,9 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::super::engine_harness::{alice, whole};
+use super::super::gates::agent;
 use super::laws::call_of;
-use super::{Ask, CALLS, Presence, Replica, WAIT, World, agent};
+use super::{Ask, CALLS, Presence, Replica, WAIT, World};
 
 /// The polls after which a step goes on whatever the processes do.
 const POLLS: u32 = 400;
