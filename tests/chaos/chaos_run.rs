@@ -12,8 +12,8 @@ use holdpoint::world::SystemClock;
 
 use super::checker::Told;
 use super::gate_askers::AGENT;
-use super::process::a_moment;
 use super::simulated_people::People;
+use crate::support::pause;
 use crate::support::test_app::ACCOUNTS;
 
 /// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two
@@ -103,7 +103,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
             Err(error) => assert!(tries < 200, "{error}"),
         }
         tries += 1;
-        a_moment().await;
+        pause().await;
     };
     let mut told = Vec::new();
     for (task, status) in statuses {

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, Told, check, report};
-use super::process::{Place, a_moment};
+use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
 use super::stored_prompts;
 use super::world::World;
 use crate::support::database::Database;
+use crate::support::pause;
 use crate::support::repetitions;
 use crate::support::test_app::On;
 
@@ -242,7 +243,19 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     let scenes = futures_util::stream::iter(points).map(|(point, number)| {
         let (world, model, wrong, stored) = (Arc::clone(&world), model.clone(), &wrong, &stored);
         async move {
-            let (complaints, tasks) = killed_at(on, &point, number, world, model).await;
+            let kill = Kill {
+                on,
+                point: &point,
+                number,
+                // A second task waits in the queue.
+                running: 1,
+                within: Duration::from_mins(20),
+            };
+            let asked = model.clone();
+            let life = async |people: &People, deaths: &AtomicU32| {
+                life(people, &asked, number, &point, deaths).await
+            };
+            let (complaints, tasks) = kill.during(world, model, life).await;
             wrong.lock().unwrap().extend(
                 complaints
                     .into_iter()
@@ -264,77 +277,90 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs [`life`] while the process dies at one failpoint. Returns the failures and the tasks.
-async fn killed_at(
-    on: On,
-    point: &str,
-    number: u64,
-    world: Arc<World>,
-    model: Model,
-) -> (Vec<String>, Vec<Told>) {
-    let database = match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => {
-            // Creating a database takes a process-wide lock, so two at once would wait for each
-            // other.
-            let _alone = ALONE.lock().await;
-            Database::postgres().await
+/// A kill of a process when it first reaches a failpoint, or, with `@2`, for the second time.
+pub struct Kill<'p> {
+    pub on: On,
+    pub point: &'p str,
+    /// Makes the calls' arguments unique.
+    pub number: u64,
+    /// The number of tasks that the process runs at once.
+    pub running: u32,
+    /// The time limit of the whole run.
+    pub within: Duration,
+}
+
+impl Kill<'_> {
+    /// Carries out `life`, which gets the number of deaths and returns its tasks, while the process
+    /// dies and restarts. Returns the failures and the tasks.
+    pub async fn during(
+        self,
+        world: Arc<World>,
+        model: Model,
+        life: impl AsyncFnOnce(&People, &AtomicU32) -> Vec<String>,
+    ) -> (Vec<String>, Vec<Told>) {
+        let database = match self.on {
+            On::Sqlite => Database::sqlite(),
+            On::Postgres => {
+                // Creating a database takes a process-wide lock, so two at once would wait for each
+                // other.
+                let _alone = ALONE.lock().await;
+                Database::postgres().await
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(configure(
+            folder.path(),
+            &model.base_url,
+            &world.url,
+            database.url(),
+            self.running,
+        ));
+        let deadline = Instant::now() + self.within;
+        let people = People::new(vec![place.url()], Arc::clone(&world), self.number, deadline);
+        let deaths = AtomicU32::new(0);
+        let armed = if self.point.contains('@') {
+            self.point.replace('@', "=abort@")
+        } else {
+            format!("{}=abort", self.point)
+        };
+        let said = tokio::select! {
+            said = async {
+                let tasks = life(&people, &deaths).await;
+                statuses(&people, &tasks).await
+            } => Ok(said),
+            // The serving process is killed when this future is dropped.
+            end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
+        };
+        let mut wrong = people.complaints();
+        let said = match said {
+            Ok(said) => said,
+            Err(end) => {
+                wrong.push(format!("{end}; {}", place.last_words()));
+                return (wrong, Vec::new());
+            }
+        };
+        if deaths.load(Ordering::Relaxed) == 0 {
+            wrong.push("it was never reached".to_owned());
         }
-    };
-    let folder = tempfile::tempdir().unwrap();
-    // One task runs at a time, so a second one waits in the queue.
-    let place = Place::new(configure(
-        folder.path(),
-        &model.base_url,
-        &world.url,
-        database.url(),
-        1,
-    ));
-    let deadline = Instant::now() + Duration::from_mins(20);
-    let people = People::new(vec![place.url()], Arc::clone(&world), number, deadline);
-    let deaths = AtomicU32::new(0);
-    let armed = if point.contains('@') {
-        point.replace('@', "=abort@")
-    } else {
-        format!("{point}=abort")
-    };
-    let said = tokio::select! {
-        said = async {
-            let tasks = life(&people, &model, number, point, &deaths).await;
-            statuses(&people, &tasks).await
-        } => Ok(said),
-        // The serving process is killed when this future is dropped.
-        end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
-    };
-    let mut wrong = people.complaints();
-    let said = match said {
-        Ok(said) => said,
-        Err(end) => {
-            wrong.push(format!("{end}; {}", place.last_words()));
-            return (wrong, Vec::new());
+        let tasks = journals(database.url(), said).await;
+        let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
+        let ledger: Vec<_> = ledger
+            .into_iter()
+            .filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task))
+            .collect();
+        let evidence = Evidence {
+            tasks: &tasks,
+            ledger: &ledger,
+            history: &history,
+            attempted: &attempted,
+            one_clock: false,
+        };
+        let findings = check(&evidence);
+        if !findings.wrong.is_empty() {
+            wrong.push(report(&findings, &evidence));
         }
-    };
-    if deaths.load(Ordering::Relaxed) == 0 {
-        wrong.push("it was never reached".to_owned());
+        (wrong, tasks)
     }
-    let tasks = journals(database.url(), said).await;
-    let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
-    let ledger: Vec<_> = ledger
-        .into_iter()
-        .filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task))
-        .collect();
-    let evidence = Evidence {
-        tasks: &tasks,
-        ledger: &ledger,
-        history: &history,
-        attempted: &attempted,
-        one_clock: false,
-    };
-    let findings = check(&evidence);
-    if !findings.wrong.is_empty() {
-        wrong.push(report(&findings, &evidence));
-    }
-    (wrong, tasks)
 }
 
 /// Starts the process with the failpoint `armed`. After each kill, restarts it without the
@@ -419,7 +445,7 @@ async fn life(
             if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
                 break;
             }
-            a_moment().await;
+            pause().await;
         }
         let canceled = people
             .post(&format!("/v1/tasks/{first}/cancel"), &Value::Null)
@@ -434,7 +460,7 @@ async fn life(
     // Waits for the late result, unless the process has died, which loses it.
     while deaths.load(Ordering::Relaxed) == before && !people.has(&first, "late_result").await {
         people.in_time("the late result");
-        a_moment().await;
+        pause().await;
     }
     say(people, &first, &format!("small {number}")).await;
     people.settle(&first).await;

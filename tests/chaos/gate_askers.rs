@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::process::a_moment;
 use super::simulated_people::{Deed, People};
+use crate::support::pause;
 use crate::support::postgres::unique;
 
 /// The agent's key; it may only ask.
@@ -49,7 +49,7 @@ impl People {
             self.in_time("/v1/gate/calls");
             let reply = self.propose(kind, &key, &body).await;
             let Some((status, call)) = reply else {
-                a_moment().await;
+                pause().await;
                 continue;
             };
             let task = call["task_id"].as_str().unwrap_or_default().to_owned();
@@ -57,7 +57,7 @@ impl People {
                 (202, _) => {
                     self.acknowledge(Deed::Created { task: task.clone() });
                     self.look(&task).await;
-                    a_moment().await;
+                    pause().await;
                 }
                 (200, Some("allow")) if call["permit"].is_object() => {
                     self.run_and_report(&call).await;
@@ -117,7 +117,7 @@ impl People {
                     self.complain(format!("a report was answered {status} {body}"));
                     break;
                 }
-                None => a_moment().await,
+                None => pause().await,
             }
         }
         self.acknowledge(Deed::Created {
@@ -135,7 +135,7 @@ impl People {
         for task in &calls {
             // A call that may have run is asked about; one that waits for its agent is canceled.
             while self.look(task).await == "Paused" {
-                a_moment().await;
+                pause().await;
             }
             let path = format!("/v1/tasks/{task}/cancel");
             while self.look(task).await == "Running" {

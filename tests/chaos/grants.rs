@@ -4,8 +4,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::ServiceFixture;
-use super::process::{Place, Process, a_moment};
+use super::process::{Place, Process};
 use crate::support::fake_chat_completions::{calls, says};
+use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
 
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
@@ -97,7 +98,7 @@ async fn killed_during_a_call(on: On) {
         if let Some(task) = tasks["tasks"].as_array().and_then(|tasks| tasks.first()) {
             break task.clone();
         }
-        a_moment().await;
+        pause().await;
     };
     let question = &asked["pending"][0];
     assert_eq!(question["kind"], "reconcile", "never silently run again");

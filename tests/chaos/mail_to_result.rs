@@ -5,12 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::process::{Place, Process, a_moment};
+use super::process::{Place, Process};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_tool::FakeTool;
 use crate::support::links::SEALING_KEY;
+use crate::support::pause;
 use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
 /// The configuration: bob is a member of finance, and a link in a mail to bob may decide.
@@ -125,7 +126,7 @@ async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed
         if found["status"] == "Completed" {
             break found;
         }
-        a_moment().await;
+        pause().await;
     };
     assert_eq!(
         (done["output"].as_str(), tool.count()),

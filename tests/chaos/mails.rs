@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::messages::Mortal;
-use super::process::a_moment;
 use crate::notify::mail::{ALICE, BOB, BY_MAIL, yaml};
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
+use crate::support::pause;
 use crate::support::test_app::On;
 
 /// The failpoints that kill the process, each once at its first and once at its second pass.
@@ -67,7 +67,7 @@ async fn killed_at_each_point(on: On, gather: &str) {
         {
             break told;
         }
-        a_moment().await;
+        pause().await;
     };
     for ((to, about), ids) in &told {
         let distinct: BTreeSet<_> = ids.iter().collect();

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::process::{Place, Process, a_moment};
+use super::process::{Place, Process};
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, says};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_tool::FakeTool;
+use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
 
 /// The failpoints that kill the process, each once at its first and once at its second pass.
@@ -71,7 +72,7 @@ impl Client {
                     .map(|task| task["task_id"].as_str().unwrap().to_owned())
                     .collect();
             }
-            a_moment().await;
+            pause().await;
         }
     }
 }
@@ -161,7 +162,7 @@ async fn a_while(process: &mut Process) {
         if process.is_over().is_some() {
             return;
         }
-        a_moment().await;
+        pause().await;
     }
 }
 
@@ -191,7 +192,7 @@ async fn killed_at_each_point(on: On) {
             assert_eq!(twice, None, "an event has one id");
             break;
         }
-        a_moment().await;
+        pause().await;
     }
     assert!(
         hook.count() > expected.len(),

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::pause;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
@@ -89,7 +90,7 @@ impl Process {
             if self.frozen() {
                 return true;
             }
-            a_moment().await;
+            pause().await;
         }
         false
     }
@@ -149,11 +150,6 @@ pub fn free_port() -> u16 {
             return port;
         }
     }
-}
-
-/// A short pause between two polls of a state that sends no notification.
-pub async fn a_moment() {
-    within(Duration::from_millis(25)).await;
 }
 
 /// Sleeps.

@@ -19,12 +19,13 @@ use self::checker::{Evidence, Findings, check};
 use self::evidence::{Books, ROLES};
 use super::chaos_run::{configure, say, too_few};
 use super::hooks;
-use super::process::{Place, Process, a_moment, free_port, within};
+use super::process::{Place, Process, free_port, within};
 use super::scripted_model::{Model, dice};
 use super::simulated_people::People;
 use super::world::World;
 use crate::notify::{NEW, OLD};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 
 /// The healthy receivers: the first asks for every event of tasks and requests, the second for the
@@ -181,7 +182,7 @@ async fn storm(plan: &Plan) {
     let (calm, (), ()) = tokio::join!(faults, weather.load(&people), weather.trouble(&mail));
     while weather.books.left().await > 0 {
         people.in_time("what is left");
-        a_moment().await;
+        pause().await;
     }
     for process in calm {
         process.kill().await;
@@ -268,7 +269,7 @@ impl Weather<'_> {
             } else if exact {
                 let patience = Instant::now() + Duration::from_secs(2);
                 while process.is_over().is_none() && Instant::now() < patience {
-                    a_moment().await;
+                    pause().await;
                 }
             } else {
                 let part = f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003;
@@ -299,7 +300,7 @@ impl Weather<'_> {
     async fn freezes(&self, process: &mut Process, draw: u64) {
         let patience = Instant::now() + Duration::from_secs(4);
         while !process.frozen() && Instant::now() < patience {
-            a_moment().await;
+            pause().await;
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::process::a_moment;
 use super::scripted_model::dice;
 use super::world::World;
+use crate::support::pause;
 use crate::support::test_app::ALICE;
 
 /// A change that the service acknowledged.
@@ -160,7 +160,7 @@ impl People {
                     tries,
                 };
             }
-            a_moment().await;
+            pause().await;
         }
     }
 
@@ -178,7 +178,7 @@ impl People {
                     self.complain(format!("lost: GET {path} is {status} {body}"));
                     return Value::Null;
                 }
-                None => a_moment().await,
+                None => pause().await,
             }
         }
     }
@@ -261,7 +261,7 @@ impl People {
             if !matches!(status.as_str(), "Running" | "Paused") {
                 return status;
             }
-            a_moment().await;
+            pause().await;
         }
     }
 

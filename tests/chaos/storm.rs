@@ -15,11 +15,12 @@ use super::chaos_run::{configure, journals, say, statuses, too_few};
 use super::checker::{self, Evidence, Findings, check, report};
 use super::gate_askers::Kind;
 use super::inbox_rows::InboxRows;
-use super::process::{Place, Process, a_moment, within};
+use super::process::{Place, Process, within};
 use super::scripted_model::{Model, dice};
 use super::simulated_people::People;
 use super::stored_prompts;
 use super::world::World;
+use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 use crate::support::repetitions;
 
@@ -338,7 +339,7 @@ impl Weather<'_> {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);
         while exact && !process.frozen() && Instant::now() < patience {
-            a_moment().await;
+            pause().await;
         }
         process.signal(Signal::STOP);
         let lease = Duration::from_secs(self.plan.lease);

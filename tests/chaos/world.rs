@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::hooks;
-use super::process::a_moment;
+use super::process::within;
+use crate::support::pause;
 
 /// The environment variable with the folder of the world's process.
 const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
@@ -78,7 +79,7 @@ impl World {
                 break url;
             }
             assert!(child.try_wait().unwrap().is_none(), "the world ended");
-            a_moment().await;
+            pause().await;
         };
         Self {
             url,
@@ -243,7 +244,7 @@ async fn execute(
 /// Responds to an execution that has already happened; the response may fail.
 async fn answer(execution: &Execution, wait: u64) -> Response {
     if execution.nth == 1 {
-        pass(Duration::from_millis(wait)).await;
+        within(Duration::from_millis(wait)).await;
     }
     let receipt = json!({"receipt": execution.key, "nth": execution.nth});
     match execution.mood.as_str() {
@@ -263,9 +264,4 @@ async fn answer(execution: &Execution, wait: u64) -> Response {
 async fn never() -> Response {
     let endless: Infallible = std::future::pending().await;
     match endless {}
-}
-
-#[expect(clippy::disallowed_methods, reason = "the world takes its time")]
-async fn pass(time: Duration) {
-    tokio::time::sleep(time).await;
 }

@@ -8,11 +8,12 @@ use rustix::process::Signal;
 
 use super::chaos_run::{configure, journals, statuses};
 use super::checker::{Evidence, check, report};
-use super::process::{Place, a_moment};
+use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
 use super::world::World;
 use crate::support::database::Database;
+use crate::support::pause;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(
@@ -45,7 +46,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         let frozen = async {
             while !zombie.frozen() {
                 of_first.in_time("its freezing");
-                a_moment().await;
+                pause().await;
             }
         };
         tokio::pin!(frozen);

@@ -30,7 +30,7 @@ use std::time::Duration;
 /// one takes a processor from the others.
 #[expect(clippy::disallowed_methods, reason = "a poll has no notification")]
 pub async fn pause() {
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
 /// How often a test repeats a scene whose interleaving is left to chance, or the stride in which it
