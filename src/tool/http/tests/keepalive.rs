@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -48,8 +48,12 @@ fn impatient() -> (String, Arc<AtomicU64>) {
             #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
             tokio::spawn(async move {
                 let (mut from, mut to) = peer.into_split();
-                while one(&mut from, &mut to).await {
+                while request(&mut from).await {
+                    // Counted before the answer, because the test reads the count after the last answer.
                     let number = counted.fetch_add(1, Ordering::Relaxed);
+                    if to.write_all(ANSWER).await.is_err() {
+                        return;
+                    }
                     let patience = Duration::from_micros(number.wrapping_mul(2_654_435_761) % 3000);
                     if number.is_multiple_of(2)
                         || tokio::time::timeout(patience, from.readable())
@@ -65,16 +69,15 @@ fn impatient() -> (String, Arc<AtomicU64>) {
     (origin, requests)
 }
 
-/// Reads one request of a known shape and answers it. False if the client has closed the
-/// connection.
-async fn one(from: &mut tokio::net::tcp::OwnedReadHalf, to: &mut OwnedWriteHalf) -> bool {
+/// Reads a request of a known shape. False if the client has closed the connection.
+async fn request(from: &mut OwnedReadHalf) -> bool {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n{}") {
         if from.read_buf(&mut read).await.unwrap_or(0) == 0 {
             return false;
         }
     }
-    to.write_all(ANSWER).await.is_ok()
+    true
 }
 
 /// Makes `count` calls, `at_once` in parallel; returns the answers that are not successes.
