@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::database::DatabaseOptions;
-pub use self::mcp_lock::{Reviewed, review as review_mcp_tools};
+pub use self::mcp_lock::{ReviewResult, review as review_mcp_tools};
 pub use self::messages::ping;
 use crate::agent::Agents;
 use crate::config::Config;
-use crate::config::report::Line;
-use crate::engine::{self, Engine, Parts};
+use crate::config::report::ReportLine;
+use crate::engine::{self, Engine, EngineParts};
 use crate::failpoint;
-use crate::http::api::gate::waiting::Waiting;
+use crate::http::api::gate::waiting::WaitingAsks;
 use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
-use crate::http::server::descriptors::{self, Share};
+use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::origin::Origins;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
@@ -37,12 +37,12 @@ use crate::mcp::Servers;
 use crate::model::{self, ModelClient};
 use crate::net::Net;
 use crate::notify::Sender;
-use crate::people::may::Roster;
+use crate::people::authorization::Roster;
 use crate::policy::Policy;
 use crate::store::{self, ReadError, Store};
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
-use crate::telemetry::{self, Census, Metrics};
+use crate::telemetry::{self, DatabaseCounts, Metrics};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
@@ -54,14 +54,15 @@ pub struct ServeOptions {
     /// names the configuration.
     pub note: Option<&'static str>,
     /// The warnings about the configuration, logged at start.
-    pub warnings: Vec<Line>,
+    pub warnings: Vec<ReportLine>,
     pub database: DatabaseOptions,
 }
 
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
-const DRAIN: Duration = Duration::from_secs(25);
-/// The time that the rest of the shutdown has after `DRAIN`: HTTP answers, commits, connections.
-const REST: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+/// The time that the rest of the shutdown has after `DRAIN_TIMEOUT`: HTTP answers, commits,
+/// connections.
+const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
 
 /// Adds the mistakes that the modules find in their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
@@ -82,7 +83,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
     if config.judges_other_tools() {
-        Policy::beside_other_tools(&config.rules(), &specs, mistakes)
+        Policy::with_unlisted_tools(&config.rules(), &specs, mistakes)
     } else {
         Policy::new(&config.rules(), &specs, mistakes)
     }
@@ -97,7 +98,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     if let Some(note) = options.note {
         tracing::info!("{note}");
     }
-    for Line {
+    for ReportLine {
         position,
         path,
         detail,
@@ -106,7 +107,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         tracing::warn!(position, path, detail, "a warning about the configuration");
     }
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
-    descriptors::raise();
+    descriptors::raise_soft_limit();
     let (demo, open) = (config.demo, config.auth.is_none());
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
@@ -126,7 +127,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         );
     }
     if demo {
-        demonstrate(replica.address);
+        print_demo_guide(replica.address);
     }
     tokio::select! {
         _ = terminate.recv() => {}
@@ -176,26 +177,25 @@ impl Replica {
         metrics: Option<Metrics>,
         database: DatabaseOptions,
     ) -> anyhow::Result<Self> {
-        let store = opened(&config, &clock, database).await?;
+        let store = open_store(&config, &clock, database).await?;
         let share = serving::share(&config)?;
         let (listener, address) = serving::bind(&config.server.listen).await?;
-        let apart = serving::bind_metrics(&config).await?;
-        let metrics_address = apart.as_ref().map(|(_, address)| *address);
-        let rooms = Rooms::furnish(&config, &clock)?;
-        database::keep_definitions(&store, &rooms.agents, &clock).await?;
+        let (metrics_listener, metrics_address) = serving::bind_metrics(&config).await?.unzip();
+        let components = Components::build(&config, &clock)?;
+        database::store_definitions(&store, &components.agents, &clock).await?;
         let roster = Roster::new(config.directory());
-        let engine = rooms.engine(&config, &store, &roster, &clock, &ids);
+        let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
         let metrics = metrics.map_or_else(Metrics::new, Ok)?;
         let gauges = gauges(&store, &clock, &handlers);
         let settings = http_settings(&config, address, &share, roster.clone());
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
-        let (service, scraped) = http::routers(Http {
+        let (service, metrics_router) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
-            agents: cards::cards(&rooms.agents, &rooms.catalog),
-            gate_tools: cards::gate_tools(&config, &rooms.agents, &rooms.catalog),
-            waiting: Waiting::default(),
+            agents: cards::cards(&components.agents, &components.catalog),
+            gate_tools: cards::gate_tools(&config, &components.agents, &components.catalog),
+            waiting_asks: WaitingAsks::default(),
             authenticator: Arc::from(config.authenticator()),
             ids,
             clock: Arc::clone(&clock),
@@ -208,21 +208,23 @@ impl Replica {
             inbox_tails: InboxTails::default(),
             body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
-            metrics: rendering(metrics, gauges),
+            metrics: metrics_renderer(metrics, gauges),
         });
         let closed = CancellationToken::new();
         let main = serving::server(service, share.connections, Some(engine.agents()), &clock);
         let mut servers = vec![(listener, main)];
-        servers.extend(apart.map(|(listener, _)| (listener, serving::scraped(scraped, &clock))));
+        if let Some(listener) = metrics_listener {
+            servers.push((listener, serving::metrics_server(metrics_router, &clock)));
+        }
         Ok(Self {
             address,
             metrics_address,
-            server: serving::serving(servers, closed.clone()),
-            worker: working(Arc::clone(&engine), Arc::clone(&sender)),
+            server: serving::spawn_servers(servers, closed.clone()),
+            worker: spawn_workers(Arc::clone(&engine), Arc::clone(&sender)),
             engine,
             store,
             sender,
-            mcp_servers: rooms.mcp_servers,
+            mcp_servers: components.mcp_servers,
             stop,
             closed,
             handlers,
@@ -230,12 +232,15 @@ impl Replica {
     }
 
     /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers the HTTP requests
-    /// that wait, and gives calls in flight the time `DRAIN` to end. The replica listens until
-    /// these calls have ended, so that `/readyz` can report it as not ready.
+    /// that wait, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
+    /// until these calls have ended, so that `/readyz` can report it as not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
-        tokio::join!(self.engine.shut_down(DRAIN), self.sender.shut_down(DRAIN));
+        tokio::join!(
+            self.engine.shut_down(DRAIN_TIMEOUT),
+            self.sender.shut_down(DRAIN_TIMEOUT)
+        );
         self.mcp_servers.shut_down().await;
         self.closed.cancel();
         let rest = async {
@@ -244,7 +249,10 @@ impl Replica {
             let _ = self.server.await;
             self.store.close().await;
         };
-        if tokio::time::timeout(REST, rest).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_REMAINDER, rest)
+            .await
+            .is_err()
+        {
             tracing::warn!("the shutdown deadline passed before all work had ended");
         }
     }
@@ -254,7 +262,7 @@ impl Replica {
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"
 )]
-fn working(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
+fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     tokio::spawn(async move {
         tokio::join!(engine.work(), sender.work());
     })
@@ -262,15 +270,15 @@ fn working(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
 
 /// Opens the database. Sets the clock offset of the failpoints, and reports the sizes of batches as
 /// a metric.
-async fn opened(
+async fn open_store(
     config: &Config,
     clock: &Arc<dyn Clock>,
     database: DatabaseOptions,
 ) -> anyhow::Result<Store> {
     let store = database::open(config, clock, database).await?;
-    store.set_clock_forward(failpoint::clock().unwrap_or_default());
+    store.set_clock_forward(failpoint::clock_offset().unwrap_or_default());
     store.observe_batches(
-        |size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size),
+        |size| tracing::info!(target: telemetry::METRIC_TARGET, metric = "commit_batch", size),
     );
     Ok(store)
 }
@@ -278,7 +286,7 @@ async fn opened(
 fn http_settings(
     config: &Config,
     address: SocketAddr,
-    share: &Share,
+    share: &DescriptorBudget,
     roster: Roster,
 ) -> http::Settings {
     let server = &config.server;
@@ -294,24 +302,24 @@ fn http_settings(
         max_streams_per_caller: server.max_streams_per_caller,
         max_waiting: server.max_waiting,
         stream_life: server.stream_life,
-        open: config.auth.is_none(),
-        metrics_apart: server.metrics_listen.is_some(),
+        without_accounts: config.auth.is_none(),
+        has_metrics_listener: server.metrics_listen.is_some(),
         roster,
         sealer: config.sealer(),
     }
 }
 
 fn engine_settings(config: &Config) -> engine::Settings {
-    let usual = engine::Settings::default();
+    let defaults = engine::Settings::default();
     engine::Settings {
         max_running: config.server.max_running as usize,
-        lease: failpoint::lease().unwrap_or(usual.lease),
-        ..usual
+        lease: failpoint::lease_duration().unwrap_or(defaults.lease),
+        ..defaults
     }
 }
 
 /// The parts of an engine, built from the configuration.
-struct Rooms {
+struct Components {
     models: BTreeMap<String, Arc<dyn ModelClient>>,
     catalog: Arc<Catalog>,
     policy: Arc<Policy>,
@@ -319,8 +327,8 @@ struct Rooms {
     mcp_servers: Servers,
 }
 
-impl Rooms {
-    fn furnish(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
+impl Components {
+    fn build(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
         let net = Net::new()?;
         let redactor = Arc::new(config.redactor());
         let mut mistakes = Mistakes::default();
@@ -329,7 +337,7 @@ impl Rooms {
             let client = model::client(settings, &net, clock, &redactor, &mut mistakes)?;
             models.extend(client.map(|client| (name.clone(), client)));
         }
-        let catalog = config.with_humans(Catalog::build(
+        let catalog = config.with_human_tools(Catalog::build(
             config.tools.clone(),
             &net,
             &redactor,
@@ -367,7 +375,7 @@ impl Rooms {
         clock: &Arc<dyn Clock>,
         ids: &Arc<dyn Ids>,
     ) -> Arc<Engine> {
-        Engine::new(Parts {
+        Engine::new(EngineParts {
             store: store.clone(),
             agents: Arc::clone(&self.agents),
             policy: Arc::clone(&self.policy),
@@ -386,7 +394,7 @@ impl Rooms {
 fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
     let (store, clock) = (store.clone(), Arc::clone(clock));
     let count = Arc::new(
-        move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
+        move || -> std::pin::Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> {
             let store = store.clone();
             Box::pin(async move { census(&store).await })
         },
@@ -395,15 +403,15 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
 }
 
 /// Returns the function that renders the metrics together with the current gauges.
-fn rendering(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {
+fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {
     Arc::new(move || {
         let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
-        Box::pin(async move { metrics.render(&gauges.census().await) })
+        Box::pin(async move { metrics.render(&gauges.counts().await) })
     })
 }
 
-async fn census(store: &Store) -> Census {
-    let of = |backlogs: Vec<store::Backlog>| {
+async fn census(store: &Store) -> DatabaseCounts {
+    let gauge_backlogs = |backlogs: Vec<store::Backlog>| {
         let backlogs = backlogs.into_iter().map(|backlog| telemetry::Backlog {
             name: backlog.name,
             waiting: backlog.waiting,
@@ -413,17 +421,17 @@ async fn census(store: &Store) -> Census {
     };
     let read = async {
         let tasks = store.task_counts().await?.into_iter();
-        Ok::<_, ReadError>(Census {
+        Ok::<_, ReadError>(DatabaseCounts {
             tasks: tasks
                 .map(|(status, count)| (status.as_str().to_owned(), count))
                 .collect(),
-            requests: of(store.request_backlogs().await?),
-            deliveries: of(store.delivery_backlogs().await?),
+            requests: gauge_backlogs(store.request_backlogs().await?),
+            deliveries: gauge_backlogs(store.delivery_backlogs().await?),
         })
     };
     read.await.unwrap_or_else(|error| {
         tracing::debug!(%error, "tasks could not be counted");
-        Census::default()
+        DatabaseCounts::default()
     })
 }
 
@@ -450,12 +458,12 @@ pub fn openapi() -> String {
 }
 
 /// Prints commands that try the demonstration, and says that its model is scripted.
-fn demonstrate(address: SocketAddr) {
+fn print_demo_guide(address: SocketAddr) {
     let text = format!(
         "\
 Holdpoint runs its built-in demonstration at http://{address} (no accounts, SQLite in ./holdpoint.db).
 Everybody on this machine is `local` and may approve; behind a reverse proxy everybody would be, so it answers through none.
-Its model is scripted: it plays a small refund conversation from a file, it is no language model.
+Its model is scripted: it plays a small refund conversation from a file, it is not a language model.
 
 1. Post a task. The refund is over 20, so it is held; the answer shows `pending`.
 

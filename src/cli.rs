@@ -22,7 +22,7 @@ use crate::failpoint;
 const OK: u8 = 0;
 const FAILED: u8 = 1;
 /// The exit code for wrong use or a wrong configuration.
-const WRONG: u8 = 2;
+const USAGE_ERROR: u8 = 2;
 
 /// Runs AI-agent tasks and stops them at the point where a human must agree.
 #[derive(Debug, Parser)]
@@ -39,9 +39,9 @@ enum Command {
     /// Serve. With no configuration and no `./holdpoint.yaml`: the built-in demonstration.
     Serve(Serve),
     /// Print every mistake in the configuration.
-    Check(Common),
+    Check(CommonOptions),
     /// Apply the migrations of the database.
-    Migrate(Common),
+    Migrate(CommonOptions),
     /// Write the smallest configuration, with comments. Never overwrites a file.
     Init {
         /// The file to write.
@@ -57,13 +57,13 @@ enum Command {
     /// Print the description of the API, as JSON.
     Openapi,
     /// Ask whether the service is ready.
-    Health(Common),
+    Health(CommonOptions),
     /// Send a ping to an entry of `notify.to`, and print the result.
     Notify {
         /// The name of the entry in `notify.to`.
         name: String,
         #[command(flatten)]
-        common: Common,
+        common: CommonOptions,
     },
     /// Manage the tools of MCP servers.
     #[command(subcommand)]
@@ -80,7 +80,7 @@ enum Command {
 
 /// The options that name the configuration or override settings.
 #[derive(Debug, Default, Args)]
-struct Common {
+struct CommonOptions {
     /// The configuration file. Default: `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` if that file
     /// exists, else the built-in demonstration.
     #[arg(long, value_name = "FILE")]
@@ -96,7 +96,7 @@ struct Common {
 #[derive(Debug, Default, Args)]
 struct Serve {
     #[command(flatten)]
-    common: Common,
+    common: CommonOptions,
     /// The format of log lines.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -127,7 +127,7 @@ pub fn run_with(
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return u8::try_from(error.exit_code()).unwrap_or(WRONG);
+            return u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR);
         }
     };
     match cli.command.unwrap_or(Command::Serve(cli.serve)) {
@@ -139,7 +139,7 @@ pub fn run_with(
         Command::Schema { markdown: false } => {
             match serde_json::to_string_pretty(&config::schema::schema()) {
                 Ok(text) => print(&format!("{text}\n")),
-                Err(error) => complain(FAILED, error),
+                Err(error) => print_error(FAILED, error),
             }
         }
         Command::Openapi => print(&app::openapi()),
@@ -160,19 +160,19 @@ fn print(text: &str) -> u8 {
     }
 }
 
-fn complain(code: u8, what: impl Display) -> u8 {
+fn print_error(code: u8, what: impl Display) -> u8 {
     let _ = writeln!(std::io::stderr().lock(), "{}", what.to_string().trim_end());
     code
 }
 
 /// The configuration file in the working directory that is used if no other is named.
-const BESIDE: &str = "holdpoint.yaml";
+const DEFAULT_FILE: &str = "holdpoint.yaml";
 
 /// Returns the source of the configuration: the file of the flag, else of the variable, else the
 /// default file, else the demonstration. Also returns a note for the user if neither the flag nor
 /// the variable is set.
 fn source(
-    common: &Common,
+    common: &CommonOptions,
     environment: &Environment,
 ) -> Result<(Source, Option<&'static str>), String> {
     let variable = environment
@@ -180,11 +180,14 @@ fn source(
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
     let named = common.config.clone().or(variable);
-    let path = named.clone().unwrap_or_else(|| PathBuf::from(BESIDE));
+    let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     match environment.file(&path) {
-        Ok(text) => Ok((Source::File(path, text), named.is_none().then_some(TAKEN))),
+        Ok(text) => Ok((
+            Source::File(path, text),
+            named.is_none().then_some(USING_DEFAULT_FILE),
+        )),
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-            Ok((Source::Demo, Some(DEMO)))
+            Ok((Source::Demo, Some(USING_DEMO)))
         }
         Err(error) => Err(format!(
             "{}: the configuration cannot be read: {error}",
@@ -193,11 +196,11 @@ fn source(
     }
 }
 
-const TAKEN: &str =
+const USING_DEFAULT_FILE: &str =
     "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
-const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
+const USING_DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
 
-fn flags(common: &Common) -> Flags {
+fn flags(common: &CommonOptions) -> Flags {
     Flags {
         listen: common.listen.clone(),
         database_url: common.database_url.clone(),
@@ -213,7 +216,7 @@ struct Loaded {
 }
 
 /// Loads the configuration; the error lists every mistake.
-fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
+fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, String> {
     let (source, note) = source(common, environment)?;
     match config::load(source, environment, &flags(common), app::check) {
         Ok((config, report)) => Ok(Loaded {
@@ -229,7 +232,7 @@ fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
 }
 
 /// Loads the configuration; prints its source and its warnings.
-fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, String> {
+fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, String> {
     let Loaded {
         config,
         report,
@@ -243,8 +246,8 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
     Ok(config)
 }
 
-fn check(common: &Common, environment: &Environment) -> u8 {
-    match load_aloud(common, environment) {
+fn check(common: &CommonOptions, environment: &Environment) -> u8 {
+    match load_and_report(common, environment) {
         Ok(config) => {
             let gates = match config.gates.len() {
                 0 => String::new(),
@@ -256,18 +259,18 @@ fn check(common: &Common, environment: &Environment) -> u8 {
                 config.tools.len(),
                 config.policy.len()
             )];
-            lines.extend(config.reach());
+            lines.extend(config.recipient_lines());
             print(&(lines.join("\n") + "\n"))
         }
-        Err(mistakes) => complain(WRONG, mistakes),
+        Err(mistakes) => print_error(USAGE_ERROR, mistakes),
     }
 }
 
 /// Sends a ping to one entry of `notify.to`, and prints the result.
-fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
-    let config = match load_aloud(common, environment) {
+fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
+    let config = match load_and_report(common, environment) {
         Ok(config) => config,
-        Err(mistakes) => return complain(WRONG, mistakes),
+        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
     let mut pong = None;
     let sent = run_to_end(async {
@@ -275,7 +278,7 @@ fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
         Ok(())
     });
     if let Err(error) = sent {
-        return complain(FAILED, format!("{error:#}"));
+        return print_error(FAILED, format!("{error:#}"));
     }
     let Some(pong) = pong else {
         let known = config.notify.to.iter();
@@ -285,8 +288,8 @@ fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
         } else {
             format!("known are {}", known.join(", "))
         };
-        return complain(
-            WRONG,
+        return print_error(
+            USAGE_ERROR,
             format!("no entry of `notify.to` has the name `{name}`; {known}"),
         );
     };
@@ -294,16 +297,16 @@ fn notify(name: &str, common: &Common, environment: &Environment) -> u8 {
     let answer = match (pong.status, pong.problem) {
         (Some(status), "") => format!("{status} in {milliseconds} ms"),
         (Some(status), problem) => format!("{status} in {milliseconds} ms: {problem}"),
-        (None, "") => format!("taken in {milliseconds} ms"),
+        (None, "") => format!("accepted in {milliseconds} ms"),
         (None, problem) if problem.contains("mail server") => {
-            format!("not taken in {milliseconds} ms: {problem}")
+            format!("not accepted in {milliseconds} ms: {problem}")
         }
         (None, problem) => format!("no answer in {milliseconds} ms: {problem}"),
     };
     if pong.problem.is_empty() {
         print(&format!("{name}: {answer}\n"))
     } else {
-        complain(FAILED, format!("{name}: {answer}"))
+        print_error(FAILED, format!("{name}: {answer}"))
     }
 }
 
@@ -329,7 +332,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
         note,
     } = match load(&options.common, environment) {
         Ok(loaded) => loaded,
-        Err(mistakes) => return complain(WRONG, mistakes),
+        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
     let config = Config {
         log_mcp_stderr: options.log_mcp_stderr,
@@ -340,7 +343,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
             .variable("HOLDPOINT_FAILPOINTS")
             .unwrap_or_default(),
     ) {
-        return complain(WRONG, mistake);
+        return print_error(USAGE_ERROR, mistake);
     }
     let options = ServeOptions {
         log_format: options.log_format,
@@ -353,18 +356,18 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     };
     match run_to_end(app::serve(config, options)) {
         Ok(()) => OK,
-        Err(error) => complain(FAILED, format!("{error:#}")),
+        Err(error) => print_error(FAILED, format!("{error:#}")),
     }
 }
 
-fn migrate(common: &Common, environment: &Environment) -> u8 {
-    let config = match load_aloud(common, environment) {
+fn migrate(common: &CommonOptions, environment: &Environment) -> u8 {
+    let config = match load_and_report(common, environment) {
         Ok(config) => config,
-        Err(mistakes) => return complain(WRONG, mistakes),
+        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
     match run_to_end(app::migrate(&config)) {
         Ok(()) => OK,
-        Err(error) => complain(FAILED, format!("{error:#}")),
+        Err(error) => print_error(FAILED, format!("{error:#}")),
     }
 }
 
@@ -390,29 +393,29 @@ Then create a task. The agent's call of its tool is held; `pending` in the answe
 "
             ))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => complain(
-            WRONG,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => print_error(
+            USAGE_ERROR,
             format!(
                 "{}: the file exists already and was not changed",
                 file.display()
             ),
         ),
-        Err(error) => complain(FAILED, format!("{}: {error}", file.display())),
+        Err(error) => print_error(FAILED, format!("{}: {error}", file.display())),
     }
 }
 
-fn health(common: &Common, environment: &Environment) -> u8 {
+fn health(common: &CommonOptions, environment: &Environment) -> u8 {
     let config = match load(common, environment) {
         Ok(loaded) => loaded.config,
-        Err(mistakes) => return complain(WRONG, mistakes),
+        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
     let Some(address) = config.server.address() else {
-        return complain(WRONG, "`server.listen` is not an address");
+        return print_error(USAGE_ERROR, "`server.listen` is not an address");
     };
-    match ask_ready(reachable(address)) {
+    match readyz_status(reachable(address)) {
         Ok(200) => OK,
-        Ok(status) => complain(FAILED, format!("not ready: the service answered {status}")),
-        Err(error) => complain(FAILED, format!("not ready: {error}")),
+        Ok(status) => print_error(FAILED, format!("not ready: the service answered {status}")),
+        Err(error) => print_error(FAILED, format!("not ready: {error}")),
     }
 }
 
@@ -427,13 +430,13 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the status of the response to `GET /readyz`.
-fn ask_ready(address: SocketAddr) -> std::io::Result<u16> {
+fn readyz_status(address: SocketAddr) -> std::io::Result<u16> {
     let wait = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&address, wait)?;
     stream.set_read_timeout(Some(wait))?;
     stream.set_write_timeout(Some(wait))?;
-    let question = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(question.as_bytes())?;
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut head = Vec::new();
     stream.take(4096).read_to_end(&mut head)?;
     let head = String::from_utf8_lossy(&head);

@@ -18,10 +18,10 @@ use crate::{agent, mcp, model, notify, people, store};
 pub use mcp_lock::{McpConfig, load_mcp};
 
 use environment::Environment;
-use interpolate::{Filled, Interpolation};
+use interpolate::{InsertedValue, Interpolation};
 use layers::Flags;
 use report::Report;
-use sections::{each, list, section};
+use sections::{section, section_list, section_map};
 use tree::{Kind, Node, Origin};
 
 pub(crate) mod check;
@@ -162,8 +162,8 @@ const SECTIONS: [&str; 14] = [
     "notify",
 ];
 
-/// Loads a configuration. `rooms` adds the mistakes that other modules find in their settings. It
-/// is called with all readable settings, even if there are mistakes already.
+/// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
+/// settings. It is called with all readable settings, even if there are mistakes already.
 ///
 /// # Errors
 /// The report of every mistake.
@@ -171,7 +171,7 @@ pub fn load(
     source: Source,
     environment: &Environment,
     flags: &Flags,
-    rooms: impl FnOnce(&Config, &mut Mistakes),
+    check_modules: impl FnOnce(&Config, &mut Mistakes),
 ) -> Result<(Config, Report), Report> {
     let (name, directory, text, demo) = source.parts();
     let mut mistakes = Mistakes::default();
@@ -184,42 +184,42 @@ pub fn load(
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
     }
-    layers::put_variables(&mut root, environment, &schema::keys(), &mut mistakes);
-    layers::put_flags(&mut root, flags);
+    layers::apply_variables(&mut root, environment, &schema::keys(), &mut mistakes);
+    layers::apply_flags(&mut root, flags);
     let unexpanded = unexpanded::definitions(&root);
-    warnings::written(&root, &mut mistakes);
-    let filled = expand(&mut root, environment, &directory, &mut mistakes);
-    published(&filled, &mut mistakes);
+    warnings::check_unexpanded(&root, &mut mistakes);
+    let inserted = expand(&mut root, environment, &directory, &mut mistakes);
+    check_schema_variables(&inserted, &mut mistakes);
     required::check(&mut root, &mut mistakes);
-    let mut config = sections(&mut root, &mut mistakes);
+    let mut config = read_sections(&mut root, &mut mistakes);
     config.demo = demo;
     config.unexpanded = unexpanded;
     config.environment = environment.clone();
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
-    config.secret_values = secret_values(&root, &filled);
+    config.secret_values = secret_values(&root, &inserted);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
-    warnings::read(&config, &root, &mut mistakes);
-    fill(&mut config, &root, environment, &directory, &mut mistakes);
+    warnings::check_settings(&config, &root, &mut mistakes);
+    complete_settings(&mut config, &root, environment, &directory, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
     check_gates::credentials(&config, &mut mistakes);
     let mut found = Mistakes::default();
-    rooms(&config, &mut found);
+    check_modules(&config, &mut found);
     report::merge(&root, &mut mistakes, found);
-    let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
+    let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config
         .secret_values
         .iter()
         .map(|(name, value)| (name.as_str(), value));
-    let sound = mistakes.is_empty();
+    let is_valid = mistakes.is_empty();
     let report = Report::new(
         &name,
         &root,
         &mistakes,
         &Redactor::new(everything.chain(known)),
     );
-    if sound {
+    if is_valid {
         Ok((config, report))
     } else {
         Err(report)
@@ -232,21 +232,21 @@ fn expand(
     environment: &Environment,
     directory: &Path,
     mistakes: &mut Mistakes,
-) -> Vec<Filled> {
+) -> Vec<InsertedValue> {
     let mut interpolation = Interpolation {
         environment,
         directory,
-        filled: Vec::new(),
+        inserted: Vec::new(),
         mistakes,
     };
-    interpolation.run(root, &mut Vec::new());
-    interpolation.filled
+    interpolation.expand_node(root, &mut Vec::new());
+    interpolation.inserted
 }
 
 /// Reports each `${…}` in a tool's schema, except in a `description` or `title`: models and
 /// approvers see the schema.
-fn published(filled: &[Filled], mistakes: &mut Mistakes) {
-    for one in filled {
+fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
+    for one in inserted {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
             let place: Vec<&str> = one.place.iter().map(String::as_str).collect();
             let detail = "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
@@ -256,7 +256,7 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
 }
 
 /// Reads each section separately, and within it each entry of a map or list of settings.
-fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
+fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
         return Config::default();
@@ -275,8 +275,8 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         server: section(root, "server", mistakes),
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
-            let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            let people = list(root, &["auth", "people"], mistakes);
+            let api_keys = section_list(root, &["auth", "api_keys"], mistakes);
+            let people = section_list(root, &["auth", "people"], mistakes);
             people::settings::Settings {
                 api_keys,
                 people,
@@ -284,20 +284,20 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
             }
         }),
         secrets: {
-            let keys = list(root, &["secrets", "keys"], mistakes);
+            let keys = section_list(root, &["secrets", "keys"], mistakes);
             let _: secret::settings::Settings = section(root, "secrets", mistakes);
             secret::settings::Settings { keys }
         },
-        credentials: each(root, "credentials", mistakes),
-        models: each(root, "models", mistakes),
-        mcp: each(root, "mcp", mistakes),
-        tools: each(root, "tools", mistakes),
-        agents: each(root, "agents", mistakes),
-        gates: each(root, "gates", mistakes),
+        credentials: section_map(root, "credentials", mistakes),
+        models: section_map(root, "models", mistakes),
+        mcp: section_map(root, "mcp", mistakes),
+        tools: section_map(root, "tools", mistakes),
+        agents: section_map(root, "agents", mistakes),
+        gates: section_map(root, "gates", mistakes),
         default_agent: section(root, "default_agent", mistakes),
-        policy: list(root, &["policy"], mistakes),
+        policy: section_list(root, &["policy"], mistakes),
         notify: {
-            let to = list(root, &["notify", "to"], mistakes);
+            let to = section_list(root, &["notify", "to"], mistakes);
             notify::Settings {
                 to,
                 ..section(root, "notify", mistakes)
@@ -309,14 +309,14 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
 
 /// Completes the settings after reading: the models' names, the tools' unexpanded definitions,
 /// relative paths, the database's URL, and the variables that a shell tool's environment passes on.
-fn fill(
+fn complete_settings(
     config: &mut Config,
     root: &Node,
     environment: &Environment,
     directory: &Path,
     mistakes: &mut Mistakes,
 ) {
-    let place = |path: &[&str], text: &str| beside(root, path, text, directory);
+    let place = |path: &[&str], text: &str| resolve_path(root, path, text, directory);
     for (name, model) in &mut config.models {
         if let Some(script) = model
             .script
@@ -345,15 +345,15 @@ fn fill(
         let at = ["tools", name, "shell", "env"];
         pass_on_variables(&at, &mut shell.env, environment, mistakes);
     }
-    fill_servers(&mut config.mcp, root, environment, directory, mistakes);
+    complete_servers(&mut config.mcp, root, environment, directory, mistakes);
     if is_from_file(root, &["database", "url"]) {
-        config.database.url = Secret::new(sqlite_beside(config.database.url.reveal(), directory));
+        config.database.url = Secret::new(resolve_sqlite(config.database.url.reveal(), directory));
     }
 }
 
 /// Completes the working directory and the environment of the MCP servers that run as child
 /// processes.
-fn fill_servers(
+fn complete_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
     environment: &Environment,
@@ -366,7 +366,7 @@ fn fill_servers(
     {
         let at = ["mcp", name, "working_dir"];
         let working_dir = server.working_dir.as_deref().unwrap_or(".");
-        let working_dir = beside(root, &at, working_dir, directory);
+        let working_dir = resolve_path(root, &at, working_dir, directory);
         let absolute = std::path::absolute(&working_dir);
         server.working_dir = Some(absolute.map_or(working_dir, |path| path.display().to_string()));
         pass_on_variables(
@@ -388,7 +388,7 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
 
 /// Resolves `path`, the value at `place`. If the value comes from the file, a relative path is
 /// taken from `directory`, the file's directory. A path from elsewhere is returned unchanged.
-fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
+fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()
     } else {
@@ -399,8 +399,8 @@ fn beside(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
 /// Returns the path of the lock file: `mcp_lock`, or the default beside the configuration file.
 fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> PathBuf {
     let written: Option<String> = section(root, "mcp_lock", mistakes);
-    let name = written.as_deref().unwrap_or(mcp_tools::LOCK);
-    PathBuf::from(beside(root, &["mcp_lock"], name, directory))
+    let name = written.as_deref().unwrap_or(mcp_tools::DEFAULT_LOCK_FILE);
+    PathBuf::from(resolve_path(root, &["mcp_lock"], name, directory))
 }
 
 /// Fills in each variable of `env` that has no value, from this process's environment. `env` is the
@@ -427,7 +427,7 @@ fn pass_on_variables(
 }
 
 /// Resolves the relative path of a database file from the configuration's directory.
-fn sqlite_beside(url: &str, directory: &Path) -> String {
+fn resolve_sqlite(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else {
         return url.to_owned();
     };
@@ -451,8 +451,8 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
 /// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold
 ///   a secret (`unexpanded::is_secret`);
 /// - the password in the database's URL.
-fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
-    let shown = filled
+fn secret_values(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
+    let shown = inserted
         .iter()
         .filter(|one| !unexpanded::is_shown(&one.place));
     let mut values: Vec<_> = shown

@@ -16,13 +16,13 @@ mod armed {
     use std::time::{Duration, Instant};
 
     /// A 1 ms sleep that took this long means the process was stopped and has been continued.
-    const STANDSTILL: Duration = Duration::from_secs(1);
+    const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
     /// How long a freeze is delayed, so that calls of other tasks that already have a permit are
     /// sent first. A process that is frozen between a permit and the write can send after it
     /// continues, as docs/guarantees.md says. The starts of several tasks are committed together,
     /// so without the delay a freeze right after such a commit would often come between the permit
     /// and the write of another task's call.
-    const BEFORE_STOP: Duration = Duration::from_millis(100);
+    const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
 
@@ -35,7 +35,7 @@ mod armed {
     struct Point {
         freezes: bool,
         /// The point fires when it has been reached this many more times.
-        left: AtomicU64,
+        remaining_hits: AtomicU64,
     }
 
     /// Arms the points in `text`, once per process.
@@ -73,7 +73,7 @@ mod armed {
                         point.to_owned(),
                         Point {
                             freezes,
-                            left: AtomicU64::new(times),
+                            remaining_hits: AtomicU64::new(times),
                         },
                     );
                 }
@@ -97,41 +97,41 @@ mod armed {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
             return;
         };
-        if point.left.fetch_sub(1, Ordering::SeqCst) != 1 {
+        if point.remaining_hits.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
-        let how = if point.freezes {
-            std::thread::sleep(BEFORE_STOP);
+        let signal = if point.freezes {
+            std::thread::sleep(FREEZE_DELAY);
             rustix::process::Signal::STOP
         } else {
             rustix::process::Signal::KILL
         };
-        let _ = rustix::process::kill_process(rustix::process::getpid(), how);
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
         // Another thread may receive the signal first. Until the process stops, this thread must do
         // nothing more.
         if !point.freezes {
             std::process::abort();
         }
         let mut last = Instant::now();
-        while last.elapsed() < STANDSTILL {
+        while last.elapsed() < STOP_DETECTION_GAP {
             last = Instant::now();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Returns the armed duration of leases; `None` leaves leases as the service sets them.
-    pub fn lease() -> Option<Duration> {
+    pub fn lease_duration() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
     /// Returns the armed offset of Postgres' clock; `None` if no offset is armed.
-    pub fn clock() -> Option<Duration> {
+    pub fn clock_offset() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }
 }
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
-pub use self::armed::{arm, clock, lease, reach};
+pub use self::armed::{arm, clock_offset, lease_duration, reach};
 
 #[cfg(not(any(debug_assertions, feature = "failpoints")))]
 mod absent {
@@ -152,16 +152,16 @@ mod absent {
 
     /// Returns `None`: leases last as the service sets them.
     #[inline]
-    pub fn lease() -> Option<Duration> {
+    pub fn lease_duration() -> Option<Duration> {
         None
     }
 
     /// Returns `None`: the database's clock is read without an offset.
     #[inline]
-    pub fn clock() -> Option<Duration> {
+    pub fn clock_offset() -> Option<Duration> {
         None
     }
 }
 
 #[cfg(not(any(debug_assertions, feature = "failpoints")))]
-pub use self::absent::{arm, clock, lease, reach};
+pub use self::absent::{arm, clock_offset, lease_duration, reach};

@@ -6,8 +6,8 @@
 //! task both asks for the permit to send and writes, so that nothing runs in between. Failure texts
 //! are fixed words and hold no URL, host or header.
 
-mod gate;
-mod single;
+mod guarded_connection;
+mod single_exchange;
 pub(crate) mod sse;
 mod tls;
 
@@ -21,46 +21,46 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rustls::ClientConfig;
 
 use crate::task::time::Time;
-pub use single::{Leave, NO_LEAVE, Sink};
+pub use single_exchange::{NOT_PERMITTED, ResponseSink, SendPermit};
 use tls::Tls;
 
 /// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// The timeout for name resolution, TCP and TLS together.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reusable connection is kept idle.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for the trailing bytes of a response whose content is already complete.
-const ON_ITS_WAY: Duration = Duration::from_millis(20);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The HTTP clients. Cheap to clone; one instance serves the whole process.
 #[derive(Clone, Debug)]
 pub struct Net {
-    kept: Client,
-    connector: single::Connector,
+    reusable: Client,
+    connector: single_exchange::Connector,
 }
 
-/// A complete response, or as much of it as [`Room`] asks for.
+/// A complete response, or as much of it as [`BodyLimits`] asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct BufferedResponse {
     /// Never 1xx.
     pub status: StatusCode,
-    /// The body, cut off at [`Room::most`] bytes.
+    /// The body, cut off at [`BodyLimits::max_bytes`] bytes.
     pub body: Vec<u8>,
     /// Whether the response had more bytes than `body`, or may have had more because the rest was
     /// lost.
-    pub more: bool,
+    pub is_truncated: bool,
 }
 
 /// How much of a body to read.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct BodyLimits {
     /// Once this many bytes are received, the response counts as received, even if the rest is
     /// lost.
-    pub enough: usize,
+    pub enough_bytes: usize,
     /// The most bytes that are read.
-    pub most: usize,
+    pub max_bytes: usize,
 }
 
 impl Net {
@@ -77,15 +77,15 @@ impl Net {
             );
         }
         Ok(Self {
-            kept: client(tls.config.clone())?,
-            connector: single::connector(tls.config.clone()),
+            reusable: client(tls.config.clone())?,
+            connector: single_exchange::connector(tls.config.clone()),
         })
     }
 
     /// The client for requests that may be repeated, such as model calls. It reuses connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
-        &self.kept
+        &self.reusable
     }
 }
 
@@ -103,8 +103,8 @@ fn client(mut tls: ClientConfig) -> Result<Client, NetError> {
         .no_proxy()
         .referer(false)
         .tcp_nodelay(true)
-        .connect_timeout(CONNECT)
-        .pool_idle_timeout(IDLE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .build()
         .map_err(|_| NetError)
 }
@@ -119,7 +119,7 @@ const NOT_BUILT: &str = "the request could not be built";
 const NOT_RESOLVED: &str = "the host's name could not be resolved";
 /// The failure text when the timeout ended before the response was complete.
 pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
-const CUT_OFF: &str = "the connection was lost before there was a complete answer";
+const CONNECTION_LOST: &str = "the connection was lost before there was a complete answer";
 
 /// Why there is no complete response; the variant says whether anything can have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,12 +136,12 @@ pub enum Failure {
 impl Failure {
     /// Classifies an error that occurred while a request was sent or its body was read.
     #[must_use]
-    pub fn of(error: &reqwest::Error) -> Self {
+    pub fn from_error(error: &reqwest::Error) -> Self {
         if error.is_builder() {
             return Self::NotSent(NOT_BUILT);
         }
         if error.is_connect() {
-            return Self::NotSent(connecting(error));
+            return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
             // A timeout of the whole request may fire while connecting, too.
@@ -156,22 +156,22 @@ impl Failure {
         if error.is_decode() && io_kind(error).is_some_and(unreadable) {
             return Self::Lost("the answer could not be decoded");
         }
-        Self::Lost(CUT_OFF)
+        Self::Lost(CONNECTION_LOST)
     }
 }
 
-fn connecting(error: &reqwest::Error) -> &'static str {
+fn reqwest_connect_failure(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         return NO_CONNECTION_IN_TIME;
     }
     if error.is_dns() {
         return NOT_RESOLVED;
     }
-    unreached(io_kind(error))
+    connect_failure(io_kind(error))
 }
 
 /// Why no connection could be made, in fixed words.
-pub(crate) fn unreached(kind: Option<io::ErrorKind>) -> &'static str {
+pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
         Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => {
@@ -205,16 +205,16 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// # Errors
 /// Any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although nothing was
 /// sent: code that may repeat the request does not need the difference.
-pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
+pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
-        Ok(sent) => sent.map_err(|error| Failure::of(&error)),
+        Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
         Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
 /// Returns the wait from `now` that a response asks for in `Retry-After` (seconds, or a date), at
-/// most `most`. `None` if the header is missing or malformed.
-pub fn asked_for(headers: &HeaderMap, now: Time, most: Duration) -> Option<Duration> {
+/// most `max_wait`. `None` if the header is missing or malformed.
+pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {
         Duration::try_from_secs_f64(seconds).ok()?
@@ -224,7 +224,7 @@ pub fn asked_for(headers: &HeaderMap, now: Time, most: Duration) -> Option<Durat
             .ok()?;
         Time(until.as_microsecond()).since(now)
     };
-    Some(wait.min(most))
+    Some(wait.min(max_wait))
 }
 
 /// The next bytes of a body, waiting at most `within`; `None` when the body is complete.
@@ -236,22 +236,22 @@ pub async fn next_bytes(
     within: Duration,
 ) -> Result<Option<Bytes>, Failure> {
     match tokio::time::timeout(within, response.chunk()).await {
-        Ok(read) => read.map_err(|error| lost(&error)),
+        Ok(read) => read.map_err(|error| lost_failure(&error)),
         Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
 /// Reads the end of a body after its relevant part, so that the connection can be reused. Waits
 /// only briefly, for bytes already sent.
-pub async fn read_off(mut response: Response) {
+pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
-    let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
 }
 
 /// Classifies an error after the response began: the request was sent, so it is always
 /// [`Failure::Lost`].
-fn lost(error: &reqwest::Error) -> Failure {
-    match Failure::of(error) {
+fn lost_failure(error: &reqwest::Error) -> Failure {
+    match Failure::from_error(error) {
         Failure::NotSent(why) | Failure::Lost(why) => Failure::Lost(why),
     }
 }

@@ -6,13 +6,13 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 mod layer;
-mod redacting;
 mod redactor;
 pub mod seal;
 pub(crate) mod settings;
+mod stream_redactor;
 
-pub use self::redacting::Redacting;
 pub use self::redactor::Redactor;
+pub use self::stream_redactor::StreamRedactor;
 
 /// A value that is never shown: its `Debug` is a placeholder and it does not serialize.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Sets up logs and metrics for the whole process. The other modules do not use the metrics
 //! library: they emit `tracing` events. An ordinary event is a log line. An event with the target
-//! [`TARGET`] is an observation and is not printed:
+//! [`METRIC_TARGET`] is an observation and is not printed:
 //!
 //! | `metric` | fields | Prometheus metric |
 //! |---|---|---|
@@ -49,13 +49,13 @@ use tracing_subscriber::fmt::{self as lines, MakeWriter};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 pub use backlog::Backlog;
-use deliveries::Deliveries;
-use gates::Gates;
+use deliveries::DeliveryMetrics;
+use gates::GateMetrics;
 use observation::Observation;
-use requests::Requests;
+use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
-pub const TARGET: &str = "holdpoint::metric";
+pub const METRIC_TARGET: &str = "holdpoint::metric";
 /// The filter of log lines if `RUST_LOG` is unset or invalid. Under every filter, libraries log
 /// only `warn` and `error`, because their lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
@@ -78,7 +78,7 @@ pub enum LogFormat {
 pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);
-    let bad = matches!(parsed, Some(Err(_)));
+    let is_invalid = matches!(parsed, Some(Err(_)));
     let filter = parsed
         .and_then(Result::ok)
         .unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
@@ -88,7 +88,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
         filter,
         std::io::stderr,
     ));
-    if done.is_ok() && bad {
+    if done.is_ok() && is_invalid {
         tracing::warn!("RUST_LOG cannot be read as a filter; the default is used");
     }
     Ok(metrics)
@@ -104,13 +104,13 @@ fn layers<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let printed = filter_fn(|about: &Metadata<'_>| {
-        let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
+    let printed = filter_fn(|metadata: &Metadata<'_>| {
+        let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
         // `sqlx` would print parts of the database's URL; its errors reach the store anyway.
-        let loud = *about.level() <= Level::WARN && !about.target().starts_with("sqlx");
-        about.target() != TARGET && (ours || loud)
+        let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
+        metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
-    let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET)
+    let observed = filter_fn(|metadata: &Metadata<'_>| metadata.target() == METRIC_TARGET)
         .with_max_level_hint(LevelFilter::INFO);
     let printing = match format {
         LogFormat::Json => lines::layer()
@@ -138,7 +138,7 @@ impl fmt::Debug for Metrics {
 /// The counts of tasks by status, of open requests by kind and of waiting deliveries by entry, as
 /// `telemetry::gauges` reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct DatabaseCounts {
     /// Pairs of a status and the number of tasks in it.
     pub tasks: Vec<(String, i64)>,
     /// The open requests of each kind.
@@ -151,25 +151,25 @@ struct Instruments {
     registry: Registry,
     http: HistogramVec,
     tasks: IntGaugeVec,
-    requests: Requests,
+    requests: RequestMetrics,
     model: HistogramVec,
     tool: HistogramVec,
-    unknown: IntCounterVec,
+    unknown_outcomes: IntCounterVec,
     grants: IntCounterVec,
     streams: IntGauge,
     batch: Histogram,
-    deliveries: Deliveries,
-    gates: Gates,
+    deliveries: DeliveryMetrics,
+    gates: GateMetrics,
     mcp_up: IntGaugeVec,
     mcp_changed: IntGaugeVec,
 }
 
 /// Buckets in seconds, up to the longest timeout of a tool.
-const SECONDS: [f64; 17] = [
+const DURATION_BUCKETS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
 ];
-const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+const BATCH_SIZE_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
     /// Builds all metrics, without any observation.
@@ -181,16 +181,16 @@ impl Metrics {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
-    /// Returns all metrics in Prometheus' text format, with the gauges set from `census`.
+    /// Returns all metrics in Prometheus' text format, with the gauges set from `counts`.
     #[must_use]
-    pub fn render(&self, census: &Census) -> String {
+    pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
         all.tasks.reset();
-        for (status, count) in &census.tasks {
+        for (status, count) in &counts.tasks {
             all.tasks.with_label_values(&[status]).set(*count);
         }
-        all.requests.open.show(&census.requests);
-        all.deliveries.waiting.show(&census.deliveries);
+        all.requests.open.set(&counts.requests);
+        all.deliveries.waiting.set(&counts.deliveries);
         let mut text = Vec::new();
         if TextEncoder::new()
             .encode(&all.registry.gather(), &mut text)
@@ -201,44 +201,59 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    fn observe(&self, seen: &Observation) {
+    fn observe(&self, observation: &Observation) {
         let all = &self.0;
-        let seconds = seen.seconds.unwrap_or(0.0);
-        match seen.metric.as_str() {
+        let seconds = observation.seconds.unwrap_or(0.0);
+        match observation.metric.as_str() {
             "http_request" => all
                 .http
-                .with_label_values(&[&seen.operation, &seen.status])
+                .with_label_values(&[&observation.operation, &observation.status])
                 .observe(seconds),
             "model_call" => all
                 .model
-                .with_label_values(&[&seen.model, &seen.outcome])
+                .with_label_values(&[&observation.model, &observation.outcome])
                 .observe(seconds),
             "tool_call" => all
                 .tool
-                .with_label_values(&[&seen.tool, &seen.outcome])
+                .with_label_values(&[&observation.tool, &observation.outcome])
                 .observe(seconds),
-            "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
-            "request_decided" => all.requests.decided(&seen.kind, &seen.outcome, &seen.door),
-            "request_closed" => all.requests.closed(&seen.kind, &seen.outcome, seen.seconds),
-            "grant_used" => all.grants.with_label_values(&[&seen.rule]).inc(),
-            "event_stream" => all.streams.add(seen.change),
-            "commit_batch" => all.batch.observe(seen.size),
-            "delivery" => all.deliveries.ended(&seen.entry, &seen.outcome),
-            "unreachable" => all.deliveries.unreachable(&seen.entry),
-            "gate_call" => all.gates.answered(seen),
-            "gate_ask" => all.gates.asked(seen),
-            "gate_waiting" => all.gates.waiting.add(seen.change),
-            "mcp_server_up" => show(&all.mcp_up, seen),
-            "mcp_catalogue_changed" => show(&all.mcp_changed, seen),
-            "delivery_lag" => all.deliveries.sent(&seen.entry, seconds),
+            "unknown_outcome" => all
+                .unknown_outcomes
+                .with_label_values(&[&observation.tool])
+                .inc(),
+            "request_decided" => all.requests.count_decision(
+                &observation.kind,
+                &observation.outcome,
+                &observation.door,
+            ),
+            "request_closed" => all.requests.record_closed(
+                &observation.kind,
+                &observation.outcome,
+                observation.seconds,
+            ),
+            "grant_used" => all.grants.with_label_values(&[&observation.rule]).inc(),
+            "event_stream" => all.streams.add(observation.change),
+            "commit_batch" => all.batch.observe(observation.size),
+            "delivery" => all
+                .deliveries
+                .count_attempt(&observation.entry, &observation.outcome),
+            "unreachable" => all.deliveries.count_unreachable(&observation.entry),
+            "gate_call" => all.gates.count_answer(observation),
+            "gate_ask" => all.gates.record_duration(observation),
+            "gate_waiting" => all.gates.waiting.add(observation.change),
+            "mcp_server_up" => set_server_gauge(&all.mcp_up, observation),
+            "mcp_catalogue_changed" => set_server_gauge(&all.mcp_changed, observation),
+            "delivery_lag" => all.deliveries.record_lag(&observation.entry, seconds),
             _ => {}
         }
     }
 }
 
 /// Sets the gauge of an MCP server to the observed `change`.
-fn show(gauge: &IntGaugeVec, seen: &Observation) {
-    gauge.with_label_values(&[&seen.server]).set(seen.change);
+fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
+    gauge
+        .with_label_values(&[&observation.server])
+        .set(observation.change);
 }
 
 /// A builder that registers each instrument that it builds.
@@ -284,7 +299,7 @@ impl Builder {
             "holdpoint_commit_batch_size",
             "Changes that were committed together.",
         );
-        let batch = Histogram::with_opts(size.buckets(BATCH.to_vec()))?;
+        let batch = Histogram::with_opts(size.buckets(BATCH_SIZE_BUCKETS.to_vec()))?;
         self.0.register(Box::new(batch.clone()))?;
         let build = self.gauge(
             "holdpoint_build_info",
@@ -305,23 +320,23 @@ impl Instruments {
                 "holdpoint_http_request_duration_seconds",
                 "How long HTTP requests took to answer.",
                 &["operation", "status"],
-                &SECONDS,
+                &DURATION_BUCKETS,
             )?,
             tasks: build.gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
-            requests: Requests::new(&build)?,
+            requests: RequestMetrics::new(&build)?,
             model: build.histogram(
                 "holdpoint_model_call_duration_seconds",
                 "How long models took to answer.",
                 &["model", "outcome"],
-                &SECONDS,
+                &DURATION_BUCKETS,
             )?,
             tool: build.histogram(
                 "holdpoint_tool_call_duration_seconds",
                 "How long tools took to answer.",
                 &["tool", "outcome"],
-                &SECONDS,
+                &DURATION_BUCKETS,
             )?,
-            unknown: build.counter(
+            unknown_outcomes: build.counter(
                 "holdpoint_unknown_outcomes_total",
                 "Calls with an unknown outcome.",
                 &["tool"],
@@ -333,8 +348,8 @@ impl Instruments {
             )?,
             streams,
             batch,
-            deliveries: Deliveries::new(&build)?,
-            gates: Gates::new(&build)?,
+            deliveries: DeliveryMetrics::new(&build)?,
+            gates: GateMetrics::new(&build)?,
             mcp_up: build.gauge(
                 "holdpoint_mcp_server_up",
                 "Whether the MCP server could be reached when it was last needed.",
@@ -352,13 +367,13 @@ impl Instruments {
 
 impl<S: Subscriber> Layer<S> for Metrics {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let about = event.metadata();
-        if about.target() != TARGET || *about.level() > Level::INFO {
+        let metadata = event.metadata();
+        if metadata.target() != METRIC_TARGET || *metadata.level() > Level::INFO {
             return;
         }
-        let mut seen = Observation::default();
-        event.record(&mut seen);
-        self.observe(&seen);
+        let mut observation = Observation::default();
+        event.record(&mut observation);
+        self.observe(&observation);
     }
 }
 
@@ -416,12 +431,12 @@ mod tests {
             (&line["message"], &line["task_id"], &line["level"]),
             (&"an ordinary line".into(), &"t".into(), &"INFO".into())
         );
-        let census = Census {
+        let counts = DatabaseCounts {
             tasks: vec![("Paused".into(), 4)],
             requests: vec![waiting("approval", 3, 100)],
             deliveries: vec![waiting("backend", 7, 90)],
         };
-        let text = metrics.render(&census);
+        let text = metrics.render(&counts);
         for line in [
             "holdpoint_http_request_duration_seconds_count{operation=\"create_task\",status=\"201\"} 1",
             "holdpoint_tasks{status=\"Paused\"} 4",
@@ -451,7 +466,7 @@ mod tests {
         }
         assert!(
             !metrics
-                .render(&Census::default())
+                .render(&DatabaseCounts::default())
                 .contains("holdpoint_tasks{"),
             "what is gone is not shown"
         );

@@ -10,11 +10,11 @@ use super::OpenTo;
 use crate::task::units::duration_text;
 
 /// The upper bound of `use_within`, `run_within` and `no_lasts`.
-const LONGEST: Duration = Duration::from_hours(24);
+const MAX_TIME: Duration = Duration::from_hours(24);
 /// The upper bound of `hold`, the same as that of `server.wait`.
-const LONGEST_HOLD: Duration = Duration::from_mins(5);
+const MAX_HOLD: Duration = Duration::from_mins(5);
 /// The upper bound of `max_open`.
-const MOST_OPEN: u32 = 1000;
+const MAX_OPEN_CALLS: u32 = 1000;
 
 /// A gate. Agents that run elsewhere propose calls at it, as callers of the API.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -82,9 +82,9 @@ impl Gate {
     /// Returns each setting that is out of its bounds: its key, and the allowed values.
     #[must_use]
     pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
-        let within = |time: Duration| !time.is_zero() && time <= LONGEST;
+        let within = |time: Duration| !time.is_zero() && time <= MAX_TIME;
         let checks = [
-            ("hold", self.hold <= LONGEST_HOLD, "5m at most"),
+            ("hold", self.hold <= MAX_HOLD, "5m at most"),
             (
                 "use_within",
                 within(self.use_within),
@@ -95,10 +95,10 @@ impl Gate {
                 within(self.run_within),
                 "more than 0, 24h at most",
             ),
-            ("no_lasts", self.no_lasts <= LONGEST, "24h at most"),
+            ("no_lasts", self.no_lasts <= MAX_TIME, "24h at most"),
             (
                 "max_open",
-                (1..=MOST_OPEN).contains(&self.max_open),
+                (1..=MAX_OPEN_CALLS).contains(&self.max_open),
                 "1 to 1000",
             ),
         ];
@@ -172,7 +172,7 @@ impl Default for ExtAuthz {
 /// values under which it was proposed apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Pinned {
+pub(crate) struct PinnedGateSettings {
     #[serde(with = "duration_text")]
     use_within: Duration,
     #[serde(with = "duration_text")]
@@ -180,13 +180,13 @@ pub(crate) struct Pinned {
     report: Report,
 }
 
-impl Default for Pinned {
+impl Default for PinnedGateSettings {
     fn default() -> Self {
         Self::from(&Gate::default())
     }
 }
 
-impl From<&Gate> for Pinned {
+impl From<&Gate> for PinnedGateSettings {
     fn from(gate: &Gate) -> Self {
         Self {
             use_within: gate.use_within,
@@ -196,9 +196,9 @@ impl From<&Gate> for Pinned {
     }
 }
 
-impl Pinned {
+impl PinnedGateSettings {
     /// Returns the current gate with the pinned settings.
-    pub(crate) fn of(self, current: &Gate) -> Gate {
+    pub(crate) fn apply_to(self, current: &Gate) -> Gate {
         let Self {
             use_within,
             run_within,

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub use self::gate::Gate;
 pub use self::settings::{OpenTo, Settings, SubAgent};
-use self::version::{Fill, Unreadable};
+use self::version::{DefinitionError, VariableExpander};
 use crate::task::limits::Limits;
 use crate::task::request::RequestKind;
 pub use crate::task::request_kind::HumanKind;
@@ -27,7 +27,7 @@ pub struct Agent {
     /// The system prompt; empty for none.
     pub instructions: String,
     /// The tools that the model is offered; for a gate, the tools that callers may propose to call.
-    pub tools: Vec<Offer>,
+    pub tools: Vec<ToolDescription>,
     /// The digest of `definition`, as `sha256:…`.
     pub version: String,
     /// The canonical text from which `version::read` can make this agent again.
@@ -45,7 +45,7 @@ pub struct Agent {
 
 /// A tool as described to a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
+pub struct ToolDescription {
     pub name: String,
     pub description: String,
     /// The JSON Schema of the tool's arguments.
@@ -65,7 +65,7 @@ impl OpenTo {
 impl Agent {
     /// Returns the tool with exactly this name, as the model is offered it.
     #[must_use]
-    pub fn offer(&self, name: &str) -> Option<&Offer> {
+    pub fn offered_tool(&self, name: &str) -> Option<&ToolDescription> {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
@@ -77,8 +77,8 @@ impl Agent {
 
     /// Returns the kind of request that the tool of this name opens, if the agent may use the tool.
     #[must_use]
-    pub fn asks(&self, tool: &str) -> Option<RequestKind> {
-        RequestKind::of_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
+    pub fn human_request_kind(&self, tool: &str) -> Option<RequestKind> {
+        RequestKind::from_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
     }
 
     /// Whether the person may use the agent.
@@ -86,7 +86,7 @@ impl Agent {
     pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.open_to
             .as_ref()
-            .is_none_or(|to| to.admits(tenant, user, groups))
+            .is_none_or(|open_to| open_to.admits(tenant, user, groups))
     }
 }
 
@@ -95,14 +95,14 @@ impl Agent {
 pub struct Agents {
     by_name: BTreeMap<String, Arc<Agent>>,
     default: String,
-    fill: Fill,
+    expander: VariableExpander,
 }
 
 impl Agents {
-    /// Indexes the agents. `default` names the agent for tasks that name none. `fill` expands the
-    /// `${…}` of stored definitions.
+    /// Indexes the agents. `default` names the agent for tasks that name none. `expander` expands
+    /// the `${…}` of stored definitions.
     #[must_use]
-    pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
+    pub fn new(agents: Vec<Agent>, default: &str, expander: VariableExpander) -> Self {
         let agents = agents
             .into_iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent)))
@@ -110,7 +110,7 @@ impl Agents {
         Self {
             by_name: agents,
             default: default.to_owned(),
-            fill,
+            expander,
         }
     }
 
@@ -118,27 +118,29 @@ impl Agents {
     /// `current`.
     ///
     /// # Errors
-    /// Any `Unreadable`: `Damaged` also if `definition` does not match the digest `version`, or
-    /// belongs to another agent; `Missing` also if only one of the two agents is a gate.
+    /// Any `DefinitionError`: `Damaged` also if `definition` does not match the digest `version`,
+    /// or belongs to another agent; `Missing` also if only one of the two agents is a gate.
     pub fn pinned(
         &self,
         current: &Agent,
         version: &str,
         definition: &str,
-    ) -> Result<Agent, Unreadable> {
+    ) -> Result<Agent, DefinitionError> {
         if version::digest(definition) != version {
-            return Err(Unreadable::Damaged);
+            return Err(DefinitionError::Damaged);
         }
-        let pinned = version::read(definition, &self.fill)?;
+        let pinned = version::read(definition, &self.expander)?;
         if pinned.name != current.name {
-            return Err(Unreadable::Damaged);
+            return Err(DefinitionError::Damaged);
         }
         let gate = match (&pinned.gate, &current.gate) {
             (None, None) => None,
-            (Some(kept), Some(gate)) => Some(Box::new(gate::Pinned::from(&**kept).of(gate))),
+            (Some(pinned_gate), Some(gate)) => Some(Box::new(
+                gate::PinnedGateSettings::from(&**pinned_gate).apply_to(gate),
+            )),
             (Some(_), None) | (None, Some(_)) => {
                 let why = "a gate and an agent have had this name".to_owned();
-                return Err(Unreadable::Missing(why));
+                return Err(DefinitionError::Missing(why));
             }
         };
         Ok(Agent {
@@ -216,7 +218,11 @@ mod tests {
             open_to: Some(OpenTo::default()),
             ..Agent::default()
         };
-        let agents = Agents::new(vec![open, closed, nobody], "open", Fill::default());
+        let agents = Agents::new(
+            vec![open, closed, nobody],
+            "open",
+            VariableExpander::default(),
+        );
         let support = ["support".to_owned()];
         let names = |tenant, user, groups| {
             let open = agents

@@ -11,18 +11,18 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::gate::{Gate, Pinned};
-use super::{Agent, HumanKind, Offer, SubAgent};
-use crate::task::request::sha256;
+use super::gate::{Gate, PinnedGateSettings};
+use super::{Agent, HumanKind, SubAgent, ToolDescription};
+use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
 
 /// The keys that a definition leaves out: limits and `open_to` always come from the current
 /// configuration.
-const CURRENT: [&str; 2] = ["limits", "open_to"];
+const UNPINNED_KEYS: [&str; 2] = ["limits", "open_to"];
 
 /// A tool offered to an agent, with its `${…}` unexpanded.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct UnexpandedTool {
     pub name: String,
     /// The tool's unexpanded settings. The agent's definition gets the `description` and a digest
     /// of the whole.
@@ -32,25 +32,25 @@ pub(crate) struct Written {
     pub parameters: Value,
 }
 
-/// Returns the definition of an agent as canonical JSON: its unexpanded settings (`own`) without
-/// those in `CURRENT`, its tools as the model sees them, and the unexpanded descriptions of its
+/// Returns the definition of an agent as canonical JSON: its unexpanded `settings` without those in
+/// `UNPINNED_KEYS`, its tools as the model sees them, and the unexpanded descriptions of its
 /// sub-agents. `sub_agents` yields each sub-agent's name and unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
-    own: &Value,
-    tools: impl IntoIterator<Item = Written>,
+    settings: &Value,
+    tools: impl IntoIterator<Item = UnexpandedTool>,
     sub_agents: impl IntoIterator<Item = (&'a str, Value)>,
 ) -> String {
-    let own: Map<String, Value> = match own {
+    let settings: Map<String, Value> = match settings {
         Value::Object(members) => members.clone(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             Map::new()
         }
     };
-    let own: Map<String, Value> = own
+    let settings: Map<String, Value> = settings
         .into_iter()
-        .filter(|(key, _)| !CURRENT.contains(&key.as_str()))
+        .filter(|(key, _)| !UNPINNED_KEYS.contains(&key.as_str()))
         .collect();
     let described = |value: &Value| {
         value
@@ -59,66 +59,72 @@ pub(crate) fn definition<'a>(
             .unwrap_or_else(|| json!(""))
     };
     let tools = tools.into_iter().map(|tool| {
-        let told = json!({
+        let description = json!({
             "description": described(&tool.definition), "parameters": tool.parameters,
             "digest": digest(&canonical_json(&tool.definition)),
         });
-        (tool.name, told)
+        (tool.name, description)
     });
     let tools: Map<String, Value> = tools.collect();
-    let subs = sub_agents
+    let sub_agents = sub_agents
         .into_iter()
         .map(|(name, value)| (name.to_owned(), described(&value)));
-    let subs: Map<String, Value> = subs.collect();
-    canonical_json(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
+    let sub_agents: Map<String, Value> = sub_agents.collect();
+    canonical_json(
+        &json!({"agent": settings, "name": name, "tools": tools, "sub_agents": sub_agents}),
+    )
 }
 
 /// Returns the digest of a definition, which is the agent's version.
 #[must_use]
 pub(crate) fn digest(definition: &str) -> String {
-    sha256(&Sha256::digest(definition.as_bytes()))
+    format_sha256(&Sha256::digest(definition.as_bytes()))
 }
 
-type Filling = dyn Fn(&str) -> Result<String, String> + Send + Sync;
+type ExpandFn = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
 /// A function that expands the `${…}` in a text.
 #[derive(Clone)]
-pub struct Fill(Arc<Filling>);
+pub struct VariableExpander(Arc<ExpandFn>);
 
-impl Fill {
-    /// Wraps `fill`. Its error must name the missing variable or file, never a value.
-    pub fn new(fill: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(fill))
+impl VariableExpander {
+    /// Wraps `expand`. Its error must name the missing variable or file, never a value.
+    pub fn new(expand: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(expand))
     }
 
     /// Expands every string in a value.
-    fn all(&self, value: &mut Value) -> Result<(), Unreadable> {
+    fn expand_all(&self, value: &mut Value) -> Result<(), DefinitionError> {
         match value {
-            Value::String(text) => *text = (self.0)(text).map_err(Unreadable::Missing)?,
-            Value::Array(elements) => elements.iter_mut().try_for_each(|below| self.all(below))?,
-            Value::Object(members) => members.values_mut().try_for_each(|below| self.all(below))?,
+            Value::String(text) => *text = (self.0)(text).map_err(DefinitionError::Missing)?,
+            Value::Array(elements) => elements
+                .iter_mut()
+                .try_for_each(|below| self.expand_all(below))?,
+            Value::Object(members) => members
+                .values_mut()
+                .try_for_each(|below| self.expand_all(below))?,
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
         Ok(())
     }
 }
 
-impl Default for Fill {
+impl Default for VariableExpander {
     /// Returns a function that leaves texts unchanged.
     fn default() -> Self {
         Self::new(|text| Ok(text.to_owned()))
     }
 }
 
-impl fmt::Debug for Fill {
+impl fmt::Debug for VariableExpander {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fill")
+        f.write_str("VariableExpander")
     }
 }
 
 /// The reason why a stored definition yields no agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum DefinitionError {
     /// The stored text does not match its digest, is not a definition, or is of another agent.
     #[error("the definition is damaged")]
     Damaged,
@@ -130,17 +136,17 @@ pub enum Unreadable {
 
 /// The parsed part of a definition. All other members only count for the digest.
 #[derive(Deserialize)]
-struct Kept {
+struct StoredDefinition {
     name: String,
-    agent: Own,
-    tools: BTreeMap<String, Told>,
+    agent: StoredAgent,
+    tools: BTreeMap<String, StoredTool>,
     sub_agents: BTreeMap<String, String>,
 }
 
 /// An agent's settings as stored. Not parsed as `Settings`, which refuses unknown members: here
 /// they are ignored, because another version of the service may have written them.
 #[derive(Deserialize)]
-struct Own {
+struct StoredAgent {
     #[serde(default)]
     description: String,
     /// `None` only for a gate.
@@ -151,17 +157,17 @@ struct Own {
     #[serde(default)]
     tools: Vec<String>,
     #[serde(default)]
-    sub_agents: Vec<Sub>,
+    sub_agents: Vec<StoredSubAgent>,
     #[serde(default)]
     human: Vec<HumanKind>,
     /// Set only for a gate.
     #[serde(default)]
-    gate: Option<Pinned>,
+    gate: Option<PinnedGateSettings>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Sub {
+enum StoredSubAgent {
     Name(String),
     Whole {
         agent: String,
@@ -171,38 +177,49 @@ enum Sub {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct StoredTool {
     description: String,
     parameters: Value,
+}
+
+/// Parses a definition, with `${…}` expanded.
+fn parse(
+    definition: &str,
+    expander: &VariableExpander,
+) -> Result<StoredDefinition, DefinitionError> {
+    let mut definition: Value =
+        serde_json::from_str(definition).map_err(|_| DefinitionError::Damaged)?;
+    expander.expand_all(&mut definition)?;
+    serde_json::from_value(definition).map_err(|_| DefinitionError::Damaged)
 }
 
 /// Reads an agent back, with `${…}` expanded. The agent has the default limits and admits every
 /// caller.
 ///
 /// # Errors
-/// [`Unreadable`]. The digest of the definition is not checked.
-pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
-    let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
-    fill.all(&mut whole)?;
-    let kept: Kept = serde_json::from_value(whole).map_err(|_| Unreadable::Damaged)?;
-    let Kept {
+/// [`DefinitionError`]. The digest of the definition is not checked.
+pub(crate) fn read(
+    definition: &str,
+    expander: &VariableExpander,
+) -> Result<Agent, DefinitionError> {
+    let StoredDefinition {
         name,
         agent,
         mut tools,
         sub_agents,
-    } = kept;
+    } = parse(definition, expander)?;
     if agent.gate.is_none() && agent.model.is_none() {
-        return Err(Unreadable::Damaged);
+        return Err(DefinitionError::Damaged);
     }
     let offer = |name: String| {
         // A name with a `${…}` may have expanded to another name when the definition was stored.
-        let told = tools
-            .remove(&name)
-            .ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;
-        Ok(Offer {
+        let stored_tool = tools.remove(&name).ok_or_else(|| {
+            DefinitionError::Missing(format!("the definition has no tool {name:?}"))
+        })?;
+        Ok(ToolDescription {
             name,
-            description: told.description,
-            parameters: told.parameters,
+            description: stored_tool.description,
+            parameters: stored_tool.parameters,
         })
     };
     let offers = agent
@@ -210,10 +227,10 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         .into_iter()
         .map(offer)
         .collect::<Result<_, _>>()?;
-    let described = |sub: Sub| {
+    let described = |sub: StoredSubAgent| {
         let (agent, session) = match sub {
-            Sub::Name(agent) => (agent, false),
-            Sub::Whole { agent, session } => (agent, session),
+            StoredSubAgent::Name(agent) => (agent, false),
+            StoredSubAgent::Whole { agent, session } => (agent, session),
         };
         SubAgent {
             description: sub_agents.get(&agent).cloned().unwrap_or_default(),
@@ -231,7 +248,9 @@ pub(crate) fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
         definition: definition.to_owned(),
         sub_agents: agent.sub_agents.into_iter().map(described).collect(),
         human: agent.human,
-        gate: agent.gate.map(|kept| Box::new(kept.of(&Gate::default()))),
+        gate: agent
+            .gate
+            .map(|pinned| Box::new(pinned.apply_to(&Gate::default()))),
         ..Agent::default()
     })
 }
@@ -242,12 +261,12 @@ mod tests {
     use super::*;
     use crate::task::limits::Limits;
 
-    fn tool(definition: &Value) -> Written {
+    fn tool(definition: &Value) -> UnexpandedTool {
         let parameters = definition
             .get("parameters")
             .cloned()
             .unwrap_or_else(|| json!({"type": "object"}));
-        Written {
+        UnexpandedTool {
             name: "t".to_owned(),
             definition: definition.clone(),
             parameters,
@@ -326,15 +345,15 @@ mod tests {
     #[test]
     fn member_of_another_version_in_a_stored_definition_is_ignored() {
         let own = json!({"model": "m", "sub_agents": [{"agent": "s", "since": 2}], "later": true});
-        let agent = read(&text_of(&own, &json!({})), &Fill::default()).unwrap();
+        let agent = read(&text_of(&own, &json!({})), &VariableExpander::default()).unwrap();
         assert_eq!(
             (agent.model.as_str(), agent.sub_agents[0].agent.as_str()),
             ("m", "s")
         );
         let nameless = text_of(&json!({"tools": []}), &json!({}));
         assert_eq!(
-            read(&nameless, &Fill::default()),
-            Err(Unreadable::Damaged),
+            read(&nameless, &VariableExpander::default()),
+            Err(DefinitionError::Damaged),
             "a stored agent always has a model"
         );
     }
@@ -349,7 +368,7 @@ mod tests {
             &own,
             &json!({"description": "For ${WHO}.", "parameters": {"type": "object"}}),
         );
-        let fill = Fill::new(|text| Ok(text.replace("${WHO}", "Ada")));
+        let fill = VariableExpander::new(|text| Ok(text.replace("${WHO}", "Ada")));
         let current = Agent {
             name: "a".into(),
             limits: Limits {
@@ -386,7 +405,7 @@ mod tests {
             if damaged != definition {
                 assert_eq!(
                     agents.pinned(&current, &version, &damaged),
-                    Err(Unreadable::Damaged)
+                    Err(DefinitionError::Damaged)
                 );
             }
         }
@@ -396,15 +415,15 @@ mod tests {
         };
         assert_eq!(
             agents.pinned(&other, &version, &definition),
-            Err(Unreadable::Damaged),
+            Err(DefinitionError::Damaged),
             "another agent's"
         );
         let gone = Agents::new(
             Vec::new(),
             "a",
-            Fill::new(|_| Err("the variable `WHO` is not set".to_owned())),
+            VariableExpander::new(|_| Err("the variable `WHO` is not set".to_owned())),
         );
-        let missing = Unreadable::Missing("the variable `WHO` is not set".to_owned());
+        let missing = DefinitionError::Missing("the variable `WHO` is not set".to_owned());
         assert_eq!(gone.pinned(&current, &version, &definition), Err(missing));
     }
 }

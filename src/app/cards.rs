@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::agent::{Agents, Offer};
+use crate::agent::{Agents, ToolDescription};
 use crate::config::Config;
 use crate::http::api::agents::{AgentCard, ToolCard};
-use crate::http::api::mcp::tools::{Output, ToolDefinition};
+use crate::http::api::mcp::tools::{OutputCheck, ToolDefinition};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::catalog::Catalog;
 use crate::tool::schema::{CompiledSchema, closed_schema};
@@ -21,7 +21,7 @@ const HEADER: &str = "x-mcp-header";
 
 /// The agents as `GET /v1/agents` shows them.
 pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
-    let tool = |offer: &Offer| {
+    let tool = |offer: &ToolDescription| {
         let spec = &catalog.get(&offer.name)?.spec;
         Some(ToolCard {
             name: spec.name.clone(),
@@ -92,9 +92,9 @@ fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
 }
 
 /// Returns the check of structured results. If the schema cannot be compiled, no result passes.
-fn output(schema: &Value) -> Output {
+fn output(schema: &Value) -> OutputCheck {
     let compiled = CompiledSchema::open(schema).ok();
-    Output(Arc::new(move |value| {
+    OutputCheck(Arc::new(move |value| {
         let compiled = compiled.as_ref();
         compiled.is_some_and(|schema| schema.check(value).is_ok())
     }))

@@ -18,10 +18,10 @@ pub struct DatabaseOptions {
 }
 
 /// How long the start waits for a database that does not answer.
-const PATIENCE: Duration = Duration::from_mins(1);
+const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Opens the database, and retries for at most [`PATIENCE`] while the database is unavailable. The
-/// service does not listen before the database is open.
+/// Opens the database, and retries for at most [`OPEN_TIMEOUT`] while the database is unavailable.
+/// The service does not listen before the database is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -40,7 +40,7 @@ pub(super) async fn open(
                 return Ok(store);
             }
             Err(OpenError::Unavailable { reason, .. })
-                if clock.uptime().saturating_sub(since) < PATIENCE =>
+                if clock.uptime().saturating_sub(since) < OPEN_TIMEOUT =>
             {
                 outage.failed(&reason);
                 clock.sleep(Duration::from_secs(1)).await;
@@ -50,17 +50,21 @@ pub(super) async fn open(
     }
 }
 
-/// Stores the definitions of agents and gates. Retries for at most [`PATIENCE`] if the database has
-/// become unavailable since it was opened.
-pub(super) async fn keep_definitions(
+/// Stores the definitions of agents and gates. Retries for at most [`OPEN_TIMEOUT`] if the database
+/// has become unavailable since it was opened.
+pub(super) async fn store_definitions(
     store: &Store,
     agents: &Agents,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let since = clock.uptime();
     for agent in agents.definitions() {
-        while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
-            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE
+        while let Err(error) = store
+            .store_agent_version(&agent.version, &agent.definition)
+            .await
+        {
+            if error != CommitError::Unavailable
+                || clock.uptime().saturating_sub(since) >= OPEN_TIMEOUT
             {
                 return Err(error.into());
             }
@@ -118,7 +122,7 @@ mod tests {
             .await
             .unwrap();
         let agents = config.agents();
-        keep_definitions(&store, &agents, &clock).await.unwrap();
+        store_definitions(&store, &agents, &clock).await.unwrap();
         for name in ["demo", "refunds"] {
             let agent = agents.get(name).unwrap();
             let stored = store.agent_definition(&agent.version).await.unwrap();
@@ -144,7 +148,7 @@ mod tests {
         let error = open(&config, &clock, DatabaseOptions::default())
             .await
             .unwrap_err();
-        assert_eq!(slept.uptime(), PATIENCE);
+        assert_eq!(slept.uptime(), OPEN_TIMEOUT);
         let said = format!("{error:#} {error:?}");
         assert!(
             !said.contains("a-password") && said.contains(&gone.to_string()),

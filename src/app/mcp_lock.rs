@@ -12,7 +12,7 @@ use crate::net::Net;
 use crate::world::{Clock, SystemClock};
 
 #[derive(Debug)]
-pub struct Reviewed {
+pub struct ReviewResult {
     /// The differences, as text for the person who reviews the tools.
     pub text: String,
     /// Whether the servers' tools differ from the lock file.
@@ -30,25 +30,25 @@ pub async fn review(
     config: &McpConfig,
     only: Option<&str>,
     headers: &http::HeaderMap,
-) -> anyhow::Result<Reviewed> {
+) -> anyhow::Result<ReviewResult> {
     let net = Net::new()?;
     let (redactor, clock) = (config.redactor(), Arc::new(SystemClock));
     let clock: Arc<dyn Clock> = clock;
     let mut lock = config.lock.clone();
     let (mut text, mut differs) = (String::new(), false);
     if only.is_none() {
-        let gone: Vec<String> = lock.servers.keys().cloned().collect();
-        for name in gone
+        let locked_names: Vec<String> = lock.servers.keys().cloned().collect();
+        for name in locked_names
             .iter()
             .filter(|name| !config.servers.contains_key(*name))
         {
             lock.servers.remove(name);
-            text.push_str(&mcp::removed(name));
+            text.push_str(&mcp::removal_report(name));
             differs = true;
         }
     }
-    let asked = config.servers.iter();
-    for (name, settings) in asked.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+    let servers = config.servers.iter();
+    for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
         let listed = mcp::list(name, settings, &net, &redactor, &clock, headers).await;
         let listing =
             listed.with_context(|| format!("`{name}` could not be asked for its tools"))?;
@@ -65,15 +65,15 @@ pub async fn review(
             .collect();
         let old = lock.servers.get(name);
         let Review {
-            text: told,
-            differs: here,
+            text: report,
+            differs: server_differs,
             locked,
         } = mcp::review(name, old, listing, &others, &redactor, clock.now());
-        text.push_str(&redactor.clean(&told));
-        differs |= here;
+        text.push_str(&redactor.redact(&report));
+        differs |= server_differs;
         lock.servers.insert(name.clone(), locked);
     }
-    Ok(Reviewed {
+    Ok(ReviewResult {
         text,
         differs,
         lock,

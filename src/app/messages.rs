@@ -10,7 +10,7 @@ use crate::http;
 use crate::http::events::message_data;
 use crate::http::wire::request::url as request_url;
 use crate::net::Net;
-use crate::notify::{self, Pong, Rendering, Sender};
+use crate::notify::{self, PingResult, Rendering, Sender};
 use crate::people::link::Links;
 use crate::store::Store;
 use crate::world::{Clock, Ids, RandomIds, SystemClock};
@@ -26,7 +26,7 @@ pub(super) fn sender(
     clock: &Arc<dyn Clock>,
     ids: &Arc<dyn Ids>,
 ) -> anyhow::Result<Arc<Sender>> {
-    let parts = notify::Parts {
+    let dependencies = notify::Dependencies {
         store: store.clone(),
         net: Net::new()?,
         accounts: config.directory(),
@@ -35,7 +35,7 @@ pub(super) fn sender(
     };
     Ok(Sender::new(
         &config.notify,
-        parts,
+        dependencies,
         Arc::clone(clock),
         Arc::clone(ids),
     ))
@@ -45,12 +45,12 @@ pub(super) fn sender(
 /// sealing key is readable.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
-    let public_url = settings.clone().trimmed().public_url;
+    let public_url = settings.clone().without_trailing_slash().public_url;
     Some(Links::new(links, config.sealer()?, &public_url))
 }
 
 fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
-    let shared = Arc::new((store.clone(), settings.clone().trimmed()));
+    let shared = Arc::new((store.clone(), settings.clone().without_trailing_slash()));
     let (of_brief, of_data) = (Arc::clone(&shared), Arc::clone(&shared));
     Rendering {
         brief: Arc::new(move |request, event, summaries| {
@@ -77,7 +77,7 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 ///
 /// # Errors
 /// The ping could not be sent.
-pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<Pong>> {
+pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);
     }

@@ -10,17 +10,17 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::REST;
+use super::SHUTDOWN_REMAINDER;
 use crate::agent::Agents;
 use crate::config::Config;
 use crate::http::grpc;
 use crate::http::server::connections::Connections;
-use crate::http::server::descriptors::{self, Share};
+use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::serve::Server;
 use crate::world::{Clock, SystemClock};
 
 /// The maximum number of connections to the separate listener of the metrics.
-const SCRAPERS: u32 = 16;
+const MAX_METRICS_CONNECTIONS: u32 = 16;
 
 /// Listens on an address; also returns the address actually bound.
 ///
@@ -51,15 +51,15 @@ pub(super) async fn bind_metrics(
 ///
 /// # Errors
 /// When the process has too few descriptors.
-pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
+pub(super) fn share(config: &Config) -> anyhow::Result<DescriptorBudget> {
     let (server, database) = (&config.server, config.database.max_connections);
-    let share = Share::of(
-        descriptors::limit(),
+    let share = DescriptorBudget::new(
+        descriptors::soft_limit(),
         server.max_connections,
         database,
         server.max_running,
     )?;
-    let Share {
+    let DescriptorBudget {
         limit,
         reserve,
         connections,
@@ -80,33 +80,34 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     Ok(share)
 }
 
-/// Builds a server with at most `most` connections. The server accepts HTTP/2 only if `agents` has
-/// a gate that is open to gateways, because only gRPC needs HTTP/2.
+/// Builds a server with at most `max_connections` connections. The server accepts HTTP/2 only if
+/// `agents` has a gate that is open to gateways, because only gRPC needs HTTP/2.
 pub(super) fn server(
     router: Router,
-    most: u32,
+    max_connections: u32,
     agents: Option<&Agents>,
     clock: &Arc<dyn Clock>,
 ) -> Server {
     Server {
         router,
-        connections: Connections::new(most as usize),
+        connections: Connections::new(max_connections as usize),
         clock: Arc::clone(clock),
         http2: agents.is_some_and(grpc::is_open),
     }
 }
 
 /// Builds the server for the separate address of the metrics.
-pub(super) fn scraped(router: Router, clock: &Arc<dyn Clock>) -> Server {
-    server(router, SCRAPERS, None, clock)
+pub(super) fn metrics_server(router: Router, clock: &Arc<dyn Clock>) -> Server {
+    server(router, MAX_METRICS_CONNECTIONS, None, clock)
 }
 
-/// Serves until `closed` is cancelled; open connections then have half of [`REST`] to end.
+/// Serves until `closed` is cancelled; open connections then have half of [`SHUTDOWN_REMAINDER`] to
+/// end.
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"
 )]
-pub(super) fn serving(
+pub(super) fn spawn_servers(
     servers: Vec<(TcpListener, Server)>,
     closed: CancellationToken,
 ) -> JoinHandle<()> {
@@ -117,7 +118,7 @@ pub(super) fn serving(
         // Bounds the wait for clients that do not read their responses.
         let ended = async {
             closed.cancelled().await;
-            SystemClock.sleep(REST / 2).await;
+            SystemClock.sleep(SHUTDOWN_REMAINDER / 2).await;
         };
         tokio::select! {
             _ = futures_util::future::join_all(served) => {}

@@ -15,19 +15,19 @@ use crate::net::{self, Failure, Net};
 use crate::world::{Clock, SystemClock};
 
 /// The longest wait that a single request asks for: proxies commonly end requests after 60 s.
-const LEG: Duration = Duration::from_secs(45);
+const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
 /// The time that a request may take beyond its wait.
-const GRACE: Duration = Duration::from_secs(5);
+const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest answer, in bytes.
-const ANSWER: usize = 16 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// How long a report may take.
-const REPORT: Duration = Duration::from_secs(8);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A call to propose.
 #[derive(Debug, Serialize)]
-pub struct Call<'c> {
+pub struct ProposedCall<'c> {
     /// The name of the gate. May be `None` if only one gate is open to the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<&'c str>,
@@ -46,7 +46,7 @@ pub struct Call<'c> {
 
 /// The outcome of a call that the asker ran.
 #[derive(Debug, Serialize)]
-pub struct Report<'r> {
+pub struct OutcomeReport<'r> {
     /// The idempotency key of the call's proposal.
     pub key: &'r str,
     /// `succeeded`, `failed` or `unknown`.
@@ -70,7 +70,7 @@ pub enum Decision {
 
 /// The part of the service's answer that the asker reads.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Answer {
+pub struct ServiceAnswer {
     pub tool: String,
     /// The JSON text of the arguments to run: the proposed arguments, or a person's edit of them.
     pub arguments_text: String,
@@ -116,7 +116,7 @@ pub struct Request {
 /// A complete and consistent answer of the service to a proposal.
 #[derive(Debug)]
 pub struct Verdict {
-    pub answer: Answer,
+    pub answer: ServiceAnswer,
     /// The JSON text of the answer, as received.
     pub text: String,
     /// The end of the permit by this process's clock; `None` without a permit.
@@ -165,55 +165,58 @@ impl GateClient {
     /// No complete and consistent answer arrived.
     pub async fn ask(
         &self,
-        call: &Call<'_>,
+        call: &ProposedCall<'_>,
         key: &str,
         wait: Duration,
     ) -> Result<Verdict, AskError> {
-        let end = Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         let mut pending = None;
         loop {
-            let asked = Instant::now();
-            let leg = end.saturating_duration_since(asked).min(LEG);
-            match self.propose(call, key, leg).await {
+            let sent_at = Instant::now();
+            let request_wait = deadline
+                .saturating_duration_since(sent_at)
+                .min(MAX_REQUEST_WAIT);
+            match self.propose(call, key, request_wait).await {
                 Ok(verdict) if verdict.answer.decision == Decision::Pending => {
                     pending = Some(verdict);
                 }
                 Ok(verdict) => return Ok(verdict),
-                Err(AskError::Unreachable(_)) if pending.is_some() && Instant::now() < end => {}
+                Err(AskError::Unreachable(_)) if pending.is_some() && Instant::now() < deadline => {
+                }
                 Err(error) => return Err(error),
             }
-            if Instant::now() + PAUSE >= end {
+            if Instant::now() + MIN_PROPOSAL_INTERVAL >= deadline {
                 return pending.ok_or_else(|| {
                     AskError::Unreachable("the service did not answer in time".to_owned())
                 });
             }
-            if asked.elapsed() < PAUSE {
-                SystemClock.sleep(PAUSE).await;
+            if sent_at.elapsed() < MIN_PROPOSAL_INTERVAL {
+                SystemClock.sleep(MIN_PROPOSAL_INTERVAL).await;
             }
         }
     }
 
     async fn propose(
         &self,
-        call: &Call<'_>,
+        call: &ProposedCall<'_>,
         key: &str,
-        leg: Duration,
+        request_wait: Duration,
     ) -> Result<Verdict, AskError> {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let request = self
             .post("/v1/gate/calls", call)?
-            .header("prefer", format!("wait={}", leg.as_secs()))
+            .header("prefer", format!("wait={}", request_wait.as_secs()))
             .header("idempotency-key", key)
             .header("holdpoint-runner", &self.runner);
-        let (status, text) = exchange(request, leg + GRACE).await?;
-        let answer: Answer = serde_json::from_str(&text).map_err(|_| {
+        let (status, text) = exchange(request, request_wait + RESPONSE_GRACE).await?;
+        let answer: ServiceAnswer = serde_json::from_str(&text).map_err(|_| {
             AskError::Refused(format!("Holdpoint's answer ({status}) is not understood"))
         })?;
-        let fits = match answer.decision {
+        let status_matches = match answer.decision {
             Decision::Allow | Decision::Deny => status == 200,
             Decision::Pending => status == 202,
         };
-        if !fits || answer.tool != call.tool {
+        if !status_matches || answer.tool != call.tool {
             return Err(AskError::Refused(format!(
                 "Holdpoint's answer ({status}) contradicts itself"
             )));
@@ -221,7 +224,7 @@ impl GateClient {
         let permit_ends = answer
             .permit
             .as_ref()
-            .map(|permit| asked + Duration::from_millis(permit.expires_in_ms));
+            .map(|permit| sent_at + Duration::from_millis(permit.expires_in_ms));
         Ok(Verdict {
             answer,
             text,
@@ -233,9 +236,9 @@ impl GateClient {
     ///
     /// # Errors
     /// The service did not confirm that it stored the report.
-    pub async fn report(&self, report: &Report<'_>) -> Result<(), AskError> {
+    pub async fn report(&self, report: &OutcomeReport<'_>) -> Result<(), AskError> {
         let request = self.post("/v1/gate/outcomes", report)?;
-        exchange(request, REPORT).await.map(|_| ())
+        exchange(request, REPORT_TIMEOUT).await.map(|_| ())
     }
 
     fn post(&self, path: &str, body: &impl Serialize) -> Result<RequestBuilder, AskError> {
@@ -256,8 +259,10 @@ impl GateClient {
 /// 202 are errors.
 async fn exchange(request: RequestBuilder, within: Duration) -> Result<(u16, String), AskError> {
     let read = async {
-        let mut response = net::begun(request, within).await.map_err(unreachable)?;
-        let bytes = body(&mut response, within).await?;
+        let mut response = net::send_request(request, within)
+            .await
+            .map_err(unreachable_error)?;
+        let bytes = read_body(&mut response, within).await?;
         Ok::<_, AskError>((response.status().as_u16(), bytes))
     };
     let (status, bytes) = tokio::time::timeout(within, read)
@@ -268,33 +273,33 @@ async fn exchange(request: RequestBuilder, within: Duration) -> Result<(u16, Str
     match status {
         200 | 202 => Ok((status, text)),
         502..=504 => Err(AskError::Unreachable(format!("it answered {status}"))),
-        other => Err(AskError::Refused(refusal(other, &text))),
+        other => Err(AskError::Refused(refusal_text(other, &text))),
     }
 }
 
-async fn body(response: &mut Response, within: Duration) -> Result<Vec<u8>, AskError> {
+async fn read_body(response: &mut Response, within: Duration) -> Result<Vec<u8>, AskError> {
     let mut bytes = Vec::new();
-    while let Some(more) = net::next_bytes(response, within)
+    while let Some(chunk) = net::next_bytes(response, within)
         .await
-        .map_err(unreachable)?
+        .map_err(unreachable_error)?
     {
-        if bytes.len() + more.len() > ANSWER {
+        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
             return Err(AskError::Refused(
                 "Holdpoint's answer is too long".to_owned(),
             ));
         }
-        bytes.extend_from_slice(&more);
+        bytes.extend_from_slice(&chunk);
     }
     Ok(bytes)
 }
 
-fn unreachable(failure: Failure) -> AskError {
+fn unreachable_error(failure: Failure) -> AskError {
     AskError::Unreachable(failure.to_string())
 }
 
 /// Returns the error text of a refusal: the code and the detail if the body is a problem document.
 /// Another body is not quoted, because a proxy may have written it.
-fn refusal(status: u16, text: &str) -> String {
+fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {
         code: String,

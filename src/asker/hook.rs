@@ -5,11 +5,11 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::client::{Answer, AskError, Call, Decision, GateClient, Report};
-use super::hook_input::{Event, HookInput};
+use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer};
+use super::hook_input::{HookEvent, HookInput};
 
 /// The exit code that blocks the call.
-pub const BLOCK: u8 = 2;
+pub const BLOCK_EXIT_CODE: u8 = 2;
 
 /// The program that runs the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,24 +28,24 @@ pub struct HookOptions {
     /// does.
     pub is_final: bool,
     /// Whether reports contain the tool's output.
-    pub content: bool,
+    pub includes_content: bool,
 }
 
 /// The exit code, standard output and standard error of the hook's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookAnswer {
-    pub code: u8,
-    pub out: String,
-    pub err: String,
+    pub exit_code: u8,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl HookAnswer {
     /// Returns the answer after which the host proceeds as if there were no hook.
     fn silent() -> Self {
         Self {
-            code: 0,
-            out: String::new(),
-            err: String::new(),
+            exit_code: 0,
+            stdout: String::new(),
+            stderr: String::new(),
         }
     }
 
@@ -53,22 +53,22 @@ impl HookAnswer {
     #[must_use]
     pub fn blocked(why: &str) -> Self {
         Self {
-            code: BLOCK,
-            out: String::new(),
-            err: format!("Holdpoint blocks this call: {why}\n"),
+            exit_code: BLOCK_EXIT_CODE,
+            stdout: String::new(),
+            stderr: format!("Holdpoint blocks this call: {why}\n"),
         }
     }
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Output<'o> {
-    hook_specific_output: Permission<'o>,
+struct HookOutput<'o> {
+    hook_specific_output: PermissionOutput<'o>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Permission<'o> {
+struct PermissionOutput<'o> {
     hook_event_name: &'static str,
     #[serde(rename = "permissionDecision")]
     decision: &'static str,
@@ -78,9 +78,9 @@ struct Permission<'o> {
     updated_input: Option<&'o RawValue>,
 }
 
-fn permission(decision: &'static str, reason: &str, input: Option<&RawValue>) -> HookAnswer {
-    let output = Output {
-        hook_specific_output: Permission {
+fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawValue>) -> HookAnswer {
+    let output = HookOutput {
+        hook_specific_output: PermissionOutput {
             hook_event_name: "PreToolUse",
             decision,
             reason,
@@ -89,7 +89,7 @@ fn permission(decision: &'static str, reason: &str, input: Option<&RawValue>) ->
     };
     match serde_json::to_string(&output) {
         Ok(text) => HookAnswer {
-            out: text + "\n",
+            stdout: text + "\n",
             ..HookAnswer::silent()
         },
         Err(_) => HookAnswer::blocked("the answer cannot be written"),
@@ -97,34 +97,34 @@ fn permission(decision: &'static str, reason: &str, input: Option<&RawValue>) ->
 }
 
 /// Returns the answer to `text`, the JSON that the host writes to the hook.
-pub async fn answer(client: &GateClient, ask: &Ask<'_>, text: &str) -> HookAnswer {
+pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str) -> HookAnswer {
     let input = match HookInput::read(text) {
         Ok(input) => input,
         Err(why) => return HookAnswer::blocked(&why),
     };
     match input.event {
-        Event::Before => match before(client, ask, &input).await {
+        HookEvent::Before => match propose_call(client, settings, &input).await {
             Ok(answer) => answer,
             Err(why) => HookAnswer::blocked(&why),
         },
         // The call is over: a report that fails must not look like a refusal.
-        Event::Succeeded | Event::Failed => {
-            let err = match report(client, ask.options, &input).await {
+        HookEvent::Succeeded | HookEvent::Failed => {
+            let stderr = match report_outcome(client, settings.options, &input).await {
                 Ok(()) => String::new(),
                 Err(why) => format!("The outcome was not reported: {why}\n"),
             };
             HookAnswer {
-                err,
+                stderr,
                 ..HookAnswer::silent()
             }
         }
-        Event::Other => HookAnswer::silent(),
+        HookEvent::Other => HookAnswer::silent(),
     }
 }
 
 /// The settings of one hook.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct HookSettings<'a> {
     pub options: HookOptions,
     /// The name of the gate. May be `None` if only one gate is open to the key.
     pub gate: Option<&'a str>,
@@ -132,36 +132,36 @@ pub struct Ask<'a> {
     pub wait: std::time::Duration,
 }
 
-async fn before(
+async fn propose_call(
     client: &GateClient,
-    ask: &Ask<'_>,
+    settings: &HookSettings<'_>,
     input: &HookInput<'_>,
 ) -> Result<HookAnswer, String> {
     let (tool, session, context) = (input.tool()?, input.session()?, input.context());
     let arguments = input.arguments()?;
-    let call = Call {
-        gate: ask.gate,
+    let call = ProposedCall {
+        gate: settings.gate,
         tool: &tool,
         arguments,
         session_id: Some(&session),
         context: &context,
         attach: true,
     };
-    let verdict = client.ask(&call, &input.key()?, ask.wait).await;
+    let verdict = client.ask(&call, &input.key()?, settings.wait).await;
     let verdict = verdict.map_err(|error| error.to_string())?;
-    told(ask.options, &verdict.answer, arguments)
+    answer_for_verdict(settings.options, &verdict.answer, arguments)
 }
 
 /// Returns the answer to the host for the verdict `answer` on a call with `arguments`.
 ///
 /// # Errors
 /// The approved arguments are not JSON.
-pub fn told(
+pub fn answer_for_verdict(
     options: HookOptions,
-    answer: &Answer,
+    answer: &ServiceAnswer,
     arguments: &RawValue,
 ) -> Result<HookAnswer, String> {
-    let deny = |reason: &str| Ok(permission("deny", reason, None));
+    let deny = |reason: &str| Ok(permission_answer("deny", reason, None));
     match answer.decision {
         Decision::Deny => match &answer.result {
             Some(result) => deny(&result.content),
@@ -179,13 +179,13 @@ pub fn told(
             )),
             None => deny("The call has already run, or another process has its permit."),
         },
-        Decision::Allow => allowed(options, answer, arguments),
+        Decision::Allow => answer_for_allow(options, answer, arguments),
     }
 }
 
-fn allowed(
+fn answer_for_allow(
     options: HookOptions,
-    answer: &Answer,
+    answer: &ServiceAnswer,
     arguments: &RawValue,
 ) -> Result<HookAnswer, String> {
     let approved: &RawValue = serde_json::from_str(&answer.arguments_text)
@@ -194,7 +194,7 @@ fn allowed(
     let by_person = answer.edited || !answer.by.is_empty();
     match options.host {
         // A Codex hook cannot change the arguments: Codex would not run the approved call.
-        Host::Codex if answer.edited => Ok(permission(
+        Host::Codex if answer.edited => Ok(permission_answer(
             "deny",
             &format!(
                 "A person changed the arguments. Make the call with these instead: {}",
@@ -202,7 +202,7 @@ fn allowed(
             ),
             None,
         )),
-        Host::ClaudeCode if by_person || options.is_final || !same => Ok(permission(
+        Host::ClaudeCode if by_person || options.is_final || !same => Ok(permission_answer(
             "allow",
             &answer.message,
             (!same).then_some(approved),
@@ -211,19 +211,19 @@ fn allowed(
     }
 }
 
-async fn report(
+async fn report_outcome(
     client: &GateClient,
     options: HookOptions,
     input: &HookInput<'_>,
 ) -> Result<(), String> {
     let (key, content) = (input.key()?, input.content());
-    let report = Report {
+    let report = OutcomeReport {
         key: &key,
         outcome: match input.event {
-            Event::Failed => "failed",
-            Event::Succeeded | Event::Before | Event::Other => "succeeded",
+            HookEvent::Failed => "failed",
+            HookEvent::Succeeded | HookEvent::Before | HookEvent::Other => "succeeded",
         },
-        content: options.content.then_some(content.as_str()),
+        content: options.includes_content.then_some(content.as_str()),
     };
     let reported = client.report(&report).await;
     reported.map_err(|error: AskError| error.to_string())

@@ -9,15 +9,15 @@ use sha2::{Digest as _, Sha256};
 use crate::task::json_members::Members;
 
 /// The longest input, in bytes.
-pub const INPUT: usize = 4 * 1024 * 1024;
+pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
 /// The longest content of a report, in bytes.
-const CONTENT: usize = 64 * 1024;
+const MAX_CONTENT_BYTES: usize = 64 * 1024;
 /// The longest `session_id` that the API accepts, in bytes.
-const SESSION: usize = 128;
+const MAX_SESSION_ID_BYTES: usize = 128;
 
 /// The event for which the host runs the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum HookEvent {
     /// A call is about to run: the hook may block it.
     Before,
     /// The host reports that a call ran.
@@ -31,7 +31,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct HookInput<'t> {
     members: Vec<(String, &'t RawValue)>,
-    pub event: Event,
+    pub event: HookEvent,
 }
 
 impl<'t> HookInput<'t> {
@@ -45,16 +45,16 @@ impl<'t> HookInput<'t> {
             .map_err(|error| format!("the hook's input cannot be read: {error}"))?;
         let input = Self {
             members,
-            event: Event::Other,
+            event: HookEvent::Other,
         };
         let event = match input.text("hook_event_name")?.as_str() {
-            "PreToolUse" => Event::Before,
-            "PostToolUse" => Event::Succeeded,
-            "PostToolUseFailure" => Event::Failed,
+            "PreToolUse" => HookEvent::Before,
+            "PostToolUse" => HookEvent::Succeeded,
+            "PostToolUseFailure" => HookEvent::Failed,
             _ if input.member("tool_input").is_some() && input.result().is_none() => {
                 return Err("the hook's event is not known; use PreToolUse".to_owned());
             }
-            _ => Event::Other,
+            _ => HookEvent::Other,
         };
         Ok(Self { event, ..input })
     }
@@ -97,7 +97,8 @@ impl<'t> HookInput<'t> {
     /// The input has no `session_id`.
     pub fn session(&self) -> Result<String, String> {
         let session = self.text("session_id")?;
-        let fits = session.len() <= SESSION && session.bytes().all(|byte| is_plain(byte, b":"));
+        let fits = session.len() <= MAX_SESSION_ID_BYTES
+            && session.bytes().all(|byte| is_plain(byte, b":"));
         Ok(if fits { session } else { hash(&[&session]) })
     }
 
@@ -106,15 +107,19 @@ impl<'t> HookInput<'t> {
     /// # Errors
     /// `session_id` or `tool_use_id` is missing.
     pub fn key(&self) -> Result<String, String> {
-        let (session, usage) = (self.text("session_id")?, self.text("tool_use_id")?);
-        let key = format!("{session}:{usage}");
+        let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
+        let key = format!("{session}:{tool_use}");
         // Ids with a colon are hashed, because two calls could have the same joined key.
         let fits = key.len() <= 200
             && session
                 .bytes()
-                .chain(usage.bytes())
+                .chain(tool_use.bytes())
                 .all(|byte| is_plain(byte, b""));
-        Ok(if fits { key } else { hash(&[&session, &usage]) })
+        Ok(if fits {
+            key
+        } else {
+            hash(&[&session, &tool_use])
+        })
     }
 
     /// Returns the working folder and the permission mode, as the host states them, for approvers.
@@ -141,7 +146,7 @@ impl<'t> HookInput<'t> {
             return String::new();
         };
         let text = serde_json::from_str(result.get()).unwrap_or_else(|_| result.get().to_owned());
-        cut(&text, CONTENT).replace('\0', "\u{FFFD}")
+        cut(&text, MAX_CONTENT_BYTES).replace('\0', "\u{FFFD}")
     }
 }
 
@@ -163,7 +168,8 @@ fn hash(parts: &[&str]) -> String {
     text
 }
 
-/// Returns the longest prefix of `text` with at most `most` bytes and no cut character.
-fn cut(text: &str, most: usize) -> &str {
-    text.get(..text.floor_char_boundary(most)).unwrap_or(text)
+/// Returns the longest prefix of `text` with at most `max_bytes` bytes and no cut character.
+fn cut(text: &str, max_bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(max_bytes))
+        .unwrap_or(text)
 }

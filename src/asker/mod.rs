@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::task::units;
 
 /// The base URL of the service if `HOLDPOINT_URL` is unset.
-const URL: &str = "http://127.0.0.1:8080";
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The wait if `HOLDPOINT_WAIT` is unset. Older hosts kill their hooks after 60 s.
-pub const WAIT: Duration = Duration::from_secs(50);
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(50);
 
 /// The service, the key and the gate that an asker uses.
 #[derive(Clone)]
@@ -38,13 +38,13 @@ impl AskerSettings {
     /// A value is malformed. The error is one line for a person and does not contain the value.
     pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
-        let url = set("HOLDPOINT_URL").unwrap_or(URL);
+        let url = set("HOLDPOINT_URL").unwrap_or(DEFAULT_URL);
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err("HOLDPOINT_URL must begin with http:// or https://".to_owned());
         }
         let wait = match set("HOLDPOINT_WAIT") {
-            Some(text) => wait(text).map_err(|why| format!("HOLDPOINT_WAIT: {why}"))?,
-            None => WAIT,
+            Some(text) => parse_wait(text).map_err(|why| format!("HOLDPOINT_WAIT: {why}"))?,
+            None => DEFAULT_WAIT,
         };
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
@@ -59,8 +59,9 @@ impl AskerSettings {
 ///
 /// # Errors
 /// `text` is not a duration.
-pub fn wait(text: &str) -> Result<Duration, String> {
-    units::duration(text).ok_or_else(|| "expected a duration such as `50s` or `10m`".to_owned())
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    units::parse_duration(text)
+        .ok_or_else(|| "expected a duration such as `50s` or `10m`".to_owned())
 }
 
 #[cfg(test)]

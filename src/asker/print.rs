@@ -9,7 +9,7 @@ use super::hook::Host;
 
 /// The seconds by which the host's timeout for the hook exceeds the hook's own wait: when the host
 /// ends a hook, the call runs.
-const MARGIN: u64 = 40;
+const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// Returns the settings for `host` as JSON text. The hook waits for `wait`, and the host's timeouts
 /// are longer.
@@ -28,9 +28,12 @@ pub fn settings(host: Host, wait: Duration) -> String {
             "onFailure": "block",
         }]}])
     };
-    let mut hooks = json!({"PreToolUse": hook(seconds + MARGIN), "PostToolUse": hook(MARGIN)});
+    let mut hooks = json!({"PreToolUse": hook(seconds + TIMEOUT_MARGIN_SECONDS), "PostToolUse": hook(TIMEOUT_MARGIN_SECONDS)});
     if let (Host::ClaudeCode, Value::Object(hooks)) = (host, &mut hooks) {
-        hooks.insert("PostToolUseFailure".to_owned(), hook(MARGIN));
+        hooks.insert(
+            "PostToolUseFailure".to_owned(),
+            hook(TIMEOUT_MARGIN_SECONDS),
+        );
     }
     format!("{:#}\n", json!({"hooks": hooks}))
 }

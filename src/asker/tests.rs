@@ -1,7 +1,7 @@
 //! The input of hooks, and the settings of askers.
 
-use super::hook_input::{Event, HookInput};
-use super::{AskerSettings, WAIT};
+use super::hook_input::{HookEvent, HookInput};
+use super::{AskerSettings, DEFAULT_WAIT};
 
 fn input(text: &str) -> HookInput<'_> {
     HookInput::read(text).unwrap()
@@ -11,7 +11,7 @@ fn input(text: &str) -> HookInput<'_> {
 fn input_of_a_hook_keeps_its_arguments_to_the_byte() {
     let text = r#"{"session_id":"s-1","hook_event_name":"PreToolUse","tool_use_id":"t_1","tool_name":"Bash","tool_input": { "b":1.0,  "a":"é" } ,"cwd":"/x","permission_mode":"plan"}"#;
     let input = input(text);
-    assert_eq!(input.event, Event::Before);
+    assert_eq!(input.event, HookEvent::Before);
     assert_eq!(input.arguments().unwrap().get(), r#"{ "b":1.0,  "a":"é" }"#);
     assert_eq!(
         (
@@ -39,7 +39,10 @@ fn input_that_can_be_read_in_two_ways_is_refused() {
     ] {
         assert!(HookInput::read(text).is_err(), "{text}");
     }
-    assert_eq!(input(r#"{"hook_event_name":"Stop"}"#).event, Event::Other);
+    assert_eq!(
+        input(r#"{"hook_event_name":"Stop"}"#).event,
+        HookEvent::Other
+    );
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn settings_without_variables_are_the_local_service() {
     let settings = AskerSettings::read(|_| None).unwrap();
     assert_eq!(
         (settings.url.as_str(), settings.wait),
-        ("http://127.0.0.1:8080", WAIT)
+        ("http://127.0.0.1:8080", DEFAULT_WAIT)
     );
     let bad = AskerSettings::read(|name| (name == "HOLDPOINT_WAIT").then_some("soon"));
     assert!(bad.is_err());
@@ -76,30 +79,30 @@ fn settings_without_variables_are_the_local_service() {
 }
 
 /// The inputs as the hosts' documentation shows them.
-const DOCUMENTED: [(&str, Event, &str); 5] = [
+const DOCUMENTED: [(&str, HookEvent, &str); 5] = [
     (
         r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"npm test","description":"Run tests","timeout":120000,"run_in_background":false},"tool_use_id":"toolu_01ABC"}"#,
-        Event::Before,
+        HookEvent::Before,
         "",
     ),
     (
         r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PostToolUse","tool_name":"Write","tool_input":{"file_path":"/f","content":"x"},"tool_response":{"filePath":"/f","success":true},"tool_use_id":"toolu_01ABC","duration_ms":12}"#,
-        Event::Succeeded,
+        HookEvent::Succeeded,
         r#"{"filePath":"/f","success":true}"#,
     ),
     (
         r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PostToolUseFailure","tool_name":"Bash","tool_input":{"command":"npm test"},"tool_use_id":"toolu_01ABC","error":"Command exited with non-zero status code 1","is_interrupt":false}"#,
-        Event::Failed,
+        HookEvent::Failed,
         "Command exited with non-zero status code 1",
     ),
     (
         r#"{"session_id":"00893aaf","turn_id":"t-1","transcript_path":null,"cwd":"/home/u","hook_event_name":"PreToolUse","model":"m","permission_mode":"default","tool_name":"Bash","tool_use_id":"toolu_01ABC","tool_input":{"command":"ls"}}"#,
-        Event::Before,
+        HookEvent::Before,
         "",
     ),
     (
         r#"{"session_id":"00893aaf","turn_id":"t-1","transcript_path":null,"cwd":"/home/u","hook_event_name":"PostToolUse","model":"m","permission_mode":"default","tool_name":"Bash","tool_use_id":"toolu_01ABC","tool_input":{"command":"ls"},"tool_response":"a.txt\n"}"#,
-        Event::Succeeded,
+        HookEvent::Succeeded,
         "a.txt\n",
     ),
 ];

@@ -11,10 +11,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::value::RawValue;
 
-use super::{OK, WRONG, complain, print};
-use crate::asker::client::{Call, Decision, GateClient, Report, Verdict};
-use crate::asker::hook::{self, BLOCK, HookAnswer, HookOptions};
-use crate::asker::hook_input::INPUT;
+use super::{OK, USAGE_ERROR, print, print_error};
+use crate::asker::client::{Decision, GateClient, OutcomeReport, ProposedCall, Verdict};
+use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
+use crate::asker::hook_input::MAX_INPUT_BYTES;
 use crate::asker::{self, AskerSettings};
 use crate::config::environment::Environment;
 use crate::world::random_bytes;
@@ -26,9 +26,9 @@ const PENDING: u8 = 11;
 /// The time that a hook may live beyond its wait.
 const GRACE: Duration = Duration::from_secs(8);
 /// The longest wait of a hook. Its host ends a hook after 600 s.
-const LONGEST: Duration = Duration::from_mins(9);
+const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
-const REPORTS: usize = 5;
+const MAX_REPORT_ATTEMPTS: usize = 5;
 
 /// The commands of an asker. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and
 /// `HOLDPOINT_WAIT`, and no configuration file.
@@ -91,7 +91,7 @@ pub(super) struct CallOptions {
     #[arg(long)]
     session: Option<String>,
     /// How long to wait for a person; default: `HOLDPOINT_WAIT`, else 50s.
-    #[arg(long, value_parser = asker::wait)]
+    #[arg(long, value_parser = asker::parse_wait)]
     wait: Option<Duration>,
     /// The reason for the call, shown to people as unverified.
     #[arg(long, default_value = "")]
@@ -104,38 +104,38 @@ pub(super) struct CallOptions {
 pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
     let settings = match AskerSettings::read(|name| environment.variable(name)) {
         Ok(settings) => settings,
-        Err(why) => return complain(WRONG, why),
+        Err(why) => return print_error(USAGE_ERROR, why),
     };
     match command {
         Gate::Print { host } => print(&asker::print::settings(
             host.into(),
-            settings.wait.min(LONGEST),
+            settings.wait.min(MAX_WAIT),
         )),
         Gate::Hook(options) => answer_hook(&options, settings),
         Gate::Call(options) => {
-            let ended = guarded(None, move || propose(&options, settings));
-            match ended {
+            let result = run_in_thread(None, move || propose(&options, settings));
+            match result {
                 Some(Ok(code)) => code,
-                Some(Err(why)) => complain(WRONG, why),
-                None => complain(WRONG, "the command failed inside"),
+                Some(Err(why)) => print_error(USAGE_ERROR, why),
+                None => print_error(USAGE_ERROR, "the command failed inside"),
             }
         }
     }
 }
 
 /// Returns the result of `work`, or `None` if `work` panics or exceeds the time `within`.
-fn guarded<T: Send + 'static>(
+fn run_in_thread<T: Send + 'static>(
     within: Option<Duration>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (told, heard) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let started = std::thread::Builder::new().spawn(move || {
-        let _ = told.send(work());
+        let _ = sender.send(work());
     });
     started.ok()?;
     match within {
-        Some(within) => heard.recv_timeout(within).ok(),
-        None => heard.recv().ok(),
+        Some(within) => receiver.recv_timeout(within).ok(),
+        None => receiver.recv().ok(),
     }
 }
 
@@ -143,10 +143,10 @@ fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
     let options = HookOptions {
         host: options.host.into(),
         is_final: options.is_final,
-        content: !options.no_content,
+        includes_content: !options.no_content,
     };
-    let wait = settings.wait.min(LONGEST);
-    let answer = guarded(Some(wait + GRACE), move || {
+    let wait = settings.wait.min(MAX_WAIT);
+    let answer = run_in_thread(Some(wait + GRACE), move || {
         match hook_answer(options, settings, wait) {
             Ok(answer) => answer,
             Err(why) => HookAnswer::blocked(&why),
@@ -154,12 +154,12 @@ fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
     });
     let answer = answer
         .unwrap_or_else(|| HookAnswer::blocked("there was no answer in time, or the hook failed"));
-    let _ = std::io::stderr().write_all(answer.err.as_bytes());
+    let _ = std::io::stderr().write_all(answer.stderr.as_bytes());
     // If the host cannot read the answer, the call must not run.
-    if print(&answer.out) == OK {
-        answer.code
+    if print(&answer.stdout) == OK {
+        answer.exit_code
     } else {
-        BLOCK
+        BLOCK_EXIT_CODE
     }
 }
 
@@ -171,7 +171,7 @@ fn hook_answer(
     let text = standard_input()?;
     let gate = settings.gate.clone();
     let client = client(settings)?;
-    let ask = hook::Ask {
+    let ask = hook::HookSettings {
         options,
         gate: gate.as_deref(),
         wait,
@@ -181,25 +181,27 @@ fn hook_answer(
 
 fn standard_input() -> Result<String, String> {
     let mut bytes = Vec::new();
-    let most = u64::try_from(INPUT).unwrap_or(u64::MAX);
+    let max_bytes = u64::try_from(MAX_INPUT_BYTES).unwrap_or(u64::MAX);
     let read = std::io::stdin()
         .lock()
-        .take(most + 1)
+        .take(max_bytes + 1)
         .read_to_end(&mut bytes);
     read.map_err(|error| format!("standard input cannot be read: {error}"))?;
-    if bytes.len() > INPUT {
-        return Err(format!("standard input is longer than {INPUT} bytes"));
+    if bytes.len() > MAX_INPUT_BYTES {
+        return Err(format!(
+            "standard input is longer than {MAX_INPUT_BYTES} bytes"
+        ));
     }
     String::from_utf8(bytes).map_err(|_| "standard input is not UTF-8".to_owned())
 }
 
 fn client(settings: AskerSettings) -> Result<GateClient, String> {
-    let runner = fresh()?;
+    let runner = random_name()?;
     GateClient::new(settings, runner).map_err(|error| error.to_string())
 }
 
 /// Returns a random, unique name.
-fn fresh() -> Result<String, String> {
+fn random_name() -> Result<String, String> {
     let bytes = random_bytes::<16>().map_err(|error| error.to_string())?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
@@ -220,11 +222,11 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         .map_err(|error| format!("the arguments are not JSON: {error}"))?;
     let key = match &options.key {
         Some(key) => key.clone(),
-        None => format!("call-{}", fresh()?),
+        None => format!("call-{}", random_name()?),
     };
     let wait = options.wait.unwrap_or(settings.wait);
     let gate = settings.gate.clone();
-    let call = Call {
+    let call = ProposedCall {
         gate: gate.as_deref(),
         tool: &options.tool,
         arguments,
@@ -245,22 +247,22 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
             };
             runner.run(&verdict, &options.command)
         }
-        (Decision::Allow, true) => Ok(shown(&verdict, options, OK)),
-        (Decision::Deny, _) => Ok(shown(&verdict, options, DENIED)),
-        (Decision::Pending, _) => Ok(shown(&verdict, options, PENDING)),
+        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, OK)),
+        (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
+        (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
     }
 }
 
 /// Prints a verdict, and returns `code`. With a command, nothing is printed to standard output,
 /// which belongs to the command.
-fn shown(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
+fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),
         (Decision::Allow | Decision::Deny | Decision::Pending, _) => String::new(),
     };
-    complain(code, format!("{}{url}", verdict.answer.message));
+    print_error(code, format!("{}{url}", verdict.answer.message));
     if options.command.is_empty() && print(&format!("{}\n", verdict.text)) != OK {
-        return WRONG;
+        return USAGE_ERROR;
     }
     code
 }
@@ -299,7 +301,7 @@ impl Runner<'_> {
             .env("IDEMPOTENCY_KEY", &permit.idempotency_key)
             .stdin(Stdio::inherit());
         match child.status() {
-            Ok(status) => Ok(self.ended(status)),
+            Ok(status) => Ok(self.report_exit(status)),
             Err(error) => {
                 let why = format!("The command could not be started: {error}");
                 self.report("failed", &why);
@@ -309,7 +311,7 @@ impl Runner<'_> {
     }
 
     /// Reports the outcome of the ended command. Returns the exit code as a shell would.
-    fn ended(&self, status: ExitStatus) -> u8 {
+    fn report_exit(&self, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {
                 self.report("succeeded", "exit code 0");
@@ -329,16 +331,16 @@ impl Runner<'_> {
     }
 
     fn report(&self, outcome: &'static str, content: &str) {
-        let report = Report {
+        let report = OutcomeReport {
             key: self.key,
             outcome,
             content: Some(content),
         };
-        for attempt in 1..=REPORTS {
+        for attempt in 1..=MAX_REPORT_ATTEMPTS {
             match self.runtime.block_on(self.client.report(&report)) {
                 Ok(()) => return,
-                Err(error) if attempt == REPORTS => {
-                    complain(OK, format!("The outcome was not reported: {error}"));
+                Err(error) if attempt == MAX_REPORT_ATTEMPTS => {
+                    print_error(OK, format!("The outcome was not reported: {error}"));
                 }
                 Err(_) => std::thread::sleep(Duration::from_secs(1)),
             }
@@ -353,10 +355,10 @@ mod tests {
     #[test]
     fn work_that_panics_or_hangs_has_no_result() {
         let minute = Some(Duration::from_mins(1));
-        assert_eq!(guarded(minute, || 7), Some(7));
-        assert_eq!(guarded(minute, || panic!("inside")), None::<u8>);
-        assert_eq!(guarded(None, || panic!("inside")), None::<u8>);
+        assert_eq!(run_in_thread(minute, || 7), Some(7));
+        assert_eq!(run_in_thread(minute, || panic!("inside")), None::<u8>);
+        assert_eq!(run_in_thread(None, || panic!("inside")), None::<u8>);
         let hangs = || std::thread::park();
-        assert_eq!(guarded(Some(Duration::ZERO), hangs), None);
+        assert_eq!(run_in_thread(Some(Duration::ZERO), hangs), None);
     }
 }

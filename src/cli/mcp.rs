@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Common, FAILED, OK, WRONG, complain, flags, print, run_to_end, source};
-use crate::app::{self, Reviewed};
+use super::{
+    CommonOptions, FAILED, OK, USAGE_ERROR, flags, print, print_error, run_to_end, source,
+};
+use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
 use crate::config::{self, McpConfig};
 
@@ -15,11 +17,11 @@ use crate::config::{self, McpConfig};
 #[derive(Debug, Subcommand)]
 pub(super) enum Mcp {
     /// List the servers' tools, show the differences from the lock file, and write the lock file.
-    Lock(Lock),
+    Lock(LockOptions),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Lock {
+pub(super) struct LockOptions {
     /// Review only the server with this name.
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
@@ -33,19 +35,19 @@ pub(super) struct Lock {
     #[arg(long, value_name = "NAME=VARIABLE")]
     header: Vec<String>,
     #[command(flatten)]
-    common: Common,
+    common: CommonOptions,
 }
 
 pub(super) fn run(command: &Mcp, environment: &Environment) -> u8 {
     let Mcp::Lock(options) = command;
     match lock(options, environment) {
         Ok(code) => code,
-        Err((code, why)) => complain(code, why),
+        Err((code, why)) => print_error(code, why),
     }
 }
 
-fn lock(options: &Lock, environment: &Environment) -> Result<u8, (u8, String)> {
-    let wrong = |why: String| (WRONG, why);
+fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, String)> {
+    let wrong = |why: String| (USAGE_ERROR, why);
     let (source, _) = source(&options.common, environment).map_err(wrong)?;
     let loaded = config::load_mcp(source, environment, &flags(&options.common));
     let config = loaded.map_err(|report| wrong(report.to_string()))?;
@@ -62,11 +64,11 @@ fn lock(options: &Lock, environment: &Environment) -> Result<u8, (u8, String)> {
     let headers = headers(&options.header, environment).map_err(wrong)?;
     let mut reviewed = None;
     let only = options.server.as_deref();
-    let asked = run_to_end(async {
+    let outcome = run_to_end(async {
         reviewed = Some(app::review_mcp_tools(&config, only, &headers).await?);
         Ok(())
     });
-    asked.map_err(|error| (FAILED, format!("{error:#}")))?;
+    outcome.map_err(|error| (FAILED, format!("{error:#}")))?;
     let Some(reviewed) = reviewed else {
         return Ok(FAILED);
     };
@@ -77,7 +79,11 @@ fn lock(options: &Lock, environment: &Environment) -> Result<u8, (u8, String)> {
 }
 
 /// Writes the lock file if the servers' tools differ from it and the person agrees.
-fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8, (u8, String)> {
+fn finish(
+    options: &LockOptions,
+    config: &McpConfig,
+    reviewed: &ReviewResult,
+) -> Result<u8, (u8, String)> {
     let file = config.path.display();
     if !reviewed.differs {
         return Ok(print(&format!("{file} is up to date.\n")));
@@ -85,7 +91,7 @@ fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8,
     if options.check {
         return Err((FAILED, format!("{file} is not up to date.")));
     }
-    if !options.yes && !agreed(&config.path)? {
+    if !options.yes && !confirm_write(&config.path)? {
         return Err((FAILED, format!("{file} was not changed.")));
     }
     write(&config.path, &reviewed.lock.text())
@@ -96,7 +102,7 @@ fn finish(options: &Lock, config: &McpConfig, reviewed: &Reviewed) -> Result<u8,
 }
 
 /// Asks the person at the terminal whether to write the lock file.
-fn agreed(path: &Path) -> Result<bool, (u8, String)> {
+fn confirm_write(path: &Path) -> Result<bool, (u8, String)> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
         return Err((FAILED, why.to_owned()));
@@ -113,11 +119,11 @@ fn agreed(path: &Path) -> Result<bool, (u8, String)> {
 
 /// Replaces the file by a rename, so that a reader sees the old text or the new text.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, path)
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    std::fs::write(&temporary, text)?;
+    std::fs::rename(&temporary, path)
 }
 
 /// Returns the headers of the `--header` options, with the values of their variables.
@@ -128,7 +134,7 @@ fn headers(written: &[String], environment: &Environment) -> Result<HeaderMap, S
             .split_once('=')
             .ok_or_else(|| "`--header` is `NAME=VARIABLE`".to_owned())?;
         let parsed = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("`{name}` is no name of a header"))?;
+            .map_err(|_| format!("`{name}` is not a name of a header"))?;
         let value = environment
             .variable(variable)
             .ok_or_else(|| format!("the variable `{variable}` is not set"))?;

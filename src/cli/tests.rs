@@ -16,28 +16,28 @@ const GOOD: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: 
 #[test]
 fn check_exits_with_0_or_2() {
     let files = [("/good.yaml", GOOD), ("/bad.yaml", "agents: {}\n")];
-    let environment = Environment::of(&[], &files);
+    let environment = Environment::new(&[], &files);
     assert_eq!(code(&["check", "--config", "/good.yaml"], &environment), OK);
     assert_eq!(
         code(&["check", "--config", "/bad.yaml"], &environment),
-        WRONG
+        USAGE_ERROR
     );
     assert_eq!(
         code(&["check", "--config", "/gone.yaml"], &environment),
-        WRONG
+        USAGE_ERROR
     );
     assert_eq!(
         code(&["check"], &environment),
         OK,
         "the demonstration is right"
     );
-    let beside = Environment::of(
+    let beside = Environment::new(
         &[],
         &[("holdpoint.yaml", "agents: {}\n"), ("/good.yaml", GOOD)],
     );
     assert_eq!(
         code(&["check"], &beside),
-        WRONG,
+        USAGE_ERROR,
         "the file that stands beside"
     );
     assert_eq!(
@@ -45,9 +45,12 @@ fn check_exits_with_0_or_2() {
         OK,
         "another one is named"
     );
-    assert_eq!(code(&["check", "--listen", "nowhere"], &environment), WRONG);
-    let named = Environment::of(&[("HOLDPOINT_CONFIG", "/bad.yaml")], &files);
-    assert_eq!(code(&["check"], &named), WRONG);
+    assert_eq!(
+        code(&["check", "--listen", "nowhere"], &environment),
+        USAGE_ERROR
+    );
+    let named = Environment::new(&[("HOLDPOINT_CONFIG", "/bad.yaml")], &files);
+    assert_eq!(code(&["check"], &named), USAGE_ERROR);
     assert_eq!(
         code(&["check", "--config", "/good.yaml"], &named),
         OK,
@@ -64,7 +67,7 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--log-format", "xml"],
         &["check", "a"],
     ] {
-        assert_eq!(code(wrong, &environment), WRONG, "{wrong:?}");
+        assert_eq!(code(wrong, &environment), USAGE_ERROR, "{wrong:?}");
     }
     for right in ["version", "schema", "--version", "--help"] {
         assert_eq!(code(&[right], &environment), OK, "{right}");
@@ -79,7 +82,7 @@ fn init_writes_the_smallest_file_but_never_over_another() {
     assert_eq!(code(&["init", name], &Environment::default()), OK);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), SMALLEST);
     std::fs::write(&file, "mine").unwrap();
-    assert_eq!(code(&["init", name], &Environment::default()), WRONG);
+    assert_eq!(code(&["init", name], &Environment::default()), USAGE_ERROR);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }
 

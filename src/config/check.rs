@@ -82,8 +82,8 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     listen(config, address, mistakes);
     let server = &mut config.server;
     if let Some(text) = &server.public_url {
-        if let Some(sound) = public_url(text) {
-            server.public_url = Some(sound);
+        if let Some(normalized) = public_url(text) {
+            server.public_url = Some(normalized);
         } else {
             let detail =
                 "expected an address such as `https://host/path`, without user, query or fragment";
@@ -133,17 +133,17 @@ fn listen(config: &Config, address: Option<SocketAddr>, mistakes: &mut Mistakes)
 /// Checks `request_url` and `cors_origins`, and turns the origins into lower case.
 fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     if let Some(text) = &server.request_url {
-        let sound =
-            text.contains("{request_id}") && web(&text.replace("{request_id}", "0")).is_some();
-        if !sound {
+        let is_valid = text.contains("{request_id}")
+            && parse_http_url(&text.replace("{request_id}", "0")).is_some();
+        if !is_valid {
             let detail = "expected an address with `{request_id}` in it, such as `https://host/approvals/{request_id}`";
             mistakes.add(&["server", "request_url"], detail);
         }
     }
     for (index, origin) in server.cors_origins.iter().enumerate() {
-        let sound = web(origin)
+        let is_valid = parse_http_url(origin)
             .is_some_and(|url| url.origin().ascii_serialization() == origin.to_ascii_lowercase());
-        if !sound {
+        if !is_valid {
             let detail = "expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it";
             mistakes.add(&["server", "cors_origins", &index.to_string()], detail);
         }
@@ -154,7 +154,7 @@ fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
 }
 
 /// Parses a URL with the scheme `http` or `https` and a host; `None` for any other text.
-pub(crate) fn web(text: &str) -> Option<Url> {
+pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
@@ -162,12 +162,12 @@ pub(crate) fn web(text: &str) -> Option<Url> {
 /// Parses the public URL, to which links are appended, and removes the slash at its end. `None` if
 /// the text is not such a URL.
 fn public_url(text: &str) -> Option<String> {
-    let url = web(text)?;
-    let bare = url.query().is_none()
+    let url = parse_http_url(text)?;
+    let is_bare = url.query().is_none()
         && url.fragment().is_none()
         && url.username().is_empty()
         && url.password().is_none();
-    bare.then(|| url.as_str().trim_end_matches('/').to_owned())
+    is_bare.then(|| url.as_str().trim_end_matches('/').to_owned())
 }
 
 /// Reports a number that is zero.
@@ -187,11 +187,11 @@ pub(crate) fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistak
 fn database(config: &Config, mistakes: &mut Mistakes) {
     let database = &config.database;
     let url = database.url.reveal();
-    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
-    let sqlite = url
+    let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let is_sqlite = url
         .strip_prefix("sqlite:")
         .is_some_and(|rest| !rest.trim_start_matches('/').is_empty());
-    if !(sqlite || (postgres && Url::parse(url).is_ok())) {
+    if !(is_sqlite || (is_postgres && Url::parse(url).is_ok())) {
         mistakes.add(
             &["database", "url"],
             "expected `sqlite://<file>` or `postgres://user@host/db`",
@@ -219,7 +219,7 @@ fn secrets(config: &Config, mistakes: &mut Mistakes) {
         let at = index.to_string();
         let place = ["secrets", "keys", &at];
         if !key.id.is_empty() {
-            check_parts::name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
+            check_parts::check_name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
         }
         if !key.id.is_empty()
             && config
@@ -251,9 +251,9 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
         );
     }
     for (name, credential) in &config.credentials {
-        check_parts::name(&["credentials", name], "a credential", name, mistakes);
+        check_parts::check_name(&["credentials", name], "a credential", name, mistakes);
         for field in credential.fields.keys() {
-            check_parts::name(
+            check_parts::check_name(
                 &["credentials", name, "fields", field],
                 "a field",
                 field,
@@ -268,23 +268,23 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
 
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (name, model) in &config.models {
-        check_parts::name(&["models", name], "a model", name, mistakes);
+        check_parts::check_name(&["models", name], "a model", name, mistakes);
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
         // Without a valid provider, the other keys cannot be checked.
-        let known = node
+        let has_provider = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);
-        if !known {
+        if !has_provider {
             continue;
         }
-        by_provider(name, model, node, mistakes);
+        check_provider_keys(name, model, node, mistakes);
     }
 }
 
 /// Checks the keys of a model whose meaning depends on its provider.
-fn by_provider(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
+fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
     let has = |key: &str| {
         node.get(key)
             .is_some_and(|value| !matches!(value.kind, Kind::Null))
@@ -323,7 +323,7 @@ fn by_provider(name: &str, model: &model::Settings, node: &Node, mistakes: &mut 
     if model
         .base_url
         .as_ref()
-        .is_some_and(|url| web(url).is_none())
+        .is_some_and(|url| parse_http_url(url).is_none())
     {
         mistakes.add(
             &["models", name, "base_url"],
@@ -331,21 +331,21 @@ fn by_provider(name: &str, model: &model::Settings, node: &Node, mistakes: &mut 
         );
     }
     for key in ["model", "base_url", "script", "api_key"] {
-        let empty = node
+        let is_empty = node
             .get(key)
             .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
-        if empty && key != "api_key" {
+        if is_empty && key != "api_key" {
             mistakes.add(&["models", name, key], format!("`{key}` is empty"));
         }
     }
 }
 
 fn default_agent(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
-    let said = root.get("default_agent");
-    if said.is_some_and(|node| node.broken) {
+    let node = root.get("default_agent");
+    if node.is_some_and(|node| node.broken) {
         return;
     }
-    if said.is_none() {
+    if node.is_none() {
         let mut names = config.agents.keys();
         match (names.next(), names.next()) {
             (Some(only), None) => config.default_agent.clone_from(only),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Config;
-use super::check_parts::{is_glob, name};
-use super::check_rules::matches;
+use super::check_parts::{check_name, is_glob};
+use super::check_rules::matching_tools;
 use super::tree::Node;
 use crate::agent::gate::{ExtAuthz, Gate, OtherTools, Report};
 use crate::agent::{HumanKind, OpenTo};
@@ -12,14 +12,14 @@ use crate::people::settings::ApiKey;
 use crate::policy::{Decide, Rule};
 use crate::task::decision::Action;
 use crate::task::user::UserIds;
-use crate::tool::credential::OPEN;
+use crate::tool::credential::REFERENCE_START;
 use crate::world::Mistakes;
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (gate_name, gate) in &config.gates {
         let place = ["gates", gate_name];
-        name(&place, "a gate", gate_name, mistakes);
-        free(config, gate_name, mistakes);
+        check_name(&place, "a gate", gate_name, mistakes);
+        check_name_is_free(config, gate_name, mistakes);
         if root.at(&place).is_none_or(|node| node.broken) {
             continue;
         }
@@ -29,16 +29,16 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 format!("expected {expected}"),
             );
         }
-        tools(config, gate_name, gate, root, mistakes);
-        keys(config, gate_name, gate, root, mistakes);
+        check_tools(config, gate_name, gate, root, mistakes);
+        check_keys(config, gate_name, gate, root, mistakes);
         if let Some(ext_authz) = &gate.ext_authz {
-            gateway(config, gate_name, (gate, ext_authz), root, mistakes);
+            check_ext_authz(config, gate_name, (gate, ext_authz), root, mistakes);
         }
     }
 }
 
 /// Reports a gate whose name an agent or a tool has, too.
-fn free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
+fn check_name_is_free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
     let noun = if config.agents.contains_key(gate) {
         "an agent"
     } else if config.tools.contains_key(gate) {
@@ -58,7 +58,13 @@ fn is_human(tool: &str) -> bool {
 
 /// Checks that each listed tool exists, is listed once, and is neither an agent nor a tool that
 /// asks a person.
-fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
+fn check_tools(
+    config: &Config,
+    gate_name: &str,
+    gate: &Gate,
+    root: &Node,
+    mistakes: &mut Mistakes,
+) {
     let mut seen = BTreeSet::new();
     for (index, tool) in gate.tools.iter().enumerate() {
         let index = index.to_string();
@@ -77,15 +83,15 @@ fn tools(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &
         mistakes.add(&place, detail);
     }
     let listed = root.at(&["gates", gate_name, "tools"]);
-    let unread = listed.is_some_and(|node| node.broken);
-    if gate.tools.is_empty() && gate.other_tools == OtherTools::Deny && !unread {
+    let is_unreadable = listed.is_some_and(|node| node.broken);
+    if gate.tools.is_empty() && gate.other_tools == OtherTools::Deny && !is_unreadable {
         let detail = "no call fits this gate: `tools` is empty, and `other_tools` is `deny`";
         mistakes.warn(&["gates", gate_name], detail);
     }
 }
 
 /// Warns about a gate that no caller can use, and about rules of the gate with too few approvers.
-fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
+fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
         |to: &OpenTo| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty();
@@ -109,14 +115,14 @@ fn keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &m
     // A key with `act_as` speaks for users that the file does not name, so this check would be
     // wrong.
     else if keys.iter().all(|key| !key.act_as) {
-        satisfied(config, gate_name, gate, &keys, mistakes);
+        check_approvers(config, gate_name, gate, &keys, mistakes);
     }
 }
 
 /// Warns about each rule that holds calls of the gate but has too few approvers, whichever of
 /// `keys` proposes the call. The user of the key is the owner of the call, and may approve it only
 /// under a rule that admits the owner.
-fn satisfied(
+fn check_approvers(
     config: &Config,
     gate_name: &str,
     gate: &Gate,
@@ -127,16 +133,17 @@ fn satisfied(
         return;
     };
     for (index, rule) in config.policy.iter().enumerate() {
-        if rule.decide != Decide::Hold || !meets(rule, gate) {
+        if rule.decide != Decide::Hold || !applies_to(rule, gate) {
             continue;
         }
         let approvers = rule.approvers.approvers();
-        let could =
-            |key: &&ApiKey| directory.could_approve(&key.tenant, &approvers, Some(&key.user), None);
-        let most = keys.iter().map(could).max().unwrap_or(0);
-        if most < approvers.required as usize {
+        let approver_count = |key: &&ApiKey| {
+            directory.possible_approver_count(&key.tenant, &approvers, Some(&key.user), None)
+        };
+        let max_approvers = keys.iter().map(approver_count).max().unwrap_or(0);
+        if max_approvers < approvers.required as usize {
             let detail = format!(
-                "no people can satisfy this rule for a call at the gate `{gate_name}`: it needs {}, and {most} could answer",
+                "no people can satisfy this rule for a call at the gate `{gate_name}`: it needs {}, and {max_approvers} could answer",
                 approvers.required
             );
             let place = ["policy", &index.to_string(), "approvers"];
@@ -147,7 +154,7 @@ fn satisfied(
 
 fn keys_are_read(root: &Node) -> bool {
     let keys = root.at(&["auth", "api_keys"]);
-    !root.is_broken_towards(&["auth", "api_keys"])
+    !root.is_broken_on_path(&["auth", "api_keys"])
         && keys.is_none_or(|keys| keys.elements().iter().all(|key| !key.broken))
 }
 
@@ -158,15 +165,15 @@ fn may_ask(key: &ApiKey) -> bool {
 }
 
 /// Whether the gate is open to the user of the key, or to a user for whom the key may speak.
-fn is_admitted(to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
-    let Some(to) = to else { return true };
-    let names_people = !to.users.is_empty() || !to.groups.is_empty();
-    (key.act_as && names_people) || to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
+fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
+    let Some(open_to) = open_to else { return true };
+    let names_people = !open_to.users.is_empty() || !open_to.groups.is_empty();
+    (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
 /// Checks `ext_authz` against the keys. Warns about settings that Envoy cannot follow: required
 /// reports, and rules that allow `edit`.
-fn gateway(
+fn check_ext_authz(
     config: &Config,
     gate_name: &str,
     (gate, ext_authz): (&Gate, &ExtAuthz),
@@ -187,8 +194,8 @@ fn gateway(
         return;
     }
     for (index, rule) in config.policy.iter().enumerate() {
-        let edits = rule.decide == Decide::Hold && rule.allow.contains(&Action::Edit);
-        if edits && meets(rule, gate) {
+        let allows_edit = rule.decide == Decide::Hold && rule.allow.contains(&Action::Edit);
+        if allows_edit && applies_to(rule, gate) {
             let place = ["policy", &index.to_string(), "allow"];
             let detail =
                 format!("`edit` is left out at the gate `{gate_name}`: Envoy cannot change a call");
@@ -198,12 +205,12 @@ fn gateway(
 }
 
 /// Whether the rule applies to calls that the gate lets callers propose.
-fn meets(rule: &Rule, gate: &Gate) -> bool {
+fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
-    let others = gate.other_tools == OtherTools::Judge;
+    let judges_others = gate.other_tools == OtherTools::Judge;
     rule.tools.iter().any(|pattern| {
-        (others && is_glob(pattern))
-            || matches(pattern, &listed).is_some_and(|found| !found.is_empty())
+        (judges_others && is_glob(pattern))
+            || matching_tools(pattern, &listed).is_some_and(|found| !found.is_empty())
     })
 }
 
@@ -215,9 +222,9 @@ pub(crate) fn credentials(config: &Config, mistakes: &mut Mistakes) {
                 continue;
             };
             if config
-                .texts(settings)
+                .credential_texts(settings)
                 .iter()
-                .any(|text| text.contains(OPEN))
+                .any(|text| text.contains(REFERENCE_START))
             {
                 let detail = format!(
                     "`{tool}` takes a credential: a person is asked for it anew with each call, because a gate keeps none"

@@ -4,7 +4,7 @@
 use url::{Host, Url};
 
 use super::Config;
-use super::check::{positive, web};
+use super::check::{parse_http_url, positive};
 use super::tree::Node;
 use crate::people::link::LinkMay;
 use crate::world::Mistakes;
@@ -15,13 +15,13 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         return;
     };
     let place = ["notify", "links"];
-    let sealed =
+    let can_be_sealed =
         root.get("secrets").is_some_and(|node| node.broken) || !config.secrets.keys.is_empty();
-    if !sealed {
+    if !can_be_sealed {
         let detail = "links need a key under `secrets.keys`, which seals them";
         mistakes.add(&place, detail);
     }
-    let url = config.server.public_url.as_deref().and_then(web);
+    let url = config.server.public_url.as_deref().and_then(parse_http_url);
     if links.may == LinkMay::Decide && url.is_some_and(|url| is_open_to_others(&url)) {
         let detail = "a link that decides needs `server.public_url` with `https`: on the way of plain HTTP others \
                       can read and use it";
@@ -36,11 +36,11 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 
 /// Whether requests to this URL cross a network without encryption.
 fn is_open_to_others(url: &Url) -> bool {
-    let loopback = match url.host() {
+    let is_loopback = match url.host() {
         Some(Host::Domain(name)) => name == "localhost",
         Some(Host::Ipv4(address)) => address.is_loopback(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     };
-    url.scheme() == "http" && !loopback
+    url.scheme() == "http" && !is_loopback
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Config;
-use super::check_parts::name;
+use super::check_parts::check_name;
 use super::tree::{Kind, Node};
 use crate::notify::settings::{CHANNELS, EntrySettings};
 use crate::world::Mistakes;
@@ -16,7 +16,7 @@ const ONLY_TENANT: &str = "default";
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
 /// The names to which an entry may refer: those of agents, gates, keys and people.
-struct Known<'c> {
+struct KnownNames<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
     /// The known groups and users; `None` if a key with `act_as` may name any.
@@ -26,7 +26,7 @@ struct Known<'c> {
 
 /// Checks every entry whose settings could be read.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
-    let known = Known::of(config);
+    let known = KnownNames::from_config(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
         let place = ["notify", "to", &at];
@@ -35,9 +35,9 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         };
         if !entry.name.is_empty() {
             let place = [&place[..], &["name"]].concat();
-            name(&place, "an entry", &entry.name, mistakes);
+            check_name(&place, "an entry", &entry.name, mistakes);
         }
-        channel(&place, node, mistakes);
+        check_channel(&place, node, mistakes);
         let broken = |key: &str| node.get(key).is_some_and(|node| node.broken);
         if entry.tenants.is_empty() && known.tenants.len() > 1 && !broken("tenants") {
             let detail = "`tenants` is missing: there are several, and each message goes to the tenants that are named";
@@ -48,12 +48,12 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that exactly one key sets the channel of an entry.
-fn channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
-    let said = CHANNELS
+fn check_channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
+    let channels = CHANNELS
         .into_iter()
         .filter(|key| node.get(key).is_some())
         .collect::<Vec<_>>();
-    match said.as_slice() {
+    match channels.as_slice() {
         [key] => {
             let value = node.get(key).filter(|value| !value.broken);
             if value.is_some_and(|value| matches!(value.kind, Kind::Null)) {
@@ -73,10 +73,10 @@ fn channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-impl<'c> Known<'c> {
-    fn of(config: &'c Config) -> Self {
+impl<'c> KnownNames<'c> {
+    fn from_config(config: &'c Config) -> Self {
         let keys = config.auth.as_ref().map(|auth| &auth.api_keys);
-        let any = keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
+        let allows_any_user = keys.is_some_and(|keys| keys.iter().any(|key| key.act_as));
         let keys = || keys.into_iter().flatten();
         let mut tenants: BTreeSet<&str> = keys().map(|key| key.tenant.as_str()).collect();
         if config.auth.is_none() {
@@ -94,8 +94,8 @@ impl<'c> Known<'c> {
         Self {
             tenants,
             agents: agents.map(String::as_str).collect(),
-            groups: (!any).then(|| groups.collect()),
-            users: (!any).then(|| users.collect()),
+            groups: (!allows_any_user).then(|| groups.collect()),
+            users: (!allows_any_user).then(|| users.collect()),
         }
     }
 

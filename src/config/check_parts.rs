@@ -8,16 +8,16 @@ use super::Config;
 use super::tree::{Kind, Node};
 use crate::agent::{self, HumanKind};
 use crate::tool::catalog;
-use crate::tool::credential::OPEN;
-use crate::tool::schema::twins;
+use crate::tool::credential::REFERENCE_START;
+use crate::tool::schema::case_collisions;
 use crate::world::Mistakes;
 
 /// Reports a name that is not valid. `noun` says in the report what has the name.
-pub(crate) fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
-    let letters = name
+pub(crate) fn check_name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
+    let is_charset_valid = name
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    if !letters || name.is_empty() || name.len() > 64 {
+    if !is_charset_valid || name.is_empty() || name.len() > 64 {
         let detail = format!(
             "`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`"
         );
@@ -27,11 +27,11 @@ pub(crate) fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistak
 
 pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
-        name(&["tools", tool_name], "a tool", tool_name, mistakes);
+        check_name(&["tools", tool_name], "a tool", tool_name, mistakes);
         let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else {
             continue;
         };
-        kind(tool_name, node, mistakes);
+        check_kind(tool_name, node, mistakes);
         if let Some(parameters) = &tool.parameters {
             let place = vec!["tools", tool_name, "parameters"];
             if tool.shell.is_some() {
@@ -50,7 +50,7 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                     format!("expected a map, found {}", json_noun(parameters)),
                 );
             }
-            for (below, one, other) in twins(parameters) {
+            for (below, one, other) in case_collisions(parameters) {
                 let place: Vec<&str> = place.iter().copied().chain(below).collect();
                 let detail = format!("the parameters `{one}` and `{other}` differ only in case");
                 mistakes.add(&place, detail);
@@ -60,17 +60,17 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that exactly one key sets the kind of a tool.
-fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
-    let said: Vec<&str> = catalog::KINDS
+fn check_kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
+    let kinds: Vec<&str> = catalog::KINDS
         .into_iter()
         .filter(|key| node.get(key).is_some())
         .collect();
-    match said.as_slice() {
+    match kinds.as_slice() {
         [key] => {
-            let nothing = node
+            let is_null = node
                 .get(key)
                 .is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
-            if nothing {
+            if is_null {
                 mistakes.add(&["tools", tool, key], "expected a map, found nothing");
             }
         }
@@ -108,20 +108,20 @@ pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut
             .at(&["tools", tool_name])
             .is_some_and(|node| !node.broken)
         {
-            tool_references(config, root, tool_name, tool, mistakes);
+            check_tool_references(config, root, tool_name, tool, mistakes);
         }
     }
     for (server_name, server) in &config.mcp {
         for (key, text) in &server.headers {
-            for reference in text.reveal().split(OPEN).skip(1) {
+            for reference in text.reveal().split(REFERENCE_START).skip(1) {
                 let place = ["mcp", server_name, "headers", key];
-                refer(config, &place, reference, mistakes);
+                check_reference(config, &place, reference, mistakes);
             }
         }
     }
 }
 
-fn tool_references(
+fn check_tool_references(
     config: &Config,
     root: &Node,
     tool_name: &str,
@@ -141,24 +141,24 @@ fn tool_references(
     }
     if let Some(shell) = &tool.shell {
         let env = vec!["tools", tool_name, "shell", "env"];
-        let listed = root
+        let is_list = root
             .at(&env)
             .is_some_and(|node| matches!(node.kind, Kind::List(_)));
         for (key, value) in &shell.env.0 {
-            let key = (!listed).then_some(key.as_str());
+            let key = (!is_list).then_some(key.as_str());
             let text = value.as_ref().map_or("", |value| value.reveal().as_str());
             texts.push((env.iter().copied().chain(key).collect(), text));
         }
     }
     for (place, text) in texts {
-        for reference in text.split(OPEN).skip(1) {
-            refer(config, &place, reference, mistakes);
+        for reference in text.split(REFERENCE_START).skip(1) {
+            check_reference(config, &place, reference, mistakes);
         }
     }
 }
 
 /// Checks one reference to a credential. `reference` is the text after its `{{credential:`.
-fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
+fn check_reference(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
     let Some((reference, _)) = reference.split_once("}}") else {
         mistakes.add(place, "a `{{credential:` has no `}}`");
         return;
@@ -195,7 +195,7 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
 
 pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (agent_name, agent) in &config.agents {
-        name(&["agents", agent_name], "an agent", agent_name, mistakes);
+        check_name(&["agents", agent_name], "an agent", agent_name, mistakes);
         if root
             .at(&["agents", agent_name])
             .is_none_or(|node| node.broken)
@@ -208,8 +208,8 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 format!("no model is called `{}`", agent.model),
             );
         }
-        offered_names(config, agent_name, agent, mistakes);
-        asks_for_credentials(config, root, agent_name, &agent.human, mistakes);
+        check_offered_names(config, agent_name, agent, mistakes);
+        check_credentials_offer(config, root, agent_name, &agent.human, mistakes);
         for (key, expected) in agent.limits.out_of_bounds() {
             mistakes.add(
                 &["agents", agent_name, "limits", key],
@@ -230,7 +230,7 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that each name in the lists of an agent exists, and is offered to the model only once.
-fn offered_names(
+fn check_offered_names(
     config: &Config,
     agent_name: &str,
     agent: &agent::Settings,
@@ -284,7 +284,7 @@ pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }
 
-fn asks_for_credentials(
+fn check_credentials_offer(
     config: &Config,
     root: &Node,
     agent: &str,
@@ -300,10 +300,10 @@ fn asks_for_credentials(
             &place,
             "`credentials` is offered, but the section `credentials` is empty",
         );
-    } else if config.takers(agent).is_empty() {
+    } else if config.credential_takers(agent).is_empty() {
         // A tool that could not be read may take a credential, so nothing is reported then.
-        let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
-        if config.tools_below(agent).into_iter().all(read) {
+        let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
+        if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(
                 "`credentials` is offered, but no tool of `{agent}` or of its sub-agents takes one of those under `credentials`"
             );

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Config;
 use super::tree::Node;
-use crate::people::directory::is_user;
+use crate::people::directory::is_valid_user_id;
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::Decide;
@@ -33,8 +33,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&place).filter(|node| !node.broken) else {
             continue;
         };
-        names(&key.user, Some(&key.tenant), &key.groups, &place, mistakes);
-        let hash = secret(key, node, &place, mistakes);
+        check_names(&key.user, Some(&key.tenant), &key.groups, &place, mistakes);
+        let hash = check_key(key, node, &place, mistakes);
         if hash.is_some_and(|hash| !seen.insert(hash)) {
             mistakes.add(
                 &place,
@@ -62,12 +62,12 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             );
         }
     }
-    people(auth, root, mistakes);
-    rules(config, auth, root, mistakes);
+    check_people(auth, root, mistakes);
+    check_rules(config, auth, root, mistakes);
 }
 
 /// Checks the entries of `auth.people`.
-fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let tenants: BTreeSet<&str> = auth
         .api_keys
         .iter()
@@ -83,13 +83,13 @@ fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
         };
         let below = |key| [&place[..], &[key]].concat();
         let tenant = person.tenant.as_deref();
-        names(&person.user, tenant, &person.groups, &place, mistakes);
+        check_names(&person.user, tenant, &person.groups, &place, mistakes);
         match tenant {
             None if tenants.len() > 1 && node.get("tenant").is_none() => {
                 let detail = "`tenant` is missing: there are several, and a person is of one";
                 mistakes.add(&place, detail);
             }
-            Some(tenant) if is_user(tenant) && !tenants.contains(tenant) => {
+            Some(tenant) if is_valid_user_id(tenant) && !tenants.contains(tenant) => {
                 let detail = format!("no key has the tenant `{tenant}`");
                 mistakes.add(&below("tenant"), detail);
             }
@@ -103,7 +103,7 @@ fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
             );
             mistakes.add(&below("user"), detail);
         }
-        groups_of_key(auth, person, &resolved.tenant, &place, mistakes);
+        check_groups_of_key(auth, person, &resolved.tenant, &place, mistakes);
         let Some(email) = &person.email else { continue };
         if !is_email(email) {
             mistakes.add(
@@ -118,7 +118,7 @@ fn people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
 }
 
 /// Checks that a person who has a key names no groups, or the same as the key.
-fn groups_of_key(
+fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,
     tenant: &str,
@@ -140,7 +140,7 @@ fn groups_of_key(
 }
 
 /// Checks the user, the tenant and the groups of a key or of a person.
-fn names(
+fn check_names(
     user: &str,
     tenant: Option<&str>,
     groups: &[String],
@@ -152,7 +152,7 @@ fn names(
         .into_iter()
         .filter_map(|(what, text)| Some((what, text?)));
     for (what, text) in words {
-        if !(is_user(text) || (what == "user" && text.is_empty())) {
+        if !(is_valid_user_id(text) || (what == "user" && text.is_empty())) {
             mistakes.add(
                 &[place, &[what]].concat(),
                 format!("a {what} is 1 to 128 visible characters without blanks"),
@@ -160,9 +160,10 @@ fn names(
         }
     }
     for (index, group) in groups.iter().enumerate() {
-        let sound =
-            !group.contains(',') && group.trim() == group && is_user(&group.replace(' ', "_"));
-        if !sound {
+        let is_valid = !group.contains(',')
+            && group.trim() == group
+            && is_valid_user_id(&group.replace(' ', "_"));
+        if !is_valid {
             let detail = "a group is 1 to 128 visible characters without commas";
             mistakes.add(&[place, &["groups", &index.to_string()]].concat(), detail);
         }
@@ -170,7 +171,12 @@ fn names(
 }
 
 /// Checks `key` and `key_sha256` of an API key. Returns the key's hash if it is valid.
-fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
+fn check_key(
+    key: &ApiKey,
+    node: &Node,
+    place: &[&str],
+    mistakes: &mut Mistakes,
+) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
             mistakes.add(place, "only one of `key` and `key_sha256` may be set");
@@ -204,10 +210,10 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
             hash
         }
         (None, None) => {
-            let broken = ["key", "key_sha256"]
+            let is_broken = ["key", "key_sha256"]
                 .iter()
                 .any(|key| node.get(key).is_some_and(|node| node.broken));
-            if !broken {
+            if !is_broken {
                 mistakes.add(place, "`key` or `key_sha256` is missing");
             }
             None
@@ -217,16 +223,16 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
 
 /// Checks, for every rule that holds calls, that some tenant has as many approvers as the rule
 /// requires.
-fn rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let broken = |path: &[&str]| {
         root.at(path)
             .is_some_and(|list| list.broken || list.elements().iter().any(|one| one.broken))
     };
     let keys = &auth.api_keys;
-    let unread = broken(&["auth", "api_keys"])
+    let is_unreadable = broken(&["auth", "api_keys"])
         || broken(&["auth", "people"])
         || root.at(&["notify", "links"]).is_some_and(has_broken);
-    if unread || keys.is_empty() {
+    if is_unreadable || keys.is_empty() {
         return;
     }
     let Some(directory) = config.directory() else {
@@ -235,21 +241,22 @@ fn rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes)
     let tenants: BTreeSet<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
     for (index, rule) in config.policy.iter().enumerate() {
         let at = index.to_string();
-        let sound = root.at(&["policy", &at]).is_some_and(|node| {
+        let is_valid = root.at(&["policy", &at]).is_some_and(|node| {
             !node.broken
                 && node
                     .get("approvers")
                     .is_none_or(|approvers| !has_broken(approvers))
         });
-        if rule.decide != Decide::Hold || !sound {
+        if rule.decide != Decide::Hold || !is_valid {
             continue;
         }
         let approvers = rule.approvers.approvers();
-        let could = |tenant: &&str| directory.could_approve(tenant, &approvers, None, None);
-        let most = tenants.iter().map(could).max().unwrap_or(0);
-        if most < approvers.required as usize {
+        let approver_count =
+            |tenant: &&str| directory.possible_approver_count(tenant, &approvers, None, None);
+        let max_approvers = tenants.iter().map(approver_count).max().unwrap_or(0);
+        if max_approvers < approvers.required as usize {
             let detail = format!(
-                "no tenant can satisfy this rule: it needs {} different people, and {most} could answer",
+                "no tenant can satisfy this rule: it needs {} different people, and {max_approvers} could answer",
                 rule.approvers.required
             );
             mistakes.add(&["policy", &at, "approvers"], detail);

@@ -15,13 +15,13 @@ use crate::task::decision::Action;
 use crate::world::Mistakes;
 
 /// A rule, and its index in `policy` as a number (`index`) and as text (`at`).
-struct Place<'r> {
+struct RulePlace<'r> {
     rule: &'r Rule,
     index: usize,
     at: String,
 }
 
-impl Place<'_> {
+impl RulePlace<'_> {
     fn add(&self, rest: &[&str], detail: impl Into<String>, mistakes: &mut Mistakes) {
         let place = [&["policy", self.at.as_str()][..], rest].concat();
         mistakes.add(&place, detail);
@@ -44,15 +44,15 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         if root.at(&["policy", &at]).is_none_or(|node| node.broken) {
             continue;
         }
-        let place = Place { rule, index, at };
-        name(&place, config, mistakes);
-        tools(&place, config, &callable, mistakes);
-        terms(&place, mistakes);
-        remember(&place, root, mistakes);
+        let place = RulePlace { rule, index, at };
+        check_name(&place, config, mistakes);
+        check_tools(&place, config, &callable, mistakes);
+        check_terms(&place, mistakes);
+        check_remember(&place, root, mistakes);
     }
 }
 
-fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
+fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
     let name = &place.rule.name;
     if name.is_empty() {
         return;
@@ -70,13 +70,18 @@ fn name(place: &Place<'_>, config: &Config, mistakes: &mut Mistakes) {
 
 /// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
 /// A rule that allows a `request_…` tool gets a warning.
-fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes: &mut Mistakes) {
+fn check_tools(
+    place: &RulePlace<'_>,
+    config: &Config,
+    callable: &BTreeSet<&str>,
+    mistakes: &mut Mistakes,
+) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
     let mut matched: BTreeSet<&str> = BTreeSet::new();
     for (entry, pattern) in rule.tools.iter().enumerate() {
         let entry = entry.to_string();
-        match matches(pattern, callable) {
+        match matching_tools(pattern, callable) {
             None => {
                 let detail = format!("`{pattern}` is neither a name nor a glob");
                 place.add(&["tools", &entry], detail, mistakes);
@@ -102,7 +107,7 @@ fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes
     }
     let local = matched
         .iter()
-        .find_map(|tool| Some((config.tools.get(*tool)?.runs_here()?, *tool)));
+        .find_map(|tool| Some((config.tools.get(*tool)?.local_kind()?, *tool)));
     if let (Decide::Allow, None, Some((noun, name))) = (rule.decide, &config.auth, local) {
         let detail =
             format!("without `auth` no rule may allow {noun}, and this one allows `{name}`");
@@ -115,7 +120,7 @@ fn tools(place: &Place<'_>, config: &Config, callable: &BTreeSet<&str>, mistakes
 }
 
 /// Checks the length of the condition, and the terms of the requests.
-fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
+fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
         place.add(&["when"], "an expression has 1 KiB at most", mistakes);
@@ -134,7 +139,7 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
     for (entry, action) in rule.allow.iter().enumerate() {
         if matches!(action, Action::Retry | Action::Mixed) {
             let detail = format!(
-                "`{}` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+                "`{}` is not an answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
                 action.as_str()
             );
             place.add(&["allow", &entry.to_string()], detail, mistakes);
@@ -144,7 +149,7 @@ fn terms(place: &Place<'_>, mistakes: &mut Mistakes) {
 
 /// Checks a rule with `remember`. Its conditions must not have the value of a variable, because
 /// approvers read them and a digest of them is stored.
-fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
+fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     if place.rule.remember.is_none() {
         return;
     }
@@ -165,7 +170,10 @@ fn remember(place: &Place<'_>, root: &Node, mistakes: &mut Mistakes) {
 
 /// Returns the names in `callable` that a pattern matches; `None` if the pattern is not valid.
 /// `callable` must leave out the `request_…` tools, which a glob never matches.
-pub(super) fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
+pub(super) fn matching_tools<'t>(
+    pattern: &str,
+    callable: &BTreeSet<&'t str>,
+) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(
             callable

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Config, check_reach, interpolate};
-use crate::agent::gate::{OtherTools, Pinned};
-use crate::agent::version::{self, Fill, Written};
-use crate::agent::{self, Agent, Agents, Gate, Offer, SubAgent};
+use crate::agent::gate::{OtherTools, PinnedGateSettings};
+use crate::agent::version::{self, UnexpandedTool, VariableExpander};
+use crate::agent::{self, Agent, Agents, Gate, SubAgent, ToolDescription};
 use crate::mcp::Servers;
-use crate::people::authenticator::{Authenticator, Keys, Open};
+use crate::people::authenticator::{Authenticator, KeyAuthenticator, OpenAuthenticator};
 use crate::people::directory::Directory;
 use crate::people::link::Links;
 use crate::people::settings::ApiKey;
@@ -28,16 +28,16 @@ impl Config {
     #[must_use]
     pub fn authenticator(&self) -> Box<dyn Authenticator> {
         match self.directory() {
-            Some(directory) => Box::new(Keys::new(directory)),
-            None => Box::new(Open),
+            Some(directory) => Box::new(KeyAuthenticator::new(directory)),
+            None => Box::new(OpenAuthenticator),
         }
     }
 
     /// Returns one line for each rule that holds calls: the recipients of the rule's questions,
     /// each with the entry of `notify.to` that sends to them. Empty if there are no entries.
     #[must_use]
-    pub fn reach(&self) -> Vec<String> {
-        check_reach::lines(self)
+    pub fn recipient_lines(&self) -> Vec<String> {
+        check_reach::recipient_lines(self)
     }
 
     /// Adds the implementations of the tools of MCP servers to the catalog.
@@ -65,10 +65,10 @@ impl Config {
         let accounts = Directory::new(auth.api_keys.iter().filter_map(ApiKey::account).collect());
         Some(
             accounts
-                .comparing(auth.user_ids)
-                .linking(self.notify.links.as_ref().map(|links| links.may))
-                .telling(auth.people())
-                .naming(approvers.chain(users).cloned().collect()),
+                .with_user_ids(auth.user_ids)
+                .with_links(self.notify.links.as_ref().map(|links| links.may))
+                .with_people(auth.people())
+                .with_named_users(approvers.chain(users).cloned().collect()),
         )
     }
 
@@ -103,19 +103,19 @@ impl Config {
         Agents::new(
             agents.chain(gates).collect(),
             &self.default_agent,
-            self.fill(),
+            self.variable_expander(),
         )
     }
 
     /// Returns the function that expands stored definitions with the current variables and files.
     /// It refuses a value that is a secret of the current configuration, because people and models
     /// are shown the expanded text.
-    fn fill(&self) -> Fill {
+    fn variable_expander(&self) -> VariableExpander {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
-        Fill::new(move |text| {
-            let (text, filled) = interpolate::text(text, &environment, &directory)?;
-            let shown = filled.iter().find(|one| {
+        VariableExpander::new(move |text| {
+            let (text, inserted) = interpolate::expand_text(text, &environment, &directory)?;
+            let shown = inserted.iter().find(|one| {
                 secrets
                     .iter()
                     .any(|(_, secret)| secret.reveal() == one.value.reveal())
@@ -129,20 +129,20 @@ impl Config {
 
     /// Returns a tool as an agent's model sees it, and its unexpanded definition. `None` if the
     /// tool has no implementation or does not exist.
-    fn offered(&self, name: &str) -> Option<(Offer, Written)> {
-        let tool = self.tools.get(name).filter(|tool| tool.is_performed())?;
+    fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
+        let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();
         let definition = &tool.raw;
         let written = definition
             .get("parameters")
             .filter(|_| tool.parameters.is_some());
-        let written = Written {
+        let written = UnexpandedTool {
             name: name.to_owned(),
             parameters: written.unwrap_or(&parameters).clone(),
             definition: definition.clone(),
         };
         Some((
-            Offer {
+            ToolDescription {
                 name: name.to_owned(),
                 description: tool.description.clone(),
                 parameters,
@@ -195,7 +195,7 @@ impl Config {
         let tools = settings.tools.iter();
         let (tools, written): (Vec<_>, Vec<_>) =
             tools.filter_map(|tool| self.offered(tool)).unzip();
-        let definition = version::definition(name, &self.terms_of(name), written, []);
+        let definition = version::definition(name, &self.gate_definition(name), written, []);
         Agent {
             name: name.to_owned(),
             description: settings.description.clone(),
@@ -211,15 +211,16 @@ impl Config {
     /// Returns the unexpanded settings of a gate that belong to its definition. The pinned settings
     /// are included even if the file leaves them to the defaults, so that a call keeps the values
     /// under which it was proposed.
-    fn terms_of(&self, gate: &str) -> Value {
+    fn gate_definition(&self, gate: &str) -> Value {
         let written = self.unexpanded(&["gates", gate]);
         let member = |key: &&str| Some(((*key).to_owned(), written.get(*key)?.clone()));
         let mut own: Map<String, Value> =
             ["description", "tools"].iter().filter_map(member).collect();
-        let usual = serde_json::to_value(Pinned::from(&Gate::default())).unwrap_or_default();
-        let usual = usual.as_object().into_iter().flatten();
-        let terms: Map<String, Value> = usual
-            .map(|(key, usual)| (key.clone(), written.get(key).unwrap_or(usual).clone()))
+        let defaults =
+            serde_json::to_value(PinnedGateSettings::from(&Gate::default())).unwrap_or_default();
+        let defaults = defaults.as_object().into_iter().flatten();
+        let terms: Map<String, Value> = defaults
+            .map(|(key, default)| (key.clone(), written.get(key).unwrap_or(default).clone()))
             .collect();
         own.insert("gate".to_owned(), json!(terms));
         Value::Object(own)
@@ -229,10 +230,14 @@ impl Config {
     /// that one approval suffices.
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
-        let accounts = self.auth.is_some();
+        let has_accounts = self.auth.is_some();
         let rules = self.policy.iter().map(|rule| Rule {
             approvers: RuleApprovers {
-                required: if accounts { rule.approvers.required } else { 1 },
+                required: if has_accounts {
+                    rule.approvers.required
+                } else {
+                    1
+                },
                 ..rule.approvers.clone()
             },
             ..rule.clone()
@@ -258,7 +263,7 @@ impl Config {
             .iter()
             .filter(move |(name, _)| !usable(name))
             .map(|(name, tool)| {
-                let spec = bare(name, ToolKind::Http);
+                let spec = placeholder_spec(name, ToolKind::Http);
                 let parameters = tool
                     .parameters
                     .clone()
@@ -283,7 +288,7 @@ impl Config {
         // it are not.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
-                specs.push(bare(kind.tool(), ToolKind::Human));
+                specs.push(placeholder_spec(kind.tool(), ToolKind::Human));
             }
         }
         specs
@@ -292,7 +297,7 @@ impl Config {
 
 /// Returns a spec for the check of rules only: except `name` and `kind`, its fields are
 /// placeholders.
-fn bare(name: &str, kind: ToolKind) -> ToolSpec {
+fn placeholder_spec(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
         description: String::new(),

@@ -32,7 +32,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
             .chain(path.iter().map(String::as_str))
             .collect();
         mistakes.add(&full, fault.detail);
-        if path.is_empty() || !set_aside(node, &path) {
+        if path.is_empty() || !mark_broken(node, &path) {
             node.broken = true;
             return T::default();
         }
@@ -41,7 +41,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
 
 /// Marks the node at a path as broken. Returns false if the node does not exist or is already
 /// broken.
-pub(crate) fn set_aside(node: &mut Node, path: &[String]) -> bool {
+pub(crate) fn mark_broken(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {
         let Some(next) = at.get_mut(step) else {

@@ -34,7 +34,7 @@ impl Environment {
 
     /// Returns an environment with exactly these variables and files.
     #[must_use]
-    pub fn of(variables: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
+    pub fn new(variables: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self {
             variables: variables.iter().map(own).collect(),

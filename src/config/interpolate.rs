@@ -11,7 +11,7 @@ use crate::world::Mistakes;
 
 /// A value that was inserted for a `${…}`.
 #[derive(Clone, Debug)]
-pub(crate) struct Filled {
+pub(crate) struct InsertedValue {
     /// The name of the variable or file.
     pub name: String,
     /// The path of the string into which the value was inserted.
@@ -26,7 +26,7 @@ pub(crate) struct Interpolation<'a> {
     /// The base of relative paths in `${file:…}`.
     pub directory: &'a Path,
     /// The values inserted so far.
-    pub filled: Vec<Filled>,
+    pub inserted: Vec<InsertedValue>,
     pub mistakes: &'a mut Mistakes,
 }
 
@@ -34,59 +34,61 @@ pub(crate) struct Interpolation<'a> {
 ///
 /// # Errors
 /// The mistake or the missing name; never a value.
-pub(crate) fn text(
+pub(crate) fn expand_text(
     text: &str,
     environment: &Environment,
     directory: &Path,
-) -> Result<(String, Vec<Filled>), String> {
+) -> Result<(String, Vec<InsertedValue>), String> {
     let mut mistakes = Mistakes::default();
     let mut run = Interpolation {
         environment,
         directory,
-        filled: Vec::new(),
+        inserted: Vec::new(),
         mistakes: &mut mistakes,
     };
-    let (whole, filled) = (run.text(text, &[]), run.filled);
-    whole.map(|whole| (whole, filled)).ok_or_else(|| {
-        let details: Vec<_> = mistakes
-            .found
-            .into_iter()
-            .map(|mistake| mistake.detail)
-            .collect();
-        details.join("; ")
-    })
+    let (expanded, inserted) = (run.expand_text(text, &[]), run.inserted);
+    expanded
+        .map(|expanded| (expanded, inserted))
+        .ok_or_else(|| {
+            let details: Vec<_> = mistakes
+                .found
+                .into_iter()
+                .map(|mistake| mistake.detail)
+                .collect();
+            details.join("; ")
+        })
 }
 
 impl Interpolation<'_> {
     /// Expands a node in place. Marks a string with a mistake as broken.
-    pub(crate) fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
+    pub(crate) fn expand_node(&mut self, node: &mut Node, place: &mut Vec<String>) {
         match &mut node.kind {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
-            Kind::Text(text) => match self.text(text, place) {
+            Kind::Text(text) => match self.expand_text(text, place) {
                 Some(new) => *text = new,
                 None => node.broken = true,
             },
             Kind::List(elements) => {
                 for (index, element) in elements.iter_mut().enumerate() {
                     place.push(index.to_string());
-                    self.run(element, place);
+                    self.expand_node(element, place);
                     place.pop();
                 }
             }
             Kind::Map(entries) => {
                 for entry in entries {
                     place.push(entry.key.clone());
-                    self.run(&mut entry.node, place);
+                    self.expand_node(&mut entry.node, place);
                     place.pop();
                 }
             }
         }
     }
 
-    fn text(&mut self, text: &str, place: &[String]) -> Option<String> {
+    fn expand_text(&mut self, text: &str, place: &[String]) -> Option<String> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
-        let mut sound = true;
+        let mut is_complete = true;
         while let Some((before, after)) = rest.split_once("${") {
             if let Some(before) = before.strip_suffix('$') {
                 out.push_str(before);
@@ -95,36 +97,36 @@ impl Interpolation<'_> {
                 continue;
             }
             out.push_str(before);
-            let Some((inside, tail)) = after.split_once('}') else {
-                self.complain(place, "a `${` has no `}`; a literal one is written `$${`");
+            let Some((reference, tail)) = after.split_once('}') else {
+                self.report(place, "a `${` has no `}`; a literal one is written `$${`");
                 return None;
             };
-            match self.one(inside, place) {
+            match self.expand_variable(reference, place) {
                 Some(value) => out.push_str(&value),
-                None => sound = false,
+                None => is_complete = false,
             }
             rest = tail;
         }
         out.push_str(rest);
-        sound.then_some(out)
+        is_complete.then_some(out)
     }
 
-    fn complain(&mut self, place: &[String], detail: &str) {
+    fn report(&mut self, place: &[String], detail: &str) {
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         self.mistakes.add(&place, detail);
     }
 
-    fn one(&mut self, inside: &str, place: &[String]) -> Option<String> {
-        if let Some(path) = inside.strip_prefix("file:") {
+    fn expand_variable(&mut self, reference: &str, place: &[String]) -> Option<String> {
+        if let Some(path) = reference.strip_prefix("file:") {
             return self.file(path, place);
         }
-        let (name, default) = inside
+        let (name, default) = reference
             .split_once(":-")
-            .map_or((inside, None), |(name, default)| (name, Some(default)));
-        let sound = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            .map_or((reference, None), |(name, default)| (name, Some(default)));
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !sound {
-            self.complain(
+        if !is_name {
+            self.report(
                 place,
                 "a `${…}` is `${NAME}`, `${NAME:-default}` or `${file:/path}`; a literal `${` is written `$${`",
             );
@@ -137,27 +139,27 @@ impl Interpolation<'_> {
             .or(default)
             .map(str::to_owned);
         let Some(value) = value else {
-            let what = if self.environment.variable(name).is_some() {
+            let reason = if self.environment.variable(name).is_some() {
                 "is empty"
             } else {
                 "is not set"
             };
-            self.complain(place, &format!("the variable `{name}` {what}"));
+            self.report(place, &format!("the variable `{name}` {reason}"));
             return None;
         };
-        self.remember(name, place, &value);
+        self.record(name, place, &value);
         Some(value)
     }
 
     fn file(&mut self, path: &str, place: &[String]) -> Option<String> {
         if path.is_empty() {
-            self.complain(place, "a `${file:…}` names no file");
+            self.report(place, "a `${file:…}` names no file");
             return None;
         }
         let text = match self.environment.file(&self.directory.join(path)) {
             Ok(text) => text,
             Err(error) => {
-                self.complain(
+                self.report(
                     place,
                     &format!("the file `{path}` cannot be read: {}", error.kind()),
                 );
@@ -168,15 +170,15 @@ impl Interpolation<'_> {
             line.strip_suffix('\r').unwrap_or(line)
         });
         if value.is_empty() {
-            self.complain(place, &format!("the file `{path}` is empty"));
+            self.report(place, &format!("the file `{path}` is empty"));
             return None;
         }
-        self.remember(path.rsplit('/').next().unwrap_or(path), place, value);
+        self.record(path.rsplit('/').next().unwrap_or(path), place, value);
         Some(value.to_owned())
     }
 
-    fn remember(&mut self, name: &str, place: &[String], value: &str) {
-        self.filled.push(Filled {
+    fn record(&mut self, name: &str, place: &[String], value: &str) {
+        self.inserted.push(InsertedValue {
             name: name.to_owned(),
             place: place.to_vec(),
             value: Secret::new(value.to_owned()),
@@ -190,7 +192,7 @@ mod tests {
     use crate::config::tree::Origin;
 
     fn fill(text: &str) -> (Option<String>, Vec<(String, String)>, Vec<String>) {
-        let environment = Environment::of(
+        let environment = Environment::new(
             &[("KEY", "sk-1"), ("EMPTY", ""), ("_A1", "x")],
             &[
                 ("/run/k", "from file\n"),
@@ -204,12 +206,12 @@ mod tests {
         let mut run = Interpolation {
             environment: &environment,
             directory: Path::new("/etc/h"),
-            filled: Vec::new(),
+            inserted: Vec::new(),
             mistakes: &mut mistakes,
         };
-        run.run(&mut node, &mut Vec::new());
-        let filled = run
-            .filled
+        run.expand_node(&mut node, &mut Vec::new());
+        let inserted = run
+            .inserted
             .iter()
             .map(|one| (one.name.clone(), one.value.reveal().clone()))
             .collect();
@@ -220,7 +222,7 @@ mod tests {
             .collect();
         (
             (!node.broken).then(|| node.text().unwrap().to_owned()),
-            filled,
+            inserted,
             details,
         )
     }

@@ -13,7 +13,7 @@ const PREFIX: &str = "HOLDPOINT_";
 
 /// Variables that are read but override no key. The commands of `holdpoint gate` read the last
 /// four.
-const READ: &[&str] = &[
+const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_CONFIG",
     "HOLDPOINT_URL",
     "HOLDPOINT_KEY",
@@ -21,7 +21,7 @@ const READ: &[&str] = &[
     "HOLDPOINT_WAIT",
 ];
 /// A variable that is read only by builds with failpoints.
-const FAILPOINTS: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
+const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
     None
@@ -41,7 +41,7 @@ pub struct Flags {
 /// key, the override adds it. The added key is spelled like the key in `known` that equals the
 /// variable's step without regard to case, `-` and `_`; without such a key, like the step in lower
 /// case.
-pub fn put_variables(
+pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
     known: &[String],
@@ -52,8 +52,8 @@ pub fn put_variables(
         if let Some((depth, _)) = path_of(name) {
             overrides.insert((depth, name), value);
         } else if name.to_ascii_uppercase().starts_with(PREFIX)
-            && !READ.contains(&name)
-            && FAILPOINTS != Some(name)
+            && !OTHER_VARIABLES.contains(&name)
+            && FAILPOINTS_VARIABLE != Some(name)
         {
             let detail = format!(
                 "this variable is ignored: one that overrides a key has two underscores, as in `{PREFIX}SERVER__LISTEN`"
@@ -66,8 +66,9 @@ pub fn put_variables(
             continue;
         };
         let origin = Origin::Variable(name.to_owned());
-        let mut own = Mistakes::default();
-        let Some(node) = tree::parse(value, Some(origin), &mut own).filter(|_| own.is_empty())
+        let mut value_mistakes = Mistakes::default();
+        let Some(node) = tree::parse(value, Some(origin), &mut value_mistakes)
+            .filter(|_| value_mistakes.is_empty())
         else {
             mistakes.add(&[&format!("@{name}")], "the variable's value is not YAML");
             continue;
@@ -79,12 +80,12 @@ pub fn put_variables(
 }
 
 /// Applies the flags. They override the file and the variables.
-pub fn put_flags(root: &mut Node, flags: &Flags) {
-    let both = [
+pub fn apply_flags(root: &mut Node, flags: &Flags) {
+    let overrides = [
         ("--listen", "server", "listen", &flags.listen),
         ("--database-url", "database", "url", &flags.database_url),
     ];
-    for (flag, section, key, value) in both {
+    for (flag, section, key, value) in overrides {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
             // This fails only if the section is not a map, which is reported when the section is
@@ -109,8 +110,8 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     let mut rest = path;
     while let [step, tail @ ..] = rest {
         if matches!(at.kind, Kind::Null) {
-            let list = step.parse::<usize>().is_ok();
-            at.kind = if list {
+            let is_index = step.parse::<usize>().is_ok();
+            at.kind = if is_index {
                 Kind::List(Vec::new())
             } else {
                 Kind::Map(Vec::new())
@@ -145,7 +146,7 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
         ["name", "id", "user"].iter().any(|key| {
             node.get(key)
                 .and_then(Node::text)
-                .is_some_and(|name| same(name, step))
+                .is_some_and(|name| is_same_name(name, step))
         })
     };
     let by_name: Vec<usize> = elements
@@ -176,14 +177,18 @@ fn entry<'n>(
         .iter()
         .position(|entry| entry.key.eq_ignore_ascii_case(step));
     let close: Vec<usize> = (0..entries.len())
-        .filter(|at| entries.get(*at).is_some_and(|entry| same(&entry.key, step)))
+        .filter(|at| {
+            entries
+                .get(*at)
+                .is_some_and(|entry| is_same_name(&entry.key, step))
+        })
         .collect();
     let index = match (exact, close.as_slice()) {
         (Some(index), _) | (None, &[index]) => index,
         (None, []) => {
             let key = known
                 .iter()
-                .find(|key| same(key, step))
+                .find(|key| is_same_name(key, step))
                 .cloned()
                 .unwrap_or_else(|| step.to_owned());
             entries.push(Entry {
@@ -204,7 +209,7 @@ fn entry<'n>(
 }
 
 /// Whether two names are equal without regard to case, `-` and `_`.
-fn same(one: &str, other: &str) -> bool {
+fn is_same_name(one: &str, other: &str) -> bool {
     let letters = |name: &str| {
         name.chars()
             .filter(|c| !matches!(c, '-' | '_'))
@@ -223,9 +228,9 @@ mod tests {
         let mut mistakes = Mistakes::default();
         let mut node = tree::parse(text, None, &mut mistakes).unwrap();
         let known = ["server", "public_url", "listen", "api_key"].map(str::to_owned);
-        put_variables(
+        apply_variables(
             &mut node,
-            &Environment::of(variables, &[]),
+            &Environment::new(variables, &[]),
             &known,
             &mut mistakes,
         );
@@ -331,7 +336,7 @@ mod tests {
             listen: Some("1.2.3.4:5".into()),
             database_url: Some("sqlite://x".into()),
         };
-        put_flags(&mut node, &flags);
+        apply_flags(&mut node, &flags);
         assert_eq!(
             node.to_json(),
             json!({"server": {"listen": "1.2.3.4:5"}, "database": {"url": "sqlite://x"}})

@@ -6,12 +6,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
-use super::interpolate::Filled;
+use super::interpolate::InsertedValue;
 use super::layers::{self, Flags};
 use super::report::Report;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use super::{
-    Config, Source, expand, fill_servers, lock_path, mcp_tools, schema, sections, unexpanded,
+    Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, schema,
+    unexpanded,
 };
 use crate::mcp::{self, Lock};
 use crate::secret::{Redactor, Secret};
@@ -55,30 +56,30 @@ pub fn load_mcp(
     let parsed = tree::parse(text, None, &mut mistakes);
     let mut root =
         parsed.unwrap_or_else(|| Node::new(Origin::File { line: 1, column: 1 }, Kind::Null));
-    layers::put_variables(
+    layers::apply_variables(
         &mut root,
         environment,
         &schema::keys(),
         &mut Mistakes::default(),
     );
-    layers::put_flags(&mut root, flags);
+    layers::apply_flags(&mut root, flags);
     if let Kind::Map(entries) = &mut root.kind {
         entries.retain(|Entry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
     } else {
         root.kind = Kind::Map(Vec::new());
     }
-    let filled = expand(&mut root, environment, &directory, &mut mistakes);
+    let inserted = expand(&mut root, environment, &directory, &mut mistakes);
     let Config {
         mcp: mut servers, ..
-    } = sections(&mut root, &mut mistakes);
+    } = read_sections(&mut root, &mut mistakes);
     let path = lock_path(&mut root, &directory, &mut mistakes);
-    fill_servers(&mut servers, &root, environment, &directory, &mut mistakes);
+    complete_servers(&mut servers, &root, environment, &directory, &mut mistakes);
     for (name, server) in &servers {
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
-    let lock = known(environment, &path, &mut mistakes);
-    let shown = |one: &Filled| unexpanded::is_shown(&one.place);
-    let secrets: Vec<_> = filled
+    let lock = read_lock(environment, &path, &mut mistakes);
+    let shown = |one: &InsertedValue| unexpanded::is_shown(&one.place);
+    let secrets: Vec<_> = inserted
         .into_iter()
         .filter(|one| !shown(one))
         .map(|one| (one.name, one.value))
@@ -97,7 +98,7 @@ pub fn load_mcp(
 }
 
 /// Reads the lock file; empty if it does not exist.
-fn known(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
+fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
     let found = match environment.file(path).map(|text| Lock::read(&text)) {
         Ok(Ok(lock)) => return lock,
         Err(error) if error.kind() == ErrorKind::NotFound => return Lock::default(),

@@ -16,51 +16,51 @@ use crate::agent::HumanKind;
 use crate::mcp::{self, Lock};
 use crate::task::tool_spec::Effect;
 use crate::tool::catalog;
-use crate::tool::mcp::{Reviewed, Settings as McpTool};
+use crate::tool::mcp::{ReviewedTool, Settings as McpTool};
 use crate::world::Mistakes;
 
 /// The default of `mcp_lock`.
-pub(crate) const LOCK: &str = "holdpoint.mcp.json";
+pub(crate) const DEFAULT_LOCK_FILE: &str = "holdpoint.mcp.json";
 
 /// Reads the lock file, adds its tools to the configuration, and completes the tools in `tools`
 /// that name a tool of a server.
 pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
     let path = lock_path(root, &config.directory, mistakes);
     for (name, server) in &config.mcp {
-        super::check_parts::name(&["mcp", name], "an MCP server", name, mistakes);
+        super::check_parts::check_name(&["mcp", name], "an MCP server", name, mistakes);
         check_server(name, server, root, mistakes);
     }
-    let mut known = false;
+    let mut has_lock_file = false;
     if !config.mcp.is_empty() {
         let lock = read_lock(&config.environment, &path, mistakes);
-        known = lock.is_some();
+        has_lock_file = lock.is_some();
         config.lock = lock.unwrap_or_default();
     }
     let mut exposed: BTreeMap<String, (String, String)> = BTreeMap::new();
     for (name, server) in config.mcp.clone() {
         let Some(locked) = config.lock.servers.get(&name).cloned() else {
-            if known {
-                let detail = format!("the lock file has no server `{name}`: {RUN}");
+            if has_lock_file {
+                let detail = format!("the lock file has no server `{name}`: {REVIEW_ADVICE}");
                 mistakes.add(&["mcp", &name], detail);
             }
             continue;
         };
         check_patterns(&name, &server, &locked, mistakes);
-        for (tool, definition) in locked.tools.iter().filter(|(tool, _)| server.has(tool)) {
-            let shown = server.exposed(&name, tool);
-            if is_free(config, &exposed, &shown, (&name, tool), mistakes) {
-                let settings = settings(config, &name, &server, tool, definition, None);
-                insert(config, &shown, settings);
-                exposed.insert(shown, (name.clone(), tool.clone()));
+        for (tool, definition) in locked.tools.iter().filter(|(tool, _)| server.selects(tool)) {
+            let exposed_name = server.exposed_name(&name, tool);
+            if is_free(config, &exposed, &exposed_name, (&name, tool), mistakes) {
+                let settings = tool_settings(config, &name, &server, tool, definition, None);
+                insert_tool(config, &exposed_name, settings);
+                exposed.insert(exposed_name, (name.clone(), tool.clone()));
             }
         }
     }
-    complete(config, known, mistakes);
+    complete_tools(config, has_lock_file, mistakes);
     expand_globs(config, &exposed, mistakes);
 }
 
 /// The advice in a report about a server or tool that the lock file lacks.
-const RUN: &str = "review its tools with `holdpoint mcp lock`";
+const REVIEW_ADVICE: &str = "review its tools with `holdpoint mcp lock`";
 
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Option<Lock> {
     let place = ["mcp_lock"];
@@ -112,9 +112,9 @@ pub(super) fn check_server(
         .command
         .first()
         .map(|program| program.reveal().as_str());
-    let fetches = matches!(program, Some("npx" | "uvx"));
+    let is_fetched = matches!(program, Some("npx" | "uvx"));
     let pinned = |argument: &str| argument.trim_start_matches('@').contains(['@', '=']);
-    if fetches
+    if is_fetched
         && !server
             .command
             .iter()
@@ -134,42 +134,43 @@ fn check_patterns(
 ) {
     let unmatched = |pattern: &&String| {
         let mut tools = locked.tools.keys();
-        !tools.any(|tool| tool == *pattern || mcp::settings::globbed(pattern, tool))
+        !tools.any(|tool| tool == *pattern || mcp::settings::matches_glob(pattern, tool))
     };
     for (key, patterns) in [
         ("tools", server.tools.iter().flatten().collect::<Vec<_>>()),
         ("effects", server.effects.keys().collect()),
     ] {
         for pattern in patterns.into_iter().filter(unmatched) {
-            let detail =
-                format!("the lock file has no tool of `{name}` that `{pattern}` names: {RUN}");
+            let detail = format!(
+                "the lock file has no tool of `{name}` that `{pattern}` names: {REVIEW_ADVICE}"
+            );
             mistakes.add(&["mcp", name, key], detail);
         }
     }
 }
 
-/// Checks that a server's tool may have the name `shown` here: the name is valid, and nothing else
-/// has it. Reports a mistake otherwise.
+/// Checks that a server's tool may have the name `exposed_name` here: the name is valid, and
+/// nothing else has it. Reports a mistake otherwise.
 fn is_free(
     config: &Config,
     exposed: &BTreeMap<String, (String, String)>,
-    shown: &str,
+    exposed_name: &str,
     (server, tool): (&str, &str),
     mistakes: &mut Mistakes,
 ) -> bool {
     let place = ["mcp", server];
     let mut add = |detail: String| mistakes.add(&place, format!("the tool `{tool}` {detail}"));
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if shown.is_empty() || shown.len() > 64 || !shown.chars().all(letter) {
+    if exposed_name.is_empty() || exposed_name.len() > 64 || !exposed_name.chars().all(letter) {
         add(format!(
-            "would be called `{shown}` here: a name is 1 to 64 of `A-Z a-z 0-9 _ -`; set another `prefix`"
+            "would be called `{exposed_name}` here: a name is 1 to 64 of `A-Z a-z 0-9 _ -`; set another `prefix`"
         ));
         return false;
     }
-    let same = |other: &str| other.eq_ignore_ascii_case(shown);
-    if let Some((_, (server, tool))) = exposed.iter().find(|(other, _)| same(other)) {
+    let is_same_name = |other: &str| other.eq_ignore_ascii_case(exposed_name);
+    if let Some((_, (server, tool))) = exposed.iter().find(|(other, _)| is_same_name(other)) {
         add(format!(
-            "and the tool `{tool}` of `mcp.{server}` would both be called `{shown}` here: set another `prefix`"
+            "and the tool `{tool}` of `mcp.{server}` would both be called `{exposed_name}` here: set another `prefix`"
         ));
         return false;
     }
@@ -183,10 +184,10 @@ fn is_free(
         ("gates", config.gates.keys().map(String::as_str).collect()),
         ("agents.….human", human.collect()),
     ] {
-        names.retain(|other| same(other));
+        names.retain(|other| is_same_name(other));
         if let Some(other) = names.first() {
             add(format!(
-                "would be called `{shown}` here, and there is `{section}.{other}`: set another `prefix`"
+                "would be called `{exposed_name}` here, and there is `{section}.{other}`: set another `prefix`"
             ));
             return false;
         }
@@ -196,7 +197,7 @@ fn is_free(
 
 /// Returns the settings of a server's tool. `own` is the entry in `tools` that names this tool, if
 /// any.
-fn settings(
+fn tool_settings(
     config: &Config,
     name: &str,
     server: &mcp::Settings,
@@ -204,40 +205,41 @@ fn settings(
     locked: &mcp::lock::LockedTool,
     own: Option<(&str, &catalog::Settings)>,
 ) -> catalog::Settings {
-    let said = own.is_some_and(|(own, _)| !config.unexpanded(&["tools", own, "effect"]).is_null());
-    let claimed = if !server.trust_annotations {
+    let sets_effect =
+        own.is_some_and(|(own, _)| !config.unexpanded(&["tools", own, "effect"]).is_null());
+    let annotated_effect = if !server.trust_annotations {
         Effect::Once
-    } else if locked.claims("readOnlyHint") {
+    } else if locked.has_annotation("readOnlyHint") {
         Effect::ReadOnly
-    } else if locked.claims("idempotentHint") {
+    } else if locked.has_annotation("idempotentHint") {
         Effect::Idempotent
     } else {
         Effect::Once
     };
-    let (needs, target) = reach(name, server, tool);
+    let (needs, target) = credentials_and_target(name, server, tool);
     let mcp = McpTool {
         server: name.to_owned(),
         tool: tool.to_owned(),
-        reviewed: Some(Reviewed {
+        reviewed: Some(ReviewedTool {
             digest: locked.digest.clone(),
             target,
             timeout: server.timeout,
             needs,
-            runs_here: server.url.is_none(),
+            runs_locally: server.url.is_none(),
         }),
     };
     let own = own.map(|(_, own)| own.clone()).unwrap_or_default();
-    let described = !own.description.is_empty();
+    let has_description = !own.description.is_empty();
     catalog::Settings {
-        description: if described {
+        description: if has_description {
             own.description
         } else {
             locked.description().to_owned()
         },
-        effect: if said {
+        effect: if sets_effect {
             own.effect
         } else {
-            server.effect(tool).unwrap_or(claimed)
+            server.effect(tool).unwrap_or(annotated_effect)
         },
         parameters: Some(locked.parameters()),
         mcp: Some(mcp),
@@ -247,9 +249,11 @@ fn settings(
 
 /// Returns the credentials that calls of a server's tool need, and the target of the calls as
 /// people are shown it.
-fn reach(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String) {
+fn credentials_and_target(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String) {
     let transport = server.checked().0;
-    let needs = transport.as_ref().map(mcp::settings::Transport::needs);
+    let needs = transport
+        .as_ref()
+        .map(mcp::settings::Transport::credential_names);
     let place = match (&server.url, server.command.first()) {
         (Some(url), _) => match Url::parse(url) {
             Ok(mut url) => {
@@ -268,70 +272,70 @@ fn reach(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String
 }
 
 /// Adds a tool and its definition, as if both were in the file.
-fn insert(config: &mut Config, shown: &str, settings: catalog::Settings) {
+fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Settings) {
     let Some(mcp) = &settings.mcp else { return };
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
-    let mut reach = config.unexpanded(&["mcp", &mcp.server]);
-    if let Some(members) = reach.as_object_mut() {
+    let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
+    if let Some(members) = server_settings.as_object_mut() {
         // The other settings of the server do not change the effect of a call, or are already in
         // the tool's own definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
     }
-    let mut definition = config.unexpanded(&["tools", shown]);
+    let mut definition = config.unexpanded(&["tools", exposed_name]);
     if !definition.is_object() {
         definition = Value::Object(Map::new());
     }
-    let described = definition.get("description").is_some();
+    let has_description = definition.get("description").is_some();
     if let Some(members) = definition.as_object_mut() {
-        if !described {
+        if !has_description {
             members.insert(
                 "description".to_owned(),
-                literal(&json!(settings.description)),
+                escape_variables(&json!(settings.description)),
             );
         }
         let parameters = settings.parameters.clone().unwrap_or_default();
-        members.insert("parameters".to_owned(), literal(&parameters));
+        members.insert("parameters".to_owned(), escape_variables(&parameters));
         members.insert("effect".to_owned(), json!(settings.effect.as_str()));
         let mcp = json!({
-            "server": mcp.server, "tool": mcp.tool, "digest": reviewed.digest, "reach": reach,
+            "server": mcp.server, "tool": mcp.tool, "digest": reviewed.digest, "reach": server_settings,
         });
         members.insert("mcp".to_owned(), mcp);
     }
-    if let Some(whole) = config.unexpanded.as_object_mut() {
-        let tools = whole.entry("tools").or_insert_with(|| json!({}));
+    if let Some(root) = config.unexpanded.as_object_mut() {
+        let tools = root.entry("tools").or_insert_with(|| json!({}));
         if let Some(tools) = tools.as_object_mut() {
-            tools.insert(shown.to_owned(), definition);
+            tools.insert(exposed_name.to_owned(), definition);
         }
     }
-    config.tools.insert(shown.to_owned(), settings);
+    config.tools.insert(exposed_name.to_owned(), settings);
 }
 
 /// Escapes each `${` in the strings of a value, so that expanding it returns the value unchanged.
-fn literal(value: &Value) -> Value {
+fn escape_variables(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace("${", "$${")),
-        Value::Array(elements) => elements.iter().map(literal).collect(),
+        Value::Array(elements) => elements.iter().map(escape_variables).collect(),
         Value::Object(members) => {
             let members = members.iter();
             members
-                .map(|(name, below)| (name.clone(), literal(below)))
+                .map(|(name, below)| (name.clone(), escape_variables(below)))
                 .collect()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
-/// Completes the entries in `tools` that name a tool of a server. `known`: whether the lock file
-/// could be read; if not, a missing tool is not reported.
-fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
-    let taken: Vec<_> = config
+/// Completes the entries in `tools` that name a tool of a server. `has_lock_file`: whether the lock
+/// file could be read; if not, a missing tool is not reported.
+fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mistakes) {
+    let unreviewed: Vec<_> = config
         .tools
         .iter()
         .filter_map(|(name, tool)| Some((name.clone(), tool.mcp.clone()?)))
         .filter(|(_, mcp)| mcp.reviewed.is_none())
         .collect();
-    for (name, mcp) in taken {
+    for (name, mcp) in unreviewed {
         let Some(server) = config.mcp.get(&mcp.server).cloned() else {
             let detail = format!("no MCP server is called `{}`", mcp.server);
             mistakes.add(&["tools", &name, "mcp", "server"], detail);
@@ -342,9 +346,10 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
             .and_then(|locked| locked.tools.get(&mcp.tool))
             .cloned()
         else {
-            if known {
+            if has_lock_file {
                 let (tool, server) = (&mcp.tool, &mcp.server);
-                let detail = format!("the lock file has no tool `{tool}` of `{server}`: {RUN}");
+                let detail =
+                    format!("the lock file has no tool `{tool}` of `{server}`: {REVIEW_ADVICE}");
                 mistakes.add(&["tools", &name, "mcp", "tool"], detail);
             }
             continue;
@@ -357,8 +362,8 @@ fn complete(config: &mut Config, known: bool, mistakes: &mut Mistakes) {
             continue;
         }
         let own = Some((name.as_str(), own));
-        let settings = settings(config, &mcp.server, &server, &mcp.tool, &locked, own);
-        insert(config, &name, settings);
+        let settings = tool_settings(config, &mcp.server, &server, &mcp.tool, &locked, own);
+        insert_tool(config, &name, settings);
     }
 }
 
@@ -401,7 +406,7 @@ fn expand(
         }
         let matching = exposed
             .keys()
-            .filter(|name| mcp::settings::globbed(entry, name));
+            .filter(|name| mcp::settings::matches_glob(entry, name));
         let mut matching: Vec<_> = matching.cloned().collect();
         if matching.is_empty() {
             let index = index.to_string();

@@ -94,13 +94,13 @@ pub(crate) fn markdown() -> String {
             "\n## `{section}`\n\n{}\n\n```yaml\n{example}```\n",
             description(property)
         );
-        keys(&schema, &body(property, &schema), section, &mut page);
+        write_keys(&schema, &nested_map(property, &schema), section, &mut page);
     }
     page
 }
 
 /// Writes the table of a map's keys, and then the tables of the maps below it.
-fn keys(schema: &Value, map: &Below<'_>, place: &str, page: &mut String) {
+fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut String) {
     let place = format!("{place}{}", map.step);
     let Some(properties) = map.schema.get("properties").and_then(Value::as_object) else {
         return;
@@ -110,50 +110,50 @@ fn keys(schema: &Value, map: &Below<'_>, place: &str, page: &mut String) {
     }
     page.push_str("\n| key | type | default | description |\n|---|---|---|---|\n");
     let required = map.schema.get("required").and_then(Value::as_array);
-    let mut below = Vec::new();
+    let mut nested = Vec::new();
     for (key, property) in properties {
-        let needed = required.is_some_and(|keys| keys.iter().any(|name| name == key));
-        let default = if needed {
+        let is_required = required.is_some_and(|keys| keys.iter().any(|name| name == key));
+        let default = if is_required {
             "required".to_owned()
         } else {
             default(property)
         };
-        let inner = body(property, schema);
+        let inner = nested_map(property, schema);
         let _ = writeln!(
             page,
             "| `{key}` | {} | {default} | {} |",
-            kind(property, schema),
+            type_words(property, schema),
             description(property).replace('|', "\\|")
         );
-        below.push((key, inner));
+        nested.push((key, inner));
     }
-    for (key, inner) in below {
-        keys(schema, &inner, &format!("{place}.{key}"), page);
+    for (key, inner) in nested {
+        write_keys(schema, &inner, &format!("{place}.{key}"), page);
     }
 }
 
 /// The schema of the maps that a property holds. `step` is the path from the property to such a
 /// map: `.<name>` if the property has maps by name, `[]` if it is a list of maps, otherwise empty.
-struct Below<'s> {
+struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,
 }
 
 /// Returns the schema of the maps that a property holds: itself, by name, or as elements of a list.
-fn body<'s>(property: &'s Value, schema: &'s Value) -> Below<'s> {
+fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
         let schema = resolved(values, schema);
-        return Below {
+        return NestedMap {
             schema,
             step: ".<name>",
         };
     }
     if let Some(items) = own.get("items") {
         let schema = resolved(items, schema);
-        return Below { schema, step: "[]" };
+        return NestedMap { schema, step: "[]" };
     }
-    Below {
+    NestedMap {
         schema: own,
         step: "",
     }
@@ -191,12 +191,12 @@ fn default(property: &Value) -> String {
 }
 
 /// Returns the type of a value in an operator's words.
-fn kind(property: &Value, schema: &Value) -> String {
+fn type_words(property: &Value, schema: &Value) -> String {
     if let Some(alternatives) = property.get("anyOf").and_then(Value::as_array) {
         let kinds: Vec<String> = alternatives
             .iter()
             .filter(|one| one.get("type").is_none_or(|kind| kind != "null"))
-            .map(|one| kind(one, schema))
+            .map(|one| type_words(one, schema))
             .collect();
         return kinds.join(" or ");
     }
@@ -205,7 +205,7 @@ fn kind(property: &Value, schema: &Value) -> String {
             Some("Duration") => "duration".to_owned(),
             Some("Size") => "size".to_owned(),
             Some("Expiry") => "duration or `never`".to_owned(),
-            _ => kind(resolved(property, schema), schema),
+            _ => type_words(resolved(property, schema), schema),
         };
     }
     let words = |values: &[Value]| {
@@ -236,7 +236,7 @@ fn kind(property: &Value, schema: &Value) -> String {
             "boolean" => "true or false".to_owned(),
             "integer" => "whole number".to_owned(),
             "array" => match property.get("items") {
-                Some(items) => format!("list of {}", kind(items, schema)),
+                Some(items) => format!("list of {}", type_words(items, schema)),
                 None => "list".to_owned(),
             },
             "object" => "map".to_owned(),

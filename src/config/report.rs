@@ -11,13 +11,13 @@ use crate::world::{Mistake, Mistakes};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The lines about mistakes. The service does not start if there are any.
-    pub mistakes: Vec<Line>,
-    pub warnings: Vec<Line>,
+    pub mistakes: Vec<ReportLine>,
+    pub warnings: Vec<ReportLine>,
 }
 
 /// A line of a report: a mistake or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ReportLine {
     /// The position in the file (`holdpoint.yaml:12:5`), or the name of the variable or flag.
     pub position: String,
     /// The path of keys, such as `agents.billing.model` or `policy[3].when`.
@@ -25,7 +25,7 @@ pub struct Line {
     pub detail: String,
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for ReportLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.path.is_empty() {
             write!(f, "{}: {}", self.position, self.detail)
@@ -73,28 +73,33 @@ impl Report {
 /// from a known mistake: a mistake is known at its place or below; its place or a place above could
 /// not be read; or its place has no value, and a mistake is known above. In the last two cases, the
 /// module checked a default.
-pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
+pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
         .iter()
         .map(|mistake| mistake.place.clone())
         .collect();
-    let said = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
-    let defaulted = |mistake: &Mistake| {
+    let is_known = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
+    let concerns_default = |mistake: &Mistake| {
         let above = |known: &Vec<String>| mistake.place.starts_with(known) && !known.is_empty();
-        root.is_broken_towards(&mistake.place)
+        root.is_broken_on_path(&mistake.place)
             || (root.at(&mistake.place).is_none() && known.iter().any(above))
     };
-    let sound = |mistake: &Mistake| !said(mistake) && !defaulted(mistake);
+    let is_new = |mistake: &Mistake| !is_known(mistake) && !concerns_default(mistake);
     mistakes
         .found
-        .extend(rooms.found.into_iter().filter(&sound));
+        .extend(module_mistakes.found.into_iter().filter(&is_new));
     mistakes
         .warnings
-        .extend(rooms.warnings.into_iter().filter(&sound));
+        .extend(module_mistakes.warnings.into_iter().filter(&is_new));
 }
 
-fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((usize, usize), Line) {
+fn place(
+    file: &str,
+    root: &Node,
+    mistake: &Mistake,
+    secrets: &Redactor,
+) -> ((usize, usize), ReportLine) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
         _ => (None, mistake.place.as_slice()),
@@ -114,10 +119,10 @@ fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((us
             Origin::Flag(flag) => ((usize::MAX, 1), (*flag).to_owned()),
         },
     };
-    let line = Line {
+    let line = ReportLine {
         position,
         path: dotted(root, path),
-        detail: secrets.clean(&mistake.detail).into_owned(),
+        detail: secrets.redact(&mistake.detail).into_owned(),
     };
     (order, line)
 }

@@ -7,7 +7,7 @@ use crate::world::Mistakes;
 
 /// The path of each map with required keys (`*` stands for any name or index), and the required
 /// keys. The text, list or map at a required key must not be empty.
-const NEEDED: [(&[&str], &[&str]); 14] = [
+const REQUIRED_KEYS: [(&[&str], &[&str]); 14] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -29,17 +29,17 @@ pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
     let has_gates = root
         .get("gates")
         .is_some_and(|gates| !gates.entries().is_empty());
-    for (pattern, keys) in NEEDED {
+    for (pattern, keys) in REQUIRED_KEYS {
         // With gates, `models` and `agents` may be missing: the agents run elsewhere.
         if pattern.is_empty() && has_gates {
             continue;
         }
-        at(root, pattern, &mut Vec::new(), &mut |node, place| {
+        visit_matching(root, pattern, &mut Vec::new(), &mut |node, place| {
             if !matches!(node.kind, Kind::Map(_)) {
                 return;
             }
             for key in keys {
-                let missing = match node.get(key) {
+                let is_missing = match node.get(key) {
                     None => true,
                     Some(value) => {
                         matches!(&value.kind, Kind::Text(text) if text.trim().is_empty() && !value.broken)
@@ -47,30 +47,30 @@ pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
                             || matches!(&value.kind, Kind::Map(map) if map.is_empty())
                     }
                 };
-                if !missing {
+                if !is_missing {
                     continue;
                 }
-                let mut full: Vec<&str> = place.iter().map(String::as_str).collect();
+                let mut key_path: Vec<&str> = place.iter().map(String::as_str).collect();
                 if let Some(value) = node.get_mut(key) {
                     value.broken = true;
-                    full.push(key);
-                    mistakes.add(&full, format!("`{key}` is empty"));
+                    key_path.push(key);
+                    mistakes.add(&key_path, format!("`{key}` is empty"));
                 } else {
-                    mistakes.add(&full, format!("`{key}` is missing"));
+                    mistakes.add(&key_path, format!("`{key}` is missing"));
                 }
             }
         });
     }
 }
 
-fn at(
+fn visit_matching(
     node: &mut Node,
     pattern: &[&str],
     place: &mut Vec<String>,
-    found: &mut dyn FnMut(&mut Node, &[String]),
+    visit: &mut dyn FnMut(&mut Node, &[String]),
 ) {
     let Some((step, rest)) = pattern.split_first() else {
-        found(node, place);
+        visit(node, place);
         return;
     };
     let steps: Vec<String> = match &node.kind {
@@ -84,7 +84,7 @@ fn at(
     {
         if let Some(below) = node.get_mut(&next) {
             place.push(next);
-            at(below, rest, place, found);
+            visit_matching(below, rest, place, visit);
             place.pop();
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
 
 /// Reads a map of settings by name. An unreadable entry is kept with the defaults, because other
 /// settings may refer to its name.
-pub(super) fn each<T: for<'de> Deserialize<'de> + Default>(
+pub(super) fn section_map<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
     mistakes: &mut Mistakes,
@@ -48,7 +48,7 @@ pub(super) fn each<T: for<'de> Deserialize<'de> + Default>(
 
 /// Reads a list of settings. An unreadable element is kept with the defaults, so that the indexes
 /// stay those of the file.
-pub(super) fn list<T: for<'de> Deserialize<'de> + Default>(
+pub(super) fn section_list<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     path: &[&str],
     mistakes: &mut Mistakes,

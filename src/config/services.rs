@@ -10,21 +10,21 @@ use crate::task::request::RequestKind;
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::catalog::{self, Catalog};
 use crate::tool::credential::{PlainFields, references};
-use crate::tool::human::{self, Field, Service};
+use crate::tool::human::{self, Service, ServiceField};
 
 impl Config {
     /// Adds to the catalog the agents that other agents may call, the credential fields that are
     /// not secret, and the tools with which each agent asks people.
     #[must_use]
-    pub fn with_humans(&self, catalog: Catalog) -> Catalog {
+    pub fn with_human_tools(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog
-            .with_agents(self.called())
+            .with_agents(self.callable_agents())
             .with_plain_fields(self.plain_fields());
         self.agents.iter().fold(catalog, |catalog, (name, agent)| {
             let services = self.services(name, |tool| {
                 catalog.get(tool).map(|entry| receiver(&entry.spec))
             });
-            catalog.with_human(name, &kinds(&agent.human), services)
+            catalog.with_human(name, &request_kinds(&agent.human), services)
         })
     }
 
@@ -41,7 +41,7 @@ impl Config {
     }
 
     /// Returns the agents that another agent may call, each once.
-    pub(super) fn called(&self) -> BTreeSet<&str> {
+    pub(super) fn callable_agents(&self) -> BTreeSet<&str> {
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         agents
             .map(|sub| sub.agent.as_str())
@@ -56,9 +56,9 @@ impl Config {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
             let services = self.services(name, |_| None);
-            for spec in kinds(&agent.human)
+            for spec in request_kinds(&agent.human)
                 .into_iter()
-                .filter_map(|kind| Some(human::entry(kind, &services)?.spec))
+                .filter_map(|kind| Some(human::catalog_entry(kind, &services)?.spec))
             {
                 if !specs
                     .iter()
@@ -87,13 +87,16 @@ impl Config {
 
     /// Returns the credentials that tools of the agent, or of agents below it, take. Each comes
     /// with these tools.
-    pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
+    pub(super) fn credential_takers<'c>(
+        &'c self,
+        agent: &'c str,
+    ) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
             for text in self
                 .tools
                 .get(tool)
-                .map(|tool| self.texts(tool))
+                .map(|tool| self.credential_texts(tool))
                 .unwrap_or_default()
             {
                 for (credential, field) in references(text).unwrap_or_default() {
@@ -111,7 +114,7 @@ impl Config {
     }
 
     /// Returns the texts of a tool's settings that may refer to a credential.
-    pub(super) fn texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
+    pub(super) fn credential_texts<'c>(&'c self, tool: &'c catalog::Settings) -> Vec<&'c str> {
         let server = tool.mcp.as_ref().and_then(|mcp| self.mcp.get(&mcp.server));
         let headers = tool.http.iter().map(|http| &http.headers);
         let headers = headers.chain(server.map(|server| &server.headers));
@@ -127,10 +130,10 @@ impl Config {
     /// `request_credentials`. `receiver` returns the target of a tool as people are shown it, or
     /// `None` to leave the tool out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
-        let takers = self.takers(agent);
+        let takers = self.credential_takers(agent);
         let services = self.credentials.iter().filter_map(|(name, settings)| {
             let tools = takers.get(name.as_str())?;
-            let fields = settings.fields.iter().map(|(name, field)| Field {
+            let fields = settings.fields.iter().map(|(name, field)| ServiceField {
                 name: name.clone(),
                 format: field.format.clone(),
                 description: field.description.clone().unwrap_or_default(),
@@ -152,11 +155,11 @@ impl Config {
 
 /// Returns the target of a tool's calls, for a person who fills in a credential.
 fn receiver(spec: &ToolSpec) -> String {
-    let fixed = spec.kind.facts().receiver;
+    let fixed = spec.kind.properties().receiver;
     fixed.map_or_else(|| spec.target.clone(), str::to_owned)
 }
 
-fn kinds(human: &[HumanKind]) -> Vec<RequestKind> {
+fn request_kinds(human: &[HumanKind]) -> Vec<RequestKind> {
     human.iter().map(|kind| kind.request()).collect()
 }
 
@@ -218,7 +221,7 @@ agents:
             &mut mistakes,
         );
         assert_eq!(mistakes.found, []);
-        config.with_humans(catalog)
+        config.with_human_tools(catalog)
     }
 
     #[test]

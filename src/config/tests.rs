@@ -126,7 +126,7 @@ pub(super) fn with(
     let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
     load(
         source,
-        &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]),
+        &Environment::new(&variables, &[("/run/key", "key-from-a-file-012345\n")]),
         flags,
         |_, _| {},
     )
@@ -139,14 +139,14 @@ pub(super) fn read(text: &str) -> Result<Config, Vec<String>> {
 }
 
 fn lines(report: &Report) -> Vec<String> {
-    let short = |line: &Line| {
+    let short = |line: &ReportLine| {
         line.to_string()
             .replace("/etc/holdpoint/holdpoint.yaml:", "")
     };
     report.mistakes.iter().map(short).collect()
 }
 
-use report::Line;
+use report::ReportLine;
 
 #[test]
 fn complete_file_of_the_contract_loads() {
@@ -171,7 +171,7 @@ fn complete_file_of_the_contract_loads() {
         &Arc::default(),
         &mut Mistakes::default(),
     );
-    let catalog = config.with_humans(catalog);
+    let catalog = config.with_human_tools(catalog);
     assert!(catalog.agent("analyst").is_some() && catalog.agent("billing").is_none());
     let (plain, finance) = (rules[0].terms(), rules[2].terms());
     assert!(!finance.approvers.owner && finance.approvers.groups == ["finance"]);

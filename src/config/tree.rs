@@ -129,11 +129,11 @@ impl Node {
 
     /// Whether the node at a path, or a node above it, is broken.
     #[must_use]
-    pub fn is_broken_towards<S: AsRef<str>>(&self, path: &[S]) -> bool {
+    pub fn is_broken_on_path<S: AsRef<str>>(&self, path: &[S]) -> bool {
         self.broken
             || path.split_first().is_some_and(|(step, rest)| {
                 self.get(step.as_ref())
-                    .is_some_and(|next| next.is_broken_towards(rest))
+                    .is_some_and(|next| next.is_broken_on_path(rest))
             })
     }
 
@@ -151,8 +151,8 @@ impl Node {
                 .iter()
                 .find(|entry| entry.key == step)
                 .map(|entry| &entry.origin);
-            let written = matches!(next.origin, Origin::File { .. });
-            origin = key.filter(|_| written).unwrap_or(&next.origin);
+            let is_from_file = matches!(next.origin, Origin::File { .. });
+            origin = key.filter(|_| is_from_file).unwrap_or(&next.origin);
             node = next;
         }
         origin
@@ -191,7 +191,7 @@ impl Node {
 }
 
 /// A list or map whose end the parser has not reached.
-enum Open {
+enum OpenCollection {
     /// The elements of a list so far.
     List {
         origin: Origin,
@@ -207,9 +207,9 @@ enum Open {
     },
 }
 
-impl Open {
+impl OpenCollection {
     /// Returns the finished node, and the number of its anchor (0: no anchor).
-    fn closed(self) -> (Node, usize) {
+    fn close(self) -> (Node, usize) {
         match self {
             Self::List {
                 origin,
@@ -230,7 +230,7 @@ impl Open {
 /// node and the number of nodes in it. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     anchors: BTreeMap<usize, (Node, usize)>,
     root: Option<Node>,
     documents: usize,
@@ -242,7 +242,7 @@ struct Builder<'m> {
 /// every node gets it in place of line and column. A repeated key is reported, and its first value
 /// counts. `None` if the text is not YAML, has several documents, is too large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
-    let whole = origin
+    let document_origin = origin
         .clone()
         .unwrap_or(Origin::File { line: 1, column: 1 });
     let mut builder = Builder {
@@ -267,9 +267,13 @@ pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Opt
                 return None;
             }
         };
-        builder.take(event, &span)?;
+        builder.handle_event(event, &span)?;
     }
-    Some(builder.root.unwrap_or_else(|| Node::new(whole, Kind::Null)))
+    Some(
+        builder
+            .root
+            .unwrap_or_else(|| Node::new(document_origin, Kind::Null)),
+    )
 }
 
 impl Builder<'_> {
@@ -285,13 +289,13 @@ impl Builder<'_> {
         self.open
             .iter()
             .filter_map(|open| match open {
-                Open::List { elements, .. } => Some(elements.len().to_string()),
-                Open::Map { key, .. } => key.as_ref().map(|(key, _)| key.clone()),
+                OpenCollection::List { elements, .. } => Some(elements.len().to_string()),
+                OpenCollection::Map { key, .. } => key.as_ref().map(|(key, _)| key.clone()),
             })
             .collect()
     }
 
-    fn complain(&mut self, span: &Span, detail: &str) {
+    fn report(&mut self, span: &Span, detail: &str) {
         let place = format!("@{}:{}", span.start.line(), span.start.col() + 1);
         let mut path = vec![place];
         path.extend(self.path());
@@ -299,14 +303,14 @@ impl Builder<'_> {
         self.mistakes.add(&path, detail);
     }
 
-    fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
+    fn handle_event(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
         match event {
             Event::DocumentStart(..) => self.begin_document(span)?,
             Event::Scalar(text, style, anchor, tag) => {
-                let forced = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
-                let is_plain = style == ScalarStyle::Plain && !forced;
+                let is_string_tag = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
+                let is_plain = style == ScalarStyle::Plain && !is_string_tag;
                 let kind = if is_plain {
-                    plain(&text)
+                    plain_scalar(&text)
                 } else {
                     Kind::Text(text.into())
                 };
@@ -316,7 +320,7 @@ impl Builder<'_> {
             Event::SequenceStart(_, anchor, _) => {
                 let origin = self.origin(span);
                 self.begin(
-                    Open::List {
+                    OpenCollection::List {
                         origin,
                         anchor,
                         elements: Vec::new(),
@@ -327,7 +331,7 @@ impl Builder<'_> {
             Event::MappingStart(_, anchor, _) => {
                 let origin = self.origin(span);
                 self.begin(
-                    Open::Map {
+                    OpenCollection::Map {
                         origin,
                         anchor,
                         entries: Vec::new(),
@@ -337,7 +341,7 @@ impl Builder<'_> {
                 )?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let (node, anchor) = self.open.pop()?.closed();
+                let (node, anchor) = self.open.pop()?.close();
                 self.put(node, anchor, 1, span)?;
             }
             Event::Alias(id) => {
@@ -357,7 +361,7 @@ impl Builder<'_> {
     fn begin_document(&mut self, span: &Span) -> Option<()> {
         self.documents += 1;
         if self.documents > 1 {
-            self.complain(
+            self.report(
                 span,
                 "a second document begins here: the file holds one document",
             );
@@ -366,13 +370,13 @@ impl Builder<'_> {
         Some(())
     }
 
-    fn begin(&mut self, open: Open, span: &Span) -> Option<()> {
-        if let Some(Open::Map { key: None, .. }) = self.open.last() {
-            self.complain(span, "a key has to be text");
+    fn begin(&mut self, open: OpenCollection, span: &Span) -> Option<()> {
+        if let Some(OpenCollection::Map { key: None, .. }) = self.open.last() {
+            self.report(span, "a key has to be text");
             return None;
         }
         if self.open.len() >= MAX_DEPTH {
-            self.complain(span, "this nests too deeply");
+            self.report(span, "this nests too deeply");
             return None;
         }
         self.open.push(open);
@@ -382,22 +386,23 @@ impl Builder<'_> {
     fn put(&mut self, node: Node, anchor: usize, size: usize, span: &Span) -> Option<()> {
         self.nodes += size;
         if self.nodes > MAX_NODES {
-            self.complain(span, "the document is too large");
+            self.report(span, "the document is too large");
             return None;
         }
         if anchor != 0 {
-            self.anchors.insert(anchor, (node.clone(), count(&node)));
+            self.anchors
+                .insert(anchor, (node.clone(), count_nodes(&node)));
         }
         let repeated = match self.open.last_mut() {
             None => {
                 self.root = Some(node);
                 None
             }
-            Some(Open::List { elements, .. }) => {
+            Some(OpenCollection::List { elements, .. }) => {
                 elements.push(node);
                 None
             }
-            Some(Open::Map { entries, key, .. }) => match key.take() {
+            Some(OpenCollection::Map { entries, key, .. }) => match key.take() {
                 None => {
                     let text = key_text(&node)?;
                     *key = Some((text, node.origin));
@@ -437,17 +442,17 @@ fn key_text(node: &Node) -> Option<String> {
     }
 }
 
-fn count(node: &Node) -> usize {
-    1 + node.elements().iter().map(count).sum::<usize>()
+fn count_nodes(node: &Node) -> usize {
+    1 + node.elements().iter().map(count_nodes).sum::<usize>()
         + node
             .entries()
             .iter()
-            .map(|entry| count(&entry.node))
+            .map(|entry| count_nodes(&entry.node))
             .sum::<usize>()
 }
 
 /// Reads a plain scalar by the core schema of YAML 1.2.
-fn plain(text: &str) -> Kind {
+fn plain_scalar(text: &str) -> Kind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
         "true" | "True" | "TRUE" => Kind::Bool(true),

@@ -4,22 +4,22 @@
 use super::Config;
 use super::tree::{Node, Origin};
 use super::unexpanded::walk;
-use crate::tool::credential::OPEN;
+use crate::tool::credential::REFERENCE_START;
 use crate::world::Mistakes;
 
 /// Checks the texts of the file before `${…}` is expanded.
-pub(crate) fn written(root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn check_unexpanded(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
-        if forgets_braces(text) {
+        if lacks_braces(text) {
             mistakes.warn(
                 &place,
                 "this value begins like a variable and is used as written: write `${NAME}` to expand it",
             );
         } else if let Some(header) = header(&place)
             && matches!(node.origin, Origin::File { .. })
-            && is_secret(header)
+            && holds_secret(header)
             && is_literal(text)
         {
             let detail = format!(
@@ -50,7 +50,7 @@ fn gives_access(place: &[&str]) -> bool {
 }
 
 /// Whether a text begins like `$NAME`, where `${NAME}` was probably meant.
-fn forgets_braces(text: &str) -> bool {
+fn lacks_braces(text: &str) -> bool {
     let name = text.strip_prefix('$').unwrap_or_default();
     let mut letters = name.bytes();
     letters
@@ -72,7 +72,7 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
 }
 
 /// Whether a header of this name usually has a secret.
-fn is_secret(header: &str) -> bool {
+fn holds_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
     name.ends_with("authorization")
         || name == "cookie"
@@ -82,16 +82,16 @@ fn is_secret(header: &str) -> bool {
 
 /// Whether a text is not empty, and has neither a `${…}` nor a reference to a credential.
 fn is_literal(text: &str) -> bool {
-    !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(OPEN)
+    !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(REFERENCE_START)
 }
 
 /// Checks the settings after they were read.
-pub(crate) fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+pub(crate) fn check_settings(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
-    let from_flag = root
+    let is_from_flag = root
         .at(&["database", "url"])
         .is_some_and(|node| matches!(node.origin, Origin::Flag(_)));
-    if from_flag && has_password(url) {
+    if is_from_flag && has_password(url) {
         let detail = "the list of processes shows the password: pass it in the variable \
                       `HOLDPOINT_DATABASE__URL` or `PGPASSWORD`";
         mistakes.warn(&["database", "url"], detail);
@@ -126,7 +126,7 @@ mod tests {
 
     /// The warnings about a file, with variables and a database flag.
     fn warnings(text: &str, variables: &[(&str, &str)], database_url: Option<&str>) -> Vec<String> {
-        let environment = Environment::of(variables, &[]);
+        let environment = Environment::new(variables, &[]);
         let flags = Flags {
             listen: None,
             database_url: database_url.map(str::to_owned),

@@ -18,20 +18,20 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::commands::TRIES;
+pub(crate) use self::commands::MAX_TRIES;
 pub use self::commands::{
-    Accepted, CallReply, ConflictCode, DecisionBody, DecisionInput, FieldError, Key, MessageInput,
-    Refusal, TaskInput, Written,
+    Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, FieldError,
+    IdempotencyKey, MessageInput, Refusal, TaskInput,
 };
-use self::gate::Askers;
+use self::gate::AwaitedCalls;
 use self::runtime::Locked;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
 use self::runtime::leases::Leases;
-use self::runtime::lone_drive::Alone;
+use self::runtime::lone_drive::LoneDrives;
 use crate::agent::{Agent, Agents};
 use crate::model::ModelClient;
-use crate::people::may::Roster;
+use crate::people::authorization::Roster;
 use crate::policy::Policy;
 use crate::secret::seal::Sealer;
 use crate::store::Store;
@@ -66,7 +66,7 @@ impl Default for Settings {
 
 /// The dependencies from which [`Engine::new`] builds an engine.
 #[derive(Clone)]
-pub struct Parts {
+pub struct EngineParts {
     /// Stores tasks, requests and leases.
     pub store: Store,
     /// The agents and gates of the current configuration.
@@ -111,18 +111,18 @@ pub struct Engine {
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
-    askers: Askers,
+    askers: AwaitedCalls,
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
     /// Wakes the worker: a slot may be free, or a task may wait to be claimed.
-    room: Arc<Notify>,
+    wake_worker: Arc<Notify>,
     /// The state of lone drives, which take all slots.
-    alone: Arc<Alone>,
+    lone_drives: Arc<LoneDrives>,
     /// Canceled when the service goes down: no new effect begins.
     stop: CancellationToken,
     /// Canceled once the service goes down and no driver is left or the grace period is over.
-    killed: CancellationToken,
+    shutdown_over: CancellationToken,
 }
 
 impl std::fmt::Debug for Engine {
@@ -135,9 +135,9 @@ impl Engine {
     /// Returns an engine without drivers. It carries out commands, and claims tasks once
     /// [`Engine::work`] runs.
     #[must_use]
-    pub fn new(parts: Parts) -> Arc<Self> {
+    pub fn new(parts: EngineParts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();
-        let room = Arc::new(Notify::new());
+        let wake_worker = Arc::new(Notify::new());
         Arc::new(Self {
             store: parts.store,
             agents: parts.agents,
@@ -155,13 +155,13 @@ impl Engine {
             leases: Arc::default(),
             in_flight_calls: Arc::default(),
             in_flight_model_calls: Arc::default(),
-            askers: Askers::default(),
+            askers: AwaitedCalls::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
-            alone: Arc::new(Alone::new(Arc::clone(&room))),
-            room,
+            lone_drives: Arc::new(LoneDrives::new(Arc::clone(&wake_worker))),
+            wake_worker,
             stop: CancellationToken::new(),
-            killed: CancellationToken::new(),
+            shutdown_over: CancellationToken::new(),
         })
     }
 
@@ -180,20 +180,20 @@ impl Engine {
             () = self.drivers.wait() => {}
             () = self.clock.sleep(time) => tracing::warn!("calls were still running at the shutdown deadline"),
         }
-        self.killed.cancel();
-        let left: Vec<_> = self
+        self.shutdown_over.cancel();
+        let held: Vec<_> = self
             .leases
             .all()
             .into_iter()
             .map(|(task, _)| task)
             .collect();
-        if left.is_empty() {
+        if held.is_empty() {
             return;
         }
         tokio::select! {
-            released = self.store.release(&self.replica, &left) => {
+            released = self.store.release(&self.replica, &held) => {
                 let released = released.map_or(0, |tasks| tasks.len());
-                tracing::warn!(held = left.len(), released, "leases were released while calls were still running");
+                tracing::warn!(held = held.len(), released, "leases were released while calls were still running");
             }
             () = self.clock.sleep(RELEASE_TIMEOUT) => {}
         }

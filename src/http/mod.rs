@@ -44,18 +44,21 @@ pub(crate) use self::state::Http;
 
 /// The router of the service, and a router with only `/metrics` for a separate listener.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
-    http.settings = http.settings.trimmed();
+    http.settings = http.settings.without_trailing_slash();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
     let http = Arc::new(http);
     let (metrics, rest): (Vec<_>, Vec<_>) = operations()
         .into_iter()
         .partition(|(op, _)| op.id == health::METRICS.id);
-    let main = if http.settings.metrics_apart {
+    let main = if http.settings.has_metrics_listener {
         rest
     } else {
         operations()
     };
-    (service(&http, main), wrapped(routes(&http, metrics), http))
+    (
+        service_router(&http, main),
+        with_layers(routes(&http, metrics), http),
+    )
 }
 
 fn guarded(
@@ -67,14 +70,14 @@ fn guarded(
 }
 
 fn routes(http: &Arc<Http>, operations: Vec<Operation>) -> Router<Arc<Http>> {
-    let mut described = OpenApiRouter::new();
+    let mut router = OpenApiRouter::new();
     for (op, (schemas, paths, methods)) in operations {
-        described = described.routes((schemas, paths, guarded(http, op, methods)));
+        router = router.routes((schemas, paths, guarded(http, op, methods)));
     }
-    described.split_for_parts().0
+    router.split_for_parts().0
 }
 
-fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
+fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     let router = routes(http, operations)
         .route(
             "/follow.js",
@@ -93,22 +96,22 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
             guarded(http, &docs::ASSETS, get(docs::get_docs_asset)),
         );
     let router = grpc::add_routes(router, |op, methods| guarded(http, op, methods), http);
-    wrapped(router, http.clone())
+    with_layers(router, http.clone())
 }
 
 /// Catches panics, and wraps the whole router in the `edge` middleware: a middleware of individual
 /// routes would not see the `Allow` header of a 405.
-fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
+fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(CatchPanicLayer::custom(panic_response))
         .with_state(http.clone());
     Router::new()
         .fallback_service(inner)
         .layer(from_fn_with_state(http, edge::edge))
 }
 
-fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
+fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("an operation panicked");
     Problem::internal().into_response()
 }

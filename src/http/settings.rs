@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::people::authorization::Roster;
 use crate::people::link::Links;
-use crate::people::may::Roster;
 use crate::secret::seal::Sealer;
 
 #[derive(Clone, Debug)]
@@ -26,9 +26,9 @@ pub(crate) struct Settings {
     /// How long an event stream lives before it ends and the client reconnects.
     pub stream_life: Duration,
     /// Whether the service runs without accounts.
-    pub open: bool,
+    pub without_accounts: bool,
     /// Whether `/metrics` has a listener of its own.
-    pub metrics_apart: bool,
+    pub has_metrics_listener: bool,
     /// The known users. The actions that a caller is offered depend on who is known.
     pub roster: Roster,
     /// Hashes request bodies with a secret key, because a body may hold credentials.
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Removes the slashes at the end of `public_url`, so that a path can follow.
     #[must_use]
-    pub(crate) fn trimmed(mut self) -> Self {
+    pub(crate) fn without_trailing_slash(mut self) -> Self {
         self.public_url = self.public_url.trim_end_matches('/').to_owned();
         self
     }
@@ -57,6 +57,9 @@ mod tests {
             public_url: "https://hold.example/base/".into(),
             ..sample::settings()
         };
-        assert_eq!(settings.trimmed().public_url, "https://hold.example/base");
+        assert_eq!(
+            settings.without_trailing_slash().public_url,
+            "https://hold.example/base"
+        );
     }
 }

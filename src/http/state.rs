@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Settings;
 use super::api::agents::AgentCard;
-use super::api::gate::waiting::Waiting;
+use super::api::gate::waiting::WaitingAsks;
 use super::api::health;
 use super::api::mcp::tools::ToolDefinition;
 use super::events::inbox::tail::InboxTails;
@@ -31,7 +31,7 @@ pub(crate) struct Http {
     /// For each gate, the tools that the gate's MCP clients see.
     pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
     /// The proposals at gates that wait for a verdict.
-    pub waiting: Waiting,
+    pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
     /// Only for display and timeouts: the database's clock decides deadlines.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use crate::engine::{Engine, Parts};
+use crate::engine::{Engine, EngineParts};
 use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
@@ -43,7 +43,7 @@ impl Authenticator for OneKey {
             Some(b"Bearer narrow") => Err(AuthError::Forbidden(
                 "This key may not act for others.".into(),
             )),
-            Some(_) => Err(AuthError::Wrong),
+            Some(_) => Err(AuthError::UnknownKey),
         }
     }
 }
@@ -74,13 +74,13 @@ fn closed_store() -> Store {
 pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings {
-        open,
+        without_accounts: open,
         cors_origins,
         wait: Duration::ZERO,
         ..sample::settings()
     };
     let store = closed_store();
-    let engine = Engine::new(Parts {
+    let engine = Engine::new(EngineParts {
         store: store.clone(),
         agents: Arc::default(),
         policy: Arc::default(),
@@ -97,7 +97,7 @@ pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
         store,
         agents: Vec::new(),
         gate_tools: std::collections::BTreeMap::new(),
-        waiting: crate::http::api::gate::waiting::Waiting::default(),
+        waiting_asks: crate::http::api::gate::waiting::WaitingAsks::default(),
         authenticator: Arc::new(OneKey),
         ids: Arc::new(RandomIds),
         clock: Arc::new(SystemClock),
@@ -337,7 +337,7 @@ async fn checks_run_in_their_order() {
 #[tokio::test]
 async fn body_without_a_length_is_too_large_when_it_is_read() {
     let app = app(false, &[]);
-    let body = "x".repeat(crate::http::server::operation::SMALL + 1);
+    let body = "x".repeat(crate::http::server::operation::SMALL_BODY + 1);
     let answer = ask(&app, "POST", REQUEST, &[KEY], &body).await;
     assert_eq!((answer.status, answer.code().as_str()), (413, "too_large"));
     assert_eq!(ask(&app, "POST", REQUEST, &[], &body).await.status, 401);
@@ -367,7 +367,7 @@ async fn browser_gets_its_error_as_a_page() {
 async fn panic_is_an_internal_problem() {
     let http = Arc::new(http(false, &[]));
     let boom = axum::routing::get(|| async { std::hint::black_box(None::<&str>).expect("boom") });
-    let app = super::wrapped(Router::new().route("/boom", boom), http);
+    let app = super::with_layers(Router::new().route("/boom", boom), http);
     let answer = ask(&app, "GET", "/boom", &[], "").await;
     assert_eq!((answer.status, answer.code().as_str()), (500, "internal"));
     assert_eq!(answer.json()["instance"], answer.header("x-request-id"));

@@ -14,24 +14,24 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::reader::{LONGEST, REPLIES};
+use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
 use super::wire::{Answer, Message, is_list_change, raw_result, reply};
 use crate::secret::Redactor;
-use crate::tool::guard::{GREETING, Line, Order, written};
-use crate::tool::shell::{Guard, end_orphans};
+use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
+use crate::tool::shell::{GuardCommand, kill_orphans};
 
 /// How long a child may be idle before it is ended.
-const IDLE: Duration = Duration::from_mins(10);
+const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 /// How often an unused child is checked for being idle.
-const LOOK: Duration = Duration::from_secs(30);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
-const STARTING: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long [`Child::end`] waits for a child to end: its guard kills it after five seconds.
-const ENDING: Duration = Duration::from_secs(8);
+const END_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a child may take to read the reply to a request of its own.
-const REPLYING: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of standard error is logged in a second, in bytes.
-const LOGGED: usize = 4 * 1024;
+const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
 
@@ -43,27 +43,27 @@ pub(super) struct Child {
 }
 
 /// For each request id, the channel for the answer and for the result as the server wrote it.
-type Waiting = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
+type PendingAnswers = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
 
 /// The state that the child's handle, its pending requests and the reader of its output share.
 #[derive(Debug)]
 struct Shared {
     /// The pending requests. No two requests to one child have the same id.
-    waiting: Mutex<Waiting>,
-    used: Mutex<Instant>,
+    pending_answers: Mutex<PendingAnswers>,
+    last_used: Mutex<Instant>,
     /// Canceled once the child's output has ended.
     ended: CancellationToken,
     /// Canceled once the child's input is to be closed: nothing more is written.
     closing: CancellationToken,
     /// Canceled once the guard has ended.
-    gone: CancellationToken,
+    guard_ended: CancellationToken,
     changes: watch::Sender<u64>,
     /// The queue of replies to the child's own requests.
     replies: mpsc::Sender<String>,
 }
 
-/// A request that waits for its answer. When dropped, it is removed from `waiting`, so that a late
-/// answer is ignored.
+/// A request that waits for its answer. When dropped, it is removed from `pending_answers`, so that
+/// a late answer is ignored.
 pub(super) struct Pending {
     id: String,
     answer: oneshot::Receiver<(Answer, Option<String>)>,
@@ -79,7 +79,7 @@ impl Child {
     /// # Errors
     /// The reason why the child did not start; holds no value of an environment variable.
     pub(super) async fn start(
-        guard: &Guard,
+        guard: &GuardCommand,
         name: &str,
         order: &Order,
         changes: watch::Sender<u64>,
@@ -95,28 +95,28 @@ impl Child {
             return Err(NO_GUARD.to_owned());
         };
         let mut output = BufReader::new(output);
-        let begun = tokio::time::timeout(STARTING, async {
-            input.write_all(&written(order)?).await?;
+        let begun = tokio::time::timeout(START_TIMEOUT, async {
+            input.write_all(&encode_order(order)?).await?;
             input.flush().await?;
-            report(&mut output).await
+            read_report(&mut output).await
         });
         let leader = match begun.await {
-            Ok(Ok(Line::Started(leader))) => leader,
-            Ok(Ok(Line::NotStarted(why))) => return Err(why),
-            Ok(Ok(Line::Over { .. }) | Err(_)) | Err(_) => {
+            Ok(Ok(GuardLine::Started(leader))) => leader,
+            Ok(Ok(GuardLine::NotStarted(why))) => return Err(why),
+            Ok(Ok(GuardLine::Over { .. }) | Err(_)) | Err(_) => {
                 return Err(NO_GUARD.to_owned());
             }
         };
         if let (Some(log), Some(stderr)) = (log, process.stderr.take()) {
-            follow(log_lines(name.to_owned(), stderr, log));
+            spawn_background(log_lines(name.to_owned(), stderr, log));
         }
-        let (replies, replying) = mpsc::channel(REPLIES);
+        let (replies, replying) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let shared = Arc::new(Shared {
-            waiting: Mutex::default(),
-            used: Mutex::new(Instant::now()),
+            pending_answers: Mutex::default(),
+            last_used: Mutex::new(Instant::now()),
             ended: CancellationToken::new(),
             closing: CancellationToken::new(),
-            gone: CancellationToken::new(),
+            guard_ended: CancellationToken::new(),
             changes,
             replies,
         });
@@ -124,8 +124,8 @@ impl Child {
             input: tokio::sync::Mutex::new(Some(input)),
             shared: Arc::clone(&shared),
         });
-        follow(Arc::clone(&child).attend(replying));
-        follow(read_all(output, (process, leader), shared));
+        spawn_background(Arc::clone(&child).reply_until_idle(replying));
+        spawn_background(read_messages(output, (process, leader), shared));
         Ok(child)
     }
 
@@ -158,13 +158,13 @@ impl Child {
         &self,
         message: &str,
         until: Instant,
-        may: impl FnOnce() -> bool,
+        may_send: impl FnOnce() -> bool,
     ) -> Result<(), bool> {
         let Ok(mut input) = timeout_at(until, self.input.lock()).await else {
             return Err(false);
         };
         self.shared.touch();
-        if self.has_ended() || input.is_none() || !may() {
+        if self.has_ended() || input.is_none() || !may_send() {
             return Err(false);
         }
         let Some(mut pipe) = input.take() else {
@@ -189,10 +189,10 @@ impl Child {
         Ok(())
     }
 
-    /// Closes the child's input and waits until the child has ended, at most for [`ENDING`].
+    /// Closes the child's input and waits until the child has ended, at most for [`END_TIMEOUT`].
     pub(super) async fn end(&self) {
-        self.dismiss().await;
-        let _ = tokio::time::timeout(ENDING, self.shared.gone.cancelled()).await;
+        self.close_input().await;
+        let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
     /// Returns a drop guard. Unless it is disarmed, its drop closes the child's input.
@@ -201,25 +201,25 @@ impl Child {
     }
 
     /// Closes the child's input, whereupon the guard ends the child.
-    pub(super) async fn dismiss(&self) {
+    pub(super) async fn close_input(&self) {
         self.shared.closing.cancel();
         self.input.lock().await.take();
     }
 
     /// Replies to the child's requests, and ends the child when it is idle.
-    async fn attend(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
+    async fn reply_until_idle(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
         loop {
             let next = tokio::select! {
-                () = self.shared.ended.cancelled() => return self.dismiss().await,
-                () = self.shared.closing.cancelled() => return self.dismiss().await,
-                next = tokio::time::timeout(LOOK, replying.recv()) => next,
+                () = self.shared.ended.cancelled() => return self.close_input().await,
+                () = self.shared.closing.cancelled() => return self.close_input().await,
+                next = tokio::time::timeout(IDLE_CHECK_INTERVAL, replying.recv()) => next,
             };
             if let Ok(Some(message)) = next {
                 let _ = self
-                    .write(&message, Instant::now() + REPLYING, || true)
+                    .write(&message, Instant::now() + REPLY_TIMEOUT, || true)
                     .await;
             } else if self.shared.is_idle() {
-                self.dismiss().await;
+                self.close_input().await;
             }
         }
     }
@@ -245,27 +245,35 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, PendingAnswers> {
+        self.pending_answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn touch(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self
+            .last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     fn is_idle(&self) -> bool {
-        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lock().is_empty() && used.elapsed() >= IDLE
+        let last_used = *self
+            .last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.lock().is_empty() && last_used.elapsed() >= IDLE_TIMEOUT
     }
 
-    fn take(&self, line: &[u8]) {
+    fn receive(&self, line: &[u8]) {
         match Message::read(line) {
             Some(Message::Answer(Value::String(id), answer)) => {
                 self.touch();
                 // A late answer finds no request and is dropped.
-                let waiting = self.lock().remove(&id);
-                if let Some(waiting) = waiting {
-                    let _ = waiting.send((answer, raw_result(line)));
+                let answer_sender = self.lock().remove(&id);
+                if let Some(answer_sender) = answer_sender {
+                    let _ = answer_sender.send((answer, raw_result(line)));
                 }
             }
             Some(Message::Request(id, method)) => {
@@ -290,31 +298,31 @@ fn one_line(message: &str) -> String {
     clippy::disallowed_methods,
     reason = "the work ends with the child, which ends with the service"
 )]
-fn follow(work: impl Future<Output = ()> + Send + 'static) {
+fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 
 /// Reads the guard's report on the child: the line after [`GREETING`].
-async fn report(output: &mut BufReader<ChildStdout>) -> io::Result<Line> {
+async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<GuardLine> {
     let mut line = Vec::new();
     while line != GREETING.as_bytes() {
-        if !read_line(output, &mut line, LONGEST).await? {
+        if !read_line(output, &mut line, MAX_MESSAGE_BYTES).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    read_line(output, &mut line, LONGEST).await?;
+    read_line(output, &mut line, MAX_MESSAGE_BYTES).await?;
     Ok(serde_json::from_slice(&line)?)
 }
 
 /// Reads messages until the child's output ends or a line is too long, and then ends the child.
-async fn read_all(
+async fn read_messages(
     mut output: BufReader<ChildStdout>,
     (mut process, leader): (process::Child, i32),
     shared: Arc<Shared>,
 ) {
     let mut line = Vec::new();
-    while let Ok(true) = read_line(&mut output, &mut line, LONGEST).await {
-        shared.take(&line);
+    while let Ok(true) = read_line(&mut output, &mut line, MAX_MESSAGE_BYTES).await {
+        shared.receive(&line);
     }
     shared.ended.cancel();
     // The next child may have other tools.
@@ -322,19 +330,19 @@ async fn read_all(
     drop(output);
     // A guard that exits with success has ended the process group itself.
     if !process.wait().await.is_ok_and(|status| status.success()) {
-        end_orphans(leader);
+        kill_orphans(leader);
     }
-    shared.gone.cancel();
+    shared.guard_ended.cancel();
 }
 
 /// Reads one line into `line`, without its line break. Returns false at the end of the input.
 ///
 /// # Errors
-/// An I/O error, also if the line is longer than `most` bytes.
+/// An I/O error, also if the line is longer than `max_bytes` bytes.
 async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
-    most: usize,
+    max_bytes: usize,
 ) -> io::Result<bool> {
     line.clear();
     loop {
@@ -346,7 +354,7 @@ async fn read_line(
         let taken = end.unwrap_or(available.len());
         line.extend_from_slice(available.get(..taken).unwrap_or_default());
         input.consume(end.map_or(taken, |end| end + 1));
-        if line.len() > most {
+        if line.len() > max_bytes {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if end.is_some() {
@@ -358,19 +366,22 @@ async fn read_line(
     }
 }
 
-/// Logs the lines that a child writes to standard error, at most [`LOGGED`] bytes in a second.
+/// Logs the lines that a child writes to standard error, at most [`MAX_LOGGED_BYTES_PER_SECOND`]
+/// bytes in a second.
 async fn log_lines(server: String, stderr: ChildStderr, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
-    let (mut second, mut logged) = (Instant::now(), 0);
-    while let Ok(true) = read_line(&mut input, &mut line, LONGEST).await {
-        if second.elapsed() >= Duration::from_secs(1) {
-            (second, logged) = (Instant::now(), 0);
+    let (mut second_began, mut logged) = (Instant::now(), 0);
+    while let Ok(true) = read_line(&mut input, &mut line, MAX_MESSAGE_BYTES).await {
+        if second_began.elapsed() >= Duration::from_secs(1) {
+            (second_began, logged) = (Instant::now(), 0);
         }
-        let shown = line.get(..line.len().min(LOGGED)).unwrap_or_default();
+        let shown = line
+            .get(..line.len().min(MAX_LOGGED_BYTES_PER_SECOND))
+            .unwrap_or_default();
         logged += shown.len();
-        if logged <= LOGGED {
+        if logged <= MAX_LOGGED_BYTES_PER_SECOND {
             let text = redactor
-                .clean_beginning(&String::from_utf8_lossy(shown))
+                .redact_prefix(&String::from_utf8_lossy(shown))
                 .into_owned();
             tracing::debug!(server, text, "an MCP server wrote to standard error");
         }

@@ -1,5 +1,5 @@
 //! The client of one server, shared by all tasks of the process. An attempt at a call consists of
-//! one or more requests (legs). Invariant: a call is attempted once, and the outcome says whether
+//! one or more requests. Invariant: a call is attempted once, and the outcome says whether
 //! the server may have executed the call.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::elicitation::{self, note};
+use super::elicitation::{self, declined_note};
 use super::settings::Transport;
 use super::stdio::Stdio;
 use super::streamable::Streamable;
@@ -19,18 +19,18 @@ use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
-use crate::tool::{LateSlot, RawSlot, SendPermit, ToolAnswer};
+use crate::tool::{AttemptPermit, LateSlot, RawSlot, ToolAnswer};
 use crate::world::Clock;
 
 /// How long a server may take to list its tools.
-pub(super) const LISTING: Duration = Duration::from_secs(20);
-/// The failure text for a server that exceeds [`LISTING`].
-pub(super) const SLOW: &str = "it did not list its tools in time";
-/// The maximum number of requests (legs) in one attempt at a call. A server that answers with only
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(20);
+/// The failure text for a server that exceeds [`LIST_TIMEOUT`].
+pub(super) const LIST_TIMED_OUT: &str = "it did not list its tools in time";
+/// The maximum number of requests in one attempt at a call. A server that answers with only
 /// a `requestState`, instead of a result, gets the call again with that state; it could do so
 /// without end.
-const LEGS: u32 = 100;
-/// The first and the longest pause between two requests (legs) of an attempt. Each pause is twice
+const MAX_REQUESTS: u32 = 100;
+/// The first and the longest pause between two requests of an attempt. Each pause is twice
 /// the previous one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -38,7 +38,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// no URL and no header's value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Failure(pub(crate) String);
+pub(crate) struct ClientError(pub(crate) String);
 
 /// A server's answer to `tools/list`, over all pages.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Call<'c> {
     pub(crate) traceparent: &'c str,
     /// The configured headers, with the user's credentials filled in.
     pub(crate) headers: HeaderMap,
-    pub(crate) permit: &'c SendPermit,
+    pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
     /// The server's state and the answers to its questions, if an earlier attempt ended with
@@ -90,10 +90,10 @@ pub(crate) enum Outcome {
     Unknown(String),
     /// The server has questions for a person. The attempt is over; a further attempt sends the
     /// answers.
-    Asks(Box<Elicitation>),
-    /// The server asks for input or returns nothing but its state. This request (leg) is over; the
+    Elicitation(Box<Elicitation>),
+    /// The server asks for input or returns nothing but its state. This request is over; the
     /// attempt may continue.
-    Leg(Box<elicitation::Read>),
+    InputRequired(Box<elicitation::CheckedInput>),
 }
 
 impl Outcome {
@@ -113,28 +113,30 @@ impl Outcome {
                 http_status,
             }),
             Self::Suspect(content) => Ok(ToolAnswer::Suspect { content }),
-            Self::NotSent(_) | Self::Unknown(_) | Self::Asks(_) | Self::Leg(_) => Err(self),
+            Self::NotSent(_) | Self::Unknown(_) | Self::Elicitation(_) | Self::InputRequired(_) => {
+                Err(self)
+            }
         }
     }
 }
 
 impl Call<'_> {
-    /// Returns the id of request number `leg` (0, 1, 2 …) of this attempt. The protocol demands a
-    /// new id for each request, so the id also differs between the attempts before and after
-    /// questions.
-    pub(super) fn request_id(&self, leg: u32) -> String {
+    /// Returns the id of request number `request_index` (0, 1, 2 …) of this attempt. The protocol
+    /// demands a new id for each request, so the id also differs between the attempts before and
+    /// after questions.
+    pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
-        match (round, leg) {
+        match (round, request_index) {
             (0, 0) => self.id.to_string(),
-            (0, _) => format!("{}.{leg}", self.id),
-            _ => format!("{}-{round}.{leg}", self.id),
+            (0, _) => format!("{}.{request_index}", self.id),
+            _ => format!("{}-{round}.{request_index}", self.id),
         }
     }
 
     /// Puts a complete result, as the server wrote it, into the call's slot `raw`, unless the
     /// result holds a secret.
-    pub(super) fn keep(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
-        let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds(raw));
+    pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
+        let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
             self.raw.put(raw);
         }
@@ -173,13 +175,13 @@ impl Call<'_> {
 
 pub(crate) struct Client {
     clock: Arc<dyn Clock>,
-    link: Link,
+    connection: Connection,
     timeout: Duration,
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-enum Link {
+enum Connection {
     Http(Streamable),
     Stdio(Stdio),
 }
@@ -198,15 +200,15 @@ impl Client {
         log: Option<Arc<Redactor>>,
     ) -> Self {
         let (changes, _) = watch::channel(0);
-        let link = match transport {
+        let connection = match transport {
             Transport::Http { url, oauth, .. } => {
-                Link::Http(Streamable::new(url, oauth, hint, net, changes.clone()))
+                Connection::Http(Streamable::new(url, oauth, hint, net, changes.clone()))
             }
             Transport::Stdio {
                 command,
                 working_dir,
                 environment,
-            } => Link::Stdio(Stdio::new(
+            } => Connection::Stdio(Stdio::new(
                 name,
                 (command, working_dir, environment),
                 hint,
@@ -217,7 +219,7 @@ impl Client {
         };
         Self {
             clock: Arc::clone(clock),
-            link,
+            connection,
             timeout,
             changes,
         }
@@ -227,13 +229,13 @@ impl Client {
     ///
     /// # Errors
     /// If the server cannot be reached, refuses, answers wrongly, or takes too long.
-    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, Failure> {
-        match &self.link {
-            Link::Http(http) => {
-                let listed = tokio::time::timeout(LISTING, http.list(headers)).await;
-                listed.unwrap_or_else(|_| Err(Failure(SLOW.to_owned())))
+    pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
+        match &self.connection {
+            Connection::Http(http) => {
+                let listed = tokio::time::timeout(LIST_TIMEOUT, http.list(headers)).await;
+                listed.unwrap_or_else(|_| Err(ClientError(LIST_TIMED_OUT.to_owned())))
             }
-            Link::Stdio(stdio) => stdio.list().await,
+            Connection::Stdio(stdio) => stdio.list().await,
         }
     }
 
@@ -244,27 +246,36 @@ impl Client {
         let mut pause = PAUSES.0;
         let (mut until, mut secrets) = (None, Vec::new());
         let began = Instant::now();
-        for leg in 0..LEGS {
+        for request_index in 0..MAX_REQUESTS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
-            let answered = match &self.link {
-                Link::Http(http) => http.call(&call, resume.as_ref(), within, leg).await,
-                Link::Stdio(stdio) => stdio.call(&call, resume.as_ref(), within, leg).await,
+            let answered = match &self.connection {
+                Connection::Http(http) => {
+                    http.call(&call, resume.as_ref(), within, request_index)
+                        .await
+                }
+                Connection::Stdio(stdio) => {
+                    stdio
+                        .call(&call, resume.as_ref(), within, request_index)
+                        .await
+                }
             };
-            let read = match answered {
-                Outcome::Leg(read) => *read,
+            let checked = match answered {
+                Outcome::InputRequired(checked) => *checked,
                 // An earlier request of the attempt reached the server.
-                Outcome::NotSent(why) if leg > 0 => return Outcome::Unknown(why),
-                Outcome::Succeeded(text) => return Outcome::Succeeded(text + &note(&secrets)),
-                Outcome::Failed(text) => return Outcome::Failed(text + &note(&secrets)),
+                Outcome::NotSent(why) if request_index > 0 => return Outcome::Unknown(why),
+                Outcome::Succeeded(text) => {
+                    return Outcome::Succeeded(text + &declined_note(&secrets));
+                }
+                Outcome::Failed(text) => return Outcome::Failed(text + &declined_note(&secrets)),
                 Outcome::NotSent(_)
                 | Outcome::Suspect(_)
                 | Outcome::Unknown(_)
-                | Outcome::Asks(_) => return answered,
+                | Outcome::Elicitation(_) => return answered,
             };
-            secrets.extend(read.secrets);
-            let asked = read.elicitation;
-            if !asked.questions.is_empty() {
-                return Outcome::Asks(Box::new(asked));
+            secrets.extend(checked.secrets);
+            let elicitation = checked.elicitation;
+            if !elicitation.questions.is_empty() {
+                return Outcome::Elicitation(Box::new(elicitation));
             }
             // The timeout begins when the permit is decided: the server did not cause the wait
             // before.
@@ -279,11 +290,11 @@ impl Client {
             let earlier = resume.unwrap_or_default();
             resume = Some(Resume {
                 round: earlier.round,
-                request_state: asked.state.and_then(ServerState::plain),
-                responses: if asked.responses.is_empty() {
+                request_state: elicitation.state.and_then(ServerState::into_plain),
+                responses: if elicitation.responses.is_empty() {
                     earlier.responses
                 } else {
-                    asked.responses
+                    elicitation.responses
                 },
             });
         }
@@ -293,16 +304,16 @@ impl Client {
     /// Returns the semaphore that limits the concurrent calls of a child process; `None` for a
     /// server over HTTP.
     pub(crate) fn slots(&self) -> Option<Arc<Semaphore>> {
-        match &self.link {
-            Link::Http(_) => None,
-            Link::Stdio(stdio) => Some(Arc::clone(&stdio.slots)),
+        match &self.connection {
+            Connection::Http(_) => None,
+            Connection::Stdio(stdio) => Some(Arc::clone(&stdio.slots)),
         }
     }
 
     /// Sets the metric `mcp_server_up` to 0 for a server over HTTP that did not list its tools. For
     /// a child process, failed starts set the metric.
     pub(crate) fn observe_failure(&self, server: &str) {
-        if matches!(self.link, Link::Http(_)) {
+        if matches!(self.connection, Connection::Http(_)) {
             tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 0);
         }
     }
@@ -320,9 +331,9 @@ impl Client {
 
     /// Ends the child process, or the HTTP sessions with the operator's `headers`.
     pub(crate) async fn close(&self, headers: &HeaderMap) {
-        match &self.link {
-            Link::Http(http) => http.close(headers).await,
-            Link::Stdio(stdio) => stdio.close().await,
+        match &self.connection {
+            Connection::Http(http) => http.close(headers).await,
+            Connection::Stdio(stdio) => stdio.close().await,
         }
     }
 }

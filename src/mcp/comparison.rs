@@ -11,17 +11,17 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::client::{Client, Failure};
+use super::client::{Client, ClientError};
 use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
-use crate::tool::headers::key;
+use crate::tool::headers::headers_digest;
 
 /// How long a comparison suffices, except for [`Need::StartNow`].
-const COUNTS: Duration = Duration::from_mins(1);
+const FRESH_FOR: Duration = Duration::from_mins(1);
 /// How long after a failed comparison [`Need::Judge`] does not require a new comparison.
-const PAUSE: Duration = Duration::from_secs(10);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// The most tasks whose comparisons are kept.
-const TASKS: usize = 1024;
+const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ pub(crate) enum Need {
 /// The comparisons of one server. A server may list different tools for different users, so each
 /// set of headers has its own comparison. A comparison is dropped with the last task that used it.
 #[derive(Debug, Default)]
-pub(super) struct Comparisons(Mutex<Kept>);
+pub(super) struct Comparisons(Mutex<Cache>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Cache {
     /// For each task, the time of the last use and the comparison. The key `None` stands for all
     /// tasks of a server whose headers hold no user's credentials.
     by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
@@ -53,24 +53,24 @@ struct Kept {
 
 impl Comparisons {
     /// Returns the comparison that the task used last; `None` if there is none.
-    pub(super) fn of(&self, task: Option<TaskId>) -> Option<Arc<Comparison>> {
+    pub(super) fn last_used_by(&self, task: Option<TaskId>) -> Option<Arc<Comparison>> {
         let kept = self.lock();
         let (_, comparison) = kept.by_task.get(&task)?;
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and keeps it as that of `task`. Beyond [`TASKS`]
+    /// Returns the comparison for `headers`, and keeps it as that of `task`. Beyond [`MAX_TASKS`]
     /// tasks, the least recently used task is dropped.
-    pub(super) fn with(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
+    pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
-        let key = key(headers);
+        let key = headers_digest(headers);
         let known = kept.by_headers.get(&key).and_then(Weak::upgrade);
         let comparison = known.unwrap_or_default();
         kept.by_task
             .insert(task, (Instant::now(), Arc::clone(&comparison)));
-        if kept.by_task.len() > TASKS {
-            let longest = kept.by_task.iter().min_by_key(|(_, (used, _))| *used);
-            if let Some(task) = longest.map(|(task, _)| *task) {
+        if kept.by_task.len() > MAX_TASKS {
+            let least_recent = kept.by_task.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(task) = least_recent.map(|(task, _)| *task) {
                 kept.by_task.remove(&task);
             }
         }
@@ -86,7 +86,7 @@ impl Comparisons {
         (kept.by_task.len(), kept.by_headers.len())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Cache> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,15 +96,15 @@ impl Comparisons {
 pub(super) struct Comparison {
     state: Mutex<State>,
     /// Held while the server is asked, so that concurrent calls share one comparison.
-    asking: tokio::sync::Mutex<()>,
+    comparing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// The time at which the last successful comparison began; `None` before the first.
-    compared: Option<Instant>,
+    compared_at: Option<Instant>,
     /// The number of `list_changed` notifications when the last successful comparison began.
-    notified: u64,
+    notifications: u64,
     /// The times at which the last comparison began and ended, and the reason of its failure;
     /// `None` if it succeeded.
     failed: Option<(Instant, Instant, String)>,
@@ -134,13 +134,13 @@ impl Comparison {
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
         let state = self.lock();
         let fresh = need != Need::StartNow
-            && state.compared.is_some_and(|at| at.elapsed() < COUNTS)
-            && state.notified == *client.list_changes().borrow();
+            && state.compared_at.is_some_and(|at| at.elapsed() < FRESH_FOR)
+            && state.notifications == *client.list_changes().borrow();
         let paused = need == Need::Judge
             && state
                 .failed
                 .as_ref()
-                .is_some_and(|(_, at, _)| at.elapsed() < PAUSE);
+                .is_some_and(|(_, at, _)| at.elapsed() < PAUSE_AFTER_FAILURE);
         !fresh && !paused
     }
 
@@ -156,59 +156,59 @@ impl Comparison {
         locked: &LockedServer,
         headers: &HeaderMap,
     ) -> Result<(), String> {
-        let asked = Instant::now();
-        let _asking = self.asking.lock().await;
-        if let Some(shared) = self.shared(asked) {
+        let requested_at = Instant::now();
+        let _comparing = self.comparing.lock().await;
+        if let Some(shared) = self.result_since(requested_at) {
             return shared;
         }
         if !self.is_stale(need, client) {
             return Ok(());
         }
-        let notified = *client.list_changes().borrow();
+        let notifications = *client.list_changes().borrow();
         let began = Instant::now();
         let listing = match client.list(headers).await {
             Ok(listing) => listing,
-            Err(Failure(why)) => {
+            Err(ClientError(why)) => {
                 self.lock().failed = Some((began, Instant::now(), why.clone()));
                 client.observe_failure(server);
                 return Err(why);
             }
         };
         let changed = differences(locked, &listing.tools);
-        let news = listing.tools.iter().filter_map(tool_name);
-        let news = news
+        let new_tools = listing.tools.iter().filter_map(tool_name);
+        let new_tools = new_tools
             .filter(|name| !locked.tools.contains_key(*name))
             .count();
         let mut state = self.lock();
-        if (!changed.is_empty() || news > 0) && state.changed != changed {
+        if (!changed.is_empty() || new_tools > 0) && state.changed != changed {
             tracing::warn!(
                 server,
                 changed = changed.len(),
-                new = news,
+                new = new_tools,
                 "the server's tools are not those that were reviewed"
             );
         }
-        let count = changed.len() + news;
+        let count = changed.len() + new_tools;
         tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, change = count);
         Client::observe_success(server);
         *state = State {
-            compared: Some(began),
-            notified,
+            compared_at: Some(began),
+            notifications,
             failed: None,
             changed,
         };
         Ok(())
     }
 
-    /// Returns the result of a comparison that another call began after `asked` and has finished;
-    /// `None` if there is none.
-    fn shared(&self, asked: Instant) -> Option<Result<(), String>> {
+    /// Returns the result of a comparison that another call began after `requested_at` and has
+    /// finished; `None` if there is none.
+    fn result_since(&self, requested_at: Instant) -> Option<Result<(), String>> {
         let state = self.lock();
         let failed = state.failed.as_ref();
-        if let Some((_, _, why)) = failed.filter(|(began, _, _)| *began >= asked) {
+        if let Some((_, _, why)) = failed.filter(|(began, _, _)| *began >= requested_at) {
             return Some(Err(why.clone()));
         }
-        let succeeded = state.compared.is_some_and(|at| at >= asked);
+        let succeeded = state.compared_at.is_some_and(|at| at >= requested_at);
         succeeded.then_some(Ok(()))
     }
 

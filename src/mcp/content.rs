@@ -4,21 +4,24 @@
 use serde_json::Value;
 
 use super::client::Outcome;
-use super::elicitation::{self, Asks, Question};
+use super::elicitation::{self, InputRequest, Question};
 use super::wire::{Answer, NOT_EXECUTED};
 use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
 
 /// How much of an error's message is kept, in bytes.
-const ERROR: usize = 2 * 1024;
+const MAX_ERROR_BYTES: usize = 2 * 1024;
 
 /// Converts the server's answer into the outcome of the request.
 pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     match answer {
         Answer::Error { code, message } => {
-            let message = redactor.clean(&message).into_owned();
-            let text = format!("The server reported error {code}: {}", cut(&message, ERROR));
+            let message = redactor.redact(&message).into_owned();
+            let text = format!(
+                "The server reported error {code}: {}",
+                cut(&message, MAX_ERROR_BYTES)
+            );
             if NOT_EXECUTED.contains(&code) {
                 Outcome::Failed(text)
             } else {
@@ -27,9 +30,9 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
         }
         Answer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => complete(&result, redactor),
-            Some("input_required") => match asks(&result) {
-                Ok(asks) => match elicitation::read(asks, redactor) {
-                    Ok(read) => Outcome::Leg(Box::new(read)),
+            Some("input_required") => match input_request(&result) {
+                Ok(input_request) => match elicitation::check(input_request, redactor) {
+                    Ok(checked) => Outcome::InputRequired(Box::new(checked)),
                     Err(text) => Outcome::Failed(text),
                 },
                 Err(outcome) => outcome,
@@ -49,12 +52,12 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     let Some(blocks) = result.get("content").and_then(Value::as_array) else {
         return Outcome::Unknown(NO_RESULT.to_owned());
     };
-    let mut parts: Vec<String> = blocks.iter().map(block).collect();
+    let mut parts: Vec<String> = blocks.iter().map(block_text).collect();
     let structured = result
         .get("structuredContent")
         .filter(|value| !value.is_null());
     if let Some(structured) = structured
-        && !parts.iter().any(|part| says(part, structured))
+        && !parts.iter().any(|part| is_json_of(part, structured))
     {
         parts.push(structured.to_string());
     }
@@ -67,12 +70,12 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
 }
 
 /// Whether `text` is a JSON text of `value`.
-fn says(text: &str, value: &Value) -> bool {
+fn is_json_of(text: &str, value: &Value) -> bool {
     text.trim_start().starts_with(['{', '['])
-        && serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
+        && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
 }
 
-fn block(block: &Value) -> String {
+fn block_text(block: &Value) -> String {
     let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") {
         "text" => text("text").to_owned(),
@@ -108,14 +111,14 @@ fn block(block: &Value) -> String {
 
 /// Returns the questions of a result that needs input. Fails if the server requests anything but an
 /// elicitation, the only capability that the client declares.
-fn asks(result: &Value) -> Result<Asks, Outcome> {
+fn input_request(result: &Value) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
     let requests = result.get("inputRequests").and_then(Value::as_object);
     let requests = requests.into_iter().flatten();
     let read = requests.map(|(key, request)| Some((key.clone(), question(request)?)));
     match read.collect::<Option<Vec<_>>>() {
-        Some(requests) if !requests.is_empty() || request_state.is_some() => Ok(Asks {
+        Some(requests) if !requests.is_empty() || request_state.is_some() => Ok(InputRequest {
             requests,
             request_state,
         }),
@@ -229,7 +232,7 @@ mod tests {
     fn only_questions_for_a_person_are_taken() {
         let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
         let url = json!({"method": "elicitation/create", "params": {"mode": "url", "message": "m", "url": "https://h/"}});
-        let Outcome::Leg(read) = of(
+        let Outcome::InputRequired(read) = of(
             json!({"resultType": "input_required", "inputRequests": {"a": form, "b": url}, "requestState": "s"}),
         ) else {
             panic!("asks");

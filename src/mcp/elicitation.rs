@@ -8,22 +8,22 @@ use url::{Host, Url};
 
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
-use crate::task::text::{cleaned, cut, each_said};
-use crate::tool::human::server_form::{Unusable, of_server, opened};
+use crate::task::text::{cut, map_texts, without_nul};
+use crate::tool::human::server_form::{FormError, page_visit_form, read_server_form};
 
 /// Most questions of one attempt.
-const QUESTIONS: usize = 8;
+const MAX_QUESTIONS: usize = 8;
 /// Most bytes of a server's text that a person sees.
-const MESSAGE: usize = 4 * 1024;
+const MAX_MESSAGE_BYTES: usize = 4 * 1024;
 /// Most bytes of a question's key.
-const KEY: usize = 256;
-const ADDRESS: usize = 2 * 1024;
+const MAX_KEY_BYTES: usize = 256;
+const MAX_URL_BYTES: usize = 2 * 1024;
 /// Most bytes of the state that a server wants back.
-const STATE: usize = 64 * 1024;
+const MAX_STATE_BYTES: usize = 64 * 1024;
 
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Asks {
+pub(super) struct InputRequest {
     /// The questions, each with the key of its answer. Empty if the server only wants its state
     /// back.
     pub(super) requests: Vec<(String, Question)>,
@@ -42,7 +42,7 @@ pub(super) enum Question {
 
 /// The checked questions of a server.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Read {
+pub(crate) struct CheckedInput {
     /// The questions for a person, and the answers that decline the other questions. If there is no
     /// question for a person, the attempt's next request sends these answers.
     pub(super) elicitation: Elicitation,
@@ -51,57 +51,62 @@ pub(crate) struct Read {
 }
 
 /// Checks the questions of a server: declines forms that ask for a secret, and redacts the texts.
-pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
+pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedInput, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
-    if asks.requests.len() > QUESTIONS {
+    if input.requests.len() > MAX_QUESTIONS {
         return refused("too many at once");
     }
-    let state = asks.request_state.as_deref().unwrap_or_default();
-    if state.len() > STATE || state.contains('\0') {
+    let state = input.request_state.as_deref().unwrap_or_default();
+    if state.len() > MAX_STATE_BYTES || state.contains('\0') {
         return refused("and keeps more state than is stored here");
     }
-    if redactor.finds(state) {
+    if redactor.finds_secret_in(state) {
         return refused("and its state holds a secret");
     }
-    let clean = |text: &str| cleaned(redactor.clean(text).into_owned());
+    let clean = |text: &str| without_nul(redactor.redact(text).into_owned());
     let (mut questions, mut responses, mut secrets) = (Vec::new(), Map::new(), Vec::new());
-    for (key, question) in asks.requests {
-        if key.len() > KEY || key.chars().any(char::is_control) || redactor.finds(&key) {
+    for (key, question) in input.requests {
+        if key.len() > MAX_KEY_BYTES
+            || key.chars().any(char::is_control)
+            || redactor.finds_secret_in(&key)
+        {
             return refused("under a key that is not a name");
         }
         let (message, form, url) = match question {
-            Question::Form { message, schema } => match of_server(&schema) {
-                Ok(form) => (message, each_said(form, &clean), None),
-                Err(Unusable::Secret(field)) => {
+            Question::Form { message, schema } => match read_server_form(&schema) {
+                Ok(form) => (message, map_texts(form, &clean), None),
+                Err(FormError::AsksForSecret(field)) => {
                     responses.insert(key, json!({"action": "decline"}));
-                    secrets.push(clean(cut(&field, KEY)));
+                    secrets.push(clean(cut(&field, MAX_KEY_BYTES)));
                     continue;
                 }
-                Err(Unusable::Unfit(why)) => {
-                    let why = clean(cut(&why, KEY));
+                Err(FormError::NotRenderable(why)) => {
+                    let why = clean(cut(&why, MAX_KEY_BYTES));
                     return refused(&format!("with a form that cannot be shown: it {why}"));
                 }
             },
-            Question::Url { message, url } => match page(&url).filter(|url| !redactor.finds(url)) {
-                Some(url) => (message, opened(), Some(url)),
-                None => return refused("with a page that is no plain https address"),
-            },
+            Question::Url { message, url } => {
+                match page_url(&url).filter(|url| !redactor.finds_secret_in(url)) {
+                    Some(url) => (message, page_visit_form(), Some(url)),
+                    None => return refused("with a page that is not a plain https address"),
+                }
+            }
         };
         questions.push(ServerQuestion {
             key,
-            message: clean(cut(&message, MESSAGE)),
+            message: clean(cut(&message, MAX_MESSAGE_BYTES)),
             form,
             url,
         });
     }
-    let state = asks.request_state.map(ServerState::Plain);
+    let state = input.request_state.map(ServerState::Plain);
     let elicitation = Elicitation {
         questions,
         responses,
         state,
         ..Elicitation::default()
     };
-    Ok(Read {
+    Ok(CheckedInput {
         elicitation,
         secrets,
     })
@@ -110,27 +115,27 @@ pub(super) fn read(asks: Asks, redactor: &Redactor) -> Result<Read, String> {
 /// Returns the complete address of a page, with its host in ASCII. Returns `None` if the address is
 /// too long, holds a user or password, or is not `https`; for a page on this machine, `http` is
 /// accepted as well.
-fn page(written: &str) -> Option<String> {
+fn page_url(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
-    let here = match url.host()? {
+    let is_local = match url.host()? {
         Host::Domain(name) => name == "localhost",
         Host::Ipv4(address) => address.is_loopback(),
         Host::Ipv6(address) => address.is_loopback(),
     };
     let plain = url.username().is_empty() && url.password().is_none();
-    let scheme = url.scheme() == "https" || (url.scheme() == "http" && here);
-    (plain && scheme && url.as_str().len() <= ADDRESS).then(|| url.to_string())
+    let scheme = url.scheme() == "https" || (url.scheme() == "http" && is_local);
+    (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
 }
 
 /// Returns a note for the model about the questions that this service declined because they ask for
 /// a secret; empty if there were none. `secrets` are the names of the fields.
-pub(super) fn note(secrets: &[String]) -> String {
+pub(super) fn declined_note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();
     }
     let fields = secrets.join("`, `");
     format!(
-        "\n[The server asked the user for a secret in a form (`{fields}`). The question was declined; nobody was asked.]"
+        "\n[The server asked the user for a secret in a form (`{fields}`). The question was declined, and the user was not asked.]"
     )
 }
 
@@ -145,9 +150,9 @@ mod tests {
         }
     }
 
-    fn asks(requests: Vec<(&str, Question)>) -> Asks {
+    fn input_request(requests: Vec<(&str, Question)>) -> InputRequest {
         let named = |(key, question): (&str, Question)| (key.to_owned(), question);
-        Asks {
+        InputRequest {
             requests: requests.into_iter().map(named).collect(),
             request_state: Some("s".to_owned()),
         }
@@ -160,14 +165,17 @@ mod tests {
     #[test]
     fn form_with_a_secret_is_declined_and_the_other_question_is_asked() {
         let requests = vec![("a", form(field("password"))), ("b", form(field("folder")))];
-        let read = read(asks(requests), &Redactor::default()).unwrap();
+        let read = check(input_request(requests), &Redactor::default()).unwrap();
         assert_eq!(read.secrets, ["password"]);
         assert_eq!(
             read.elicitation.responses["a"],
             json!({"action": "decline"})
         );
         assert_eq!(read.elicitation.questions.len(), 1);
-        let only = super::read(asks(vec![("a", form(field("pin")))]), &Redactor::default());
+        let only = check(
+            input_request(vec![("a", form(field("pin")))]),
+            &Redactor::default(),
+        );
         assert!(only.unwrap().elicitation.questions.is_empty());
     }
 
@@ -188,34 +196,39 @@ mod tests {
             ("file:///etc/passwd", None),
             ("/x", None),
         ] {
-            assert_eq!(page(url).as_deref(), shown, "{url}");
+            assert_eq!(page_url(url).as_deref(), shown, "{url}");
         }
-        assert_eq!(page(&format!("https://h/{}", "x".repeat(ADDRESS))), None);
+        assert_eq!(
+            page_url(&format!("https://h/{}", "x".repeat(MAX_URL_BYTES))),
+            None
+        );
     }
 
     #[test]
     fn questions_that_cannot_be_stored_or_shown_fail_the_call() {
         let secret = crate::secret::Secret::new("canary-0123456789".to_owned());
         let redactor = Redactor::new([("KEY", &secret)]);
-        let many = (0..=QUESTIONS).map(|_| ("k", form(field("a")))).collect();
-        let mut held = asks(vec![("k", form(field("a")))]);
+        let many = (0..=MAX_QUESTIONS)
+            .map(|_| ("k", form(field("a"))))
+            .collect();
+        let mut held = input_request(vec![("k", form(field("a")))]);
         held.request_state = Some("x canary-0123456789".to_owned());
-        let mut large = asks(vec![("k", form(field("a")))]);
-        large.request_state = Some("x".repeat(STATE + 1));
+        let mut large = input_request(vec![("k", form(field("a")))]);
+        large.request_state = Some("x".repeat(MAX_STATE_BYTES + 1));
         for refused in [
-            asks(many),
+            input_request(many),
             held,
             large,
-            asks(vec![("a\n", form(field("a")))]),
-            asks(vec![("k", form(json!({"type": "array"})))]),
+            input_request(vec![("a\n", form(field("a")))]),
+            input_request(vec![("k", form(json!({"type": "array"})))]),
         ] {
-            assert!(read(refused, &redactor).is_err());
+            assert!(check(refused, &redactor).is_err());
         }
         let told = Question::Form {
             message: "canary-0123456789".to_owned(),
             schema: field("a"),
         };
-        let read = read(asks(vec![("k", told)]), &redactor).unwrap();
+        let read = check(input_request(vec![("k", told)]), &redactor).unwrap();
         assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
     }
 }

@@ -20,7 +20,7 @@ use crate::secret::{Redactor, Secret};
 use crate::task::id::CallId;
 use crate::task::time::Time;
 use crate::tool::headers::Headers;
-use crate::tool::{LateSlot, RawSlot, SendPermit};
+use crate::tool::{AttemptPermit, LateSlot, RawSlot};
 use crate::world::Clock;
 
 /// Shared by all tests: reading the machine's certificates is slow.
@@ -243,7 +243,7 @@ pub(super) struct Asking {
     pub(super) arguments: String,
     pub(super) schema: Value,
     pub(super) headers: HeaderMap,
-    pub(super) permit: SendPermit,
+    pub(super) permit: AttemptPermit,
     pub(super) redactor: Redactor,
     pub(super) id: u128,
     pub(super) late: LateSlot,
@@ -256,7 +256,7 @@ impl Default for Asking {
             arguments: "{}".to_owned(),
             schema: json!({"type": "object"}),
             headers: HeaderMap::new(),
-            permit: SendPermit::of(|| true),
+            permit: AttemptPermit::permitted_while(|| true),
             redactor: Redactor::default(),
             id: 2,
             late: LateSlot::default(),

@@ -6,17 +6,17 @@ use super::client::Listing;
 use super::wire::{Answer, Revision};
 
 /// The most pages of one list.
-const PAGES: usize = 100;
+const MAX_PAGES: usize = 100;
 /// The most tools of one list.
-const TOOLS: usize = 1000;
+const MAX_TOOLS: usize = 1000;
 /// The largest list, in bytes of JSON.
-const SIZE: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The pages of a list that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     tools: Vec<Value>,
-    read: usize,
+    read_count: usize,
     size: usize,
     cursor: Option<Value>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Pages {
 impl Pages {
     /// Returns the id of the request for the next page.
     pub(super) fn id(&self) -> String {
-        format!("list-{}", self.read + 1)
+        format!("list-{}", self.read_count + 1)
     }
 
     /// Returns the parameter `cursor` of the request for the next page; `None` for the first page.
@@ -52,13 +52,13 @@ impl Pages {
             .map(|tool| tool.to_string().len())
             .sum::<usize>();
         self.tools.extend(tools.iter().cloned());
-        self.read += 1;
+        self.read_count += 1;
         let cursor = page.get("nextCursor").filter(|cursor| cursor.is_string());
         self.cursor = cursor.cloned();
-        if self.tools.len() > TOOLS || self.size > SIZE {
+        if self.tools.len() > MAX_TOOLS || self.size > MAX_BYTES {
             return Err("its list of tools is too long".to_owned());
         }
-        if self.cursor.is_some() && self.read == PAGES {
+        if self.cursor.is_some() && self.read_count == MAX_PAGES {
             return Err("its list of tools has too many pages".to_owned());
         }
         Ok(self.cursor.is_some())

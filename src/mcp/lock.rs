@@ -9,9 +9,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::param_headers::invalid_param_headers;
-use crate::task::request::sha256;
+use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
-use crate::tool::schema::{parameters_flaws, twins};
+use crate::tool::schema::{case_collisions, parameters_flaws};
 
 /// The version of the lock file's format.
 const VERSION: u32 = 1;
@@ -72,7 +72,7 @@ impl Lock {
     /// digest or its name.
     pub fn read(text: &str) -> Result<Self, Vec<String>> {
         let lock: Self = serde_json::from_str(text)
-            .map_err(|error| vec![format!("is no lock file of MCP tools: {error}")])?;
+            .map_err(|error| vec![format!("is not a lock file of MCP tools: {error}")])?;
         if lock.version != VERSION {
             return Err(vec![format!(
                 "has the version {}; known is {VERSION}",
@@ -144,19 +144,19 @@ impl LockedTool {
 
     /// Whether the server sets the annotation `hint` of the tool to true.
     #[must_use]
-    pub fn claims(&self, hint: &str) -> bool {
-        let claim = self
+    pub fn has_annotation(&self, hint: &str) -> bool {
+        let annotation = self
             .definition
             .pointer("/annotations")
             .and_then(|all| all.get(hint));
-        claim == Some(&Value::Bool(true))
+        annotation == Some(&Value::Bool(true))
     }
 }
 
 /// Returns `sha256:…` over a definition, independent of the order of its members.
 #[must_use]
 pub fn digest(definition: &Value) -> String {
-    sha256(&Sha256::digest(canonical_json(definition)))
+    format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
 /// Returns the name in a tool's definition; `None` if there is none.
@@ -181,7 +181,7 @@ fn parameters(definition: &Value) -> Value {
 /// Returns the reason why a listed tool cannot be used, as a phrase that continues the tool's name;
 /// `None` if the tool can be used.
 #[must_use]
-pub fn unusable(definition: &Value) -> Option<String> {
+pub fn unusable_reason(definition: &Value) -> Option<String> {
     let Some(name) = tool_name(definition) else {
         return Some("has no name".to_owned());
     };
@@ -197,7 +197,7 @@ pub fn unusable(definition: &Value) -> Option<String> {
     let parameters = parameters(definition);
     let flaw = parameters_flaws(&parameters).into_iter().next();
     let flaw = flaw.or_else(|| {
-        let (_, one, other) = twins(&parameters).into_iter().next()?;
+        let (_, one, other) = case_collisions(&parameters).into_iter().next()?;
         Some(format!(
             "has the parameters `{one}` and `{other}`, which differ only in case"
         ))

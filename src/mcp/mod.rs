@@ -24,7 +24,7 @@ mod wire;
 
 pub use lock::Lock;
 pub(crate) use review::review;
-pub use review::{Review, removed};
+pub use review::{Review, removal_report};
 pub use settings::Settings;
 pub use tool::Servers;
 pub(crate) use tool::list;

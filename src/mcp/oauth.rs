@@ -10,19 +10,19 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::settings::OAuth;
-use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, begun, next_bytes};
+use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
 /// How long before its expiry a token is replaced.
-const EARLY: Duration = Duration::from_mins(1);
+const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 /// The assumed lifetime of a token if the endpoint's answer has no `expires_in`.
-const USUAL: Duration = Duration::from_mins(5);
+const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
 /// How long the token endpoint may take for its answer.
-const WITHIN: Duration = Duration::from_secs(10);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer of the token endpoint, in bytes.
-const LONGEST: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// Characters that stay as they are in a form (WHATWG URL, "application/x-www-form-urlencoded").
-const FORM: &AsciiSet = &NON_ALPHANUMERIC
+const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
@@ -33,7 +33,7 @@ const FORM: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Debug)]
 pub(super) struct Tokens {
     settings: OAuth,
-    kept: Mutex<Option<Token>>,
+    cached: Mutex<Option<Token>>,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Token {
 }
 
 #[derive(Deserialize)]
-struct Granted {
+struct TokenResponse {
     access_token: String,
     token_type: String,
     expires_in: Option<u64>,
@@ -53,7 +53,7 @@ impl Tokens {
     pub(super) fn new(settings: OAuth) -> Self {
         Self {
             settings,
-            kept: Mutex::default(),
+            cached: Mutex::default(),
         }
     }
 
@@ -62,23 +62,23 @@ impl Tokens {
     /// # Errors
     /// The reason why there is no token; never quotes the endpoint's answer.
     pub(super) async fn token(&self, net: &Net) -> Result<Secret<String>, String> {
-        let mut kept = self.kept.lock().await;
-        if let Some(token) = kept.as_ref().filter(|token| Instant::now() < token.until) {
+        let mut cached = self.cached.lock().await;
+        if let Some(token) = cached.as_ref().filter(|token| Instant::now() < token.until) {
             return Ok(token.text.clone());
         }
-        let fetched = tokio::time::timeout(WITHIN, self.fetch(net)).await;
+        let fetched = tokio::time::timeout(FETCH_TIMEOUT, self.fetch(net)).await;
         let late = |_| Err(format!("the token endpoint: {NO_ANSWER_IN_TIME}"));
         let token = fetched.unwrap_or_else(late)?;
         let text = token.text.clone();
-        *kept = Some(token);
+        *cached = Some(token);
         Ok(text)
     }
 
     /// Forgets the token that the server refused, unless another token has replaced it already.
     pub(super) async fn forget(&self, refused: &Secret<String>) {
-        let mut kept = self.kept.lock().await;
-        if kept.as_ref().is_some_and(|token| token.text == *refused) {
-            *kept = None;
+        let mut cached = self.cached.lock().await;
+        if cached.as_ref().is_some_and(|token| token.text == *refused) {
+            *cached = None;
         }
     }
 
@@ -90,7 +90,7 @@ impl Tokens {
             scopes,
             resource,
         } = &self.settings;
-        let encoded = |text: &str| utf8_percent_encode(text, FORM).to_string();
+        let encoded = |text: &str| utf8_percent_encode(text, FORM_ESCAPES).to_string();
         let mut form = "grant_type=client_credentials".to_owned();
         if !scopes.is_empty() {
             let _ = write!(form, "&scope={}", encoded(&scopes.join(" ")));
@@ -106,27 +106,35 @@ impl Tokens {
             .header("accept", "application/json")
             .body(form);
         let failed = |failure: Failure| format!("the token endpoint: {failure}");
-        let mut response = begun(request, WITHIN).await.map_err(failed)?;
+        let mut response = send_request(request, FETCH_TIMEOUT).await.map_err(failed)?;
         let status = response.status();
         let mut body = Vec::new();
-        while let Some(bytes) = next_bytes(&mut response, WITHIN).await.map_err(failed)? {
+        while let Some(bytes) = next_bytes(&mut response, FETCH_TIMEOUT)
+            .await
+            .map_err(failed)?
+        {
             body.extend_from_slice(&bytes);
-            if body.len() > LONGEST {
+            if body.len() > MAX_ANSWER_BYTES {
                 return Err("the token endpoint: its answer is too long".to_owned());
             }
         }
         if !status.is_success() {
             return Err(format!("the token endpoint answered {}", status.as_u16()));
         }
-        let granted: Granted = serde_json::from_slice(&body)
-            .map_err(|_| "the token endpoint: its answer is no token".to_owned())?;
+        let granted: TokenResponse = serde_json::from_slice(&body)
+            .map_err(|_| "the token endpoint: its answer is not a token".to_owned())?;
         if !granted.token_type.eq_ignore_ascii_case("bearer") {
-            return Err("the token endpoint: its token is no bearer token".to_owned());
+            return Err("the token endpoint: its token is not a bearer token".to_owned());
         }
-        let lasts = granted.expires_in.map_or(USUAL, Duration::from_secs);
+        let lifetime = granted
+            .expires_in
+            .map_or(DEFAULT_LIFETIME, Duration::from_secs);
         Ok(Token {
             text: Secret::new(granted.access_token),
-            until: Instant::now() + lasts.saturating_sub(EARLY).min(Duration::from_hours(24)),
+            until: Instant::now()
+                + lifetime
+                    .saturating_sub(RENEWAL_MARGIN)
+                    .min(Duration::from_hours(24)),
         })
     }
 }
@@ -140,9 +148,9 @@ pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
 }
 
 /// Returns a redactor that knows the server's token in addition to the secrets of `redactor`.
-pub(super) fn hiding(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
+pub(super) fn with_token_redacted(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
     let token = token.map(|token| ("the server's token", token));
-    redactor.and(&Redactor::new(token))
+    redactor.merged_with(&Redactor::new(token))
 }
 
 #[cfg(test)]

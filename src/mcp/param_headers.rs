@@ -19,21 +19,21 @@ pub(super) fn invalid_param_headers(schema: &Value) -> Option<String> {
     let mut valid = 0;
     for (_, name, schema) in annotated(schema) {
         let Some(name) = name.as_str() else {
-            return wrong("is no text");
+            return wrong("is not a text");
         };
         let kind = schema.get("type").and_then(Value::as_str);
         if !matches!(kind, Some("string" | "integer" | "boolean")) {
             return wrong("is not at a text, an integer or a boolean");
         }
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            return wrong("is no name of a header");
+            return wrong("is not a name of a header");
         }
         if !seen.insert(name.to_ascii_lowercase()) {
             return wrong("is there twice");
         }
         valid += 1;
     }
-    if count(schema) == valid {
+    if count_keyword(schema) == valid {
         None
     } else {
         wrong("is at a place that no property leads to")
@@ -51,13 +51,16 @@ pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderNam
         };
         let name = format!("mcp-param-{}", name.as_str()?);
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        Some((name, HeaderValue::from_str(&encoded(&text)).ok()?))
+        Some((
+            name,
+            HeaderValue::from_str(&encode_header_value(&text)).ok()?,
+        ))
     });
     headers.collect()
 }
 
 /// Encodes a text as a header's value: visible ASCII stays as it is, any other text becomes Base64.
-pub(super) fn encoded(text: &str) -> String {
+pub(super) fn encode_header_value(text: &str) -> String {
     let visible = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");
     if visible && text.trim() == text && !marked {
@@ -85,7 +88,7 @@ fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
 }
 
 /// Counts the keyword everywhere in a schema, except within example values such as `default`.
-fn count(schema: &Value) -> usize {
+fn count_keyword(schema: &Value) -> usize {
     match schema {
         Value::Object(members) => {
             let below = members.iter().filter(|(name, _)| {
@@ -99,13 +102,13 @@ fn count(schema: &Value) -> usize {
                         "properties" | "patternProperties" | "dependentSchemas" | "$defs"
                         | "definitions",
                         Value::Object(named),
-                    ) => named.values().map(count).sum(),
-                    (_, value) => count(value),
+                    ) => named.values().map(count_keyword).sum(),
+                    (_, value) => count_keyword(value),
                 })
                 .sum();
             usize::from(members.contains_key(KEYWORD)) + inside
         }
-        Value::Array(elements) => elements.iter().map(count).sum(),
+        Value::Array(elements) => elements.iter().map(count_keyword).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
@@ -162,7 +165,7 @@ mod tests {
             ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
             ("", ""),
         ] {
-            assert_eq!(encoded(text), sent);
+            assert_eq!(encode_header_value(text), sent);
         }
     }
 }

@@ -7,11 +7,11 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::wire::{Answer, Message, is_list_change, raw_result};
-use crate::net::Sink;
+use crate::net::ResponseSink;
 use crate::net::sse::Decoder;
 
 /// The longest message that is read, in bytes.
-pub(super) const LONGEST: usize = 16 * 1024 * 1024;
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The HTTP response to a request.
 #[derive(Debug)]
@@ -25,20 +25,20 @@ pub(super) struct Reply {
     pub(super) raw: Option<String>,
     /// Whether the answer carries the id of our request, which proves that the server read the
     /// request.
-    pub(super) is_named: bool,
+    pub(super) has_request_id: bool,
 }
 
 /// How many unanswered requests of a server are queued; further requests get no reply.
-pub(super) const REPLIES: usize = 16;
+pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
 /// The queue of a server's requests, each as its id and method.
-pub(super) type Asked = mpsc::Sender<(Value, String)>;
+pub(super) type RequestQueue = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {
     id: Value,
     reply: Reply,
     body: Body,
-    asked: Asked,
+    server_requests: RequestQueue,
     changes: watch::Sender<u64>,
 }
 
@@ -46,13 +46,17 @@ enum Body {
     Json(Vec<u8>),
     Events(Decoder),
     /// Nothing is read: the response has not begun, or its body is too long or malformed.
-    Over,
+    Ignored,
 }
 
 impl Reader {
     /// Creates a reader for the answer to the request with this id. The server's own requests go to
-    /// `asked`; `changes` counts its notifications that its tools have changed.
-    pub(super) fn new(id: &str, asked: Asked, changes: watch::Sender<u64>) -> Self {
+    /// `server_requests`; `changes` counts its notifications that its tools have changed.
+    pub(super) fn new(
+        id: &str,
+        server_requests: RequestQueue,
+        changes: watch::Sender<u64>,
+    ) -> Self {
         Self {
             id: Value::from(id),
             reply: Reply {
@@ -60,23 +64,23 @@ impl Reader {
                 session: None,
                 answer: None,
                 raw: None,
-                is_named: false,
+                has_request_id: false,
             },
-            body: Body::Over,
-            asked,
+            body: Body::Ignored,
+            server_requests,
             changes,
         }
     }
 
     /// Returns the reply. To be called once `take` has returned false or the body has ended.
     pub(super) fn finish(mut self) -> Reply {
-        if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Over)
+        if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Ignored)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)
         {
             // A server that could not parse the request answers with the id `null`.
-            let unread = id.is_null() && matches!(answer, Answer::Error { .. });
-            if id == self.id || unread {
-                self.reply.is_named = !unread;
+            let is_unparsed = id.is_null() && matches!(answer, Answer::Error { .. });
+            if id == self.id || is_unparsed {
+                self.reply.has_request_id = !is_unparsed;
                 self.reply.raw = raw_result(&text);
                 self.reply.answer = Some(answer);
             }
@@ -90,11 +94,11 @@ impl Reader {
             Some(Message::Answer(id, answer)) if id == self.id => {
                 self.reply.answer = Some(answer);
                 self.reply.raw = raw_result(text.as_bytes());
-                self.reply.is_named = true;
+                self.reply.has_request_id = true;
                 false
             }
             Some(Message::Request(id, method)) => {
-                let _ = self.asked.try_send((id, method));
+                let _ = self.server_requests.try_send((id, method));
                 true
             }
             Some(Message::Notification(method)) => {
@@ -108,7 +112,7 @@ impl Reader {
     }
 }
 
-impl Sink for Reader {
+impl ResponseSink for Reader {
     fn begin(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.reply.status = status;
         self.reply.session = headers.get("mcp-session-id").cloned();
@@ -117,7 +121,7 @@ impl Sink for Reader {
             .and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().trim_start().to_ascii_lowercase();
         self.body = if kind.starts_with("text/event-stream") {
-            Body::Events(Decoder::new(LONGEST))
+            Body::Events(Decoder::new(MAX_MESSAGE_BYTES))
         } else {
             Body::Json(Vec::new())
         };
@@ -127,17 +131,17 @@ impl Sink for Reader {
         let events = match &mut self.body {
             Body::Json(text) => {
                 text.extend_from_slice(bytes);
-                if text.len() <= LONGEST {
+                if text.len() <= MAX_MESSAGE_BYTES {
                     return true;
                 }
-                self.body = Body::Over;
+                self.body = Body::Ignored;
                 return false;
             }
-            Body::Over => return false,
+            Body::Ignored => return false,
             Body::Events(decoder) => decoder.push(bytes),
         };
         let Ok(events) = events else {
-            self.body = Body::Over;
+            self.body = Body::Ignored;
             return false;
         };
         events

@@ -9,20 +9,20 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::client::Listing;
-use super::lock::{LockedServer, LockedTool, tool_name, unusable};
+use super::lock::{LockedServer, LockedTool, tool_name, unusable_reason};
 use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 
 /// A definition with more bytes than this gets a warning about its length.
-const GLANCE: usize = 4 * 1024;
+const LONG_DEFINITION_BYTES: usize = 4 * 1024;
 /// The most bytes that the review quotes of one member of a definition.
-const QUOTED: usize = 16 * 1024;
+const MAX_QUOTED_BYTES: usize = 16 * 1024;
 
 /// Matches a tag that presents the text after it as an instruction of higher rank than a
 /// description.
-static COMMANDING: LazyLock<Option<Regex>> = LazyLock::new(|| {
+static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"(?i)<\s*/?\s*(important|system|instructions?|secret|admin)\s*>").ok()
 });
 /// Matches the name of a parameter that probably holds a secret.
@@ -51,7 +51,7 @@ pub(crate) fn review(
     redactor: &Redactor,
     now: Time,
 ) -> Review {
-    let (tools, skipped) = sorted_out(listing.tools, redactor);
+    let (tools, skipped) = split_usable(listing.tools, redactor);
     let none = BTreeMap::new();
     let known = old.map_or(&none, |old| &old.tools);
     let mut lines = differences(known, &tools, others);
@@ -60,7 +60,7 @@ pub(crate) fn review(
         lines.add("skipped", tool, std::slice::from_ref(why));
     }
     let server = ["name", "version"]
-        .map(|member| told(&listing.server, member))
+        .map(|member| display_member(&listing.server, member))
         .join(" ");
     let revision = listing.revision.as_str();
     let state = if differs { "" } else { ", as in the lock file" };
@@ -72,7 +72,7 @@ pub(crate) fn review(
     let locked = match old {
         Some(old) if !differs => old.clone(),
         Some(_) | None => LockedServer {
-            server: if redactor.finds(&listing.server.to_string()) {
+            server: if redactor.finds_secret_in(&listing.server.to_string()) {
                 Value::Null
             } else {
                 listing.server
@@ -120,13 +120,13 @@ fn differences(
 
 /// Reports a server that the lock file has and the configuration no longer has.
 #[must_use]
-pub fn removed(name: &str) -> String {
+pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
 /// Splits the listed tools into the usable ones, by name, and the unusable ones, as pairs of name
 /// and reason.
-fn sorted_out(
+fn split_usable(
     listed: Vec<Value>,
     redactor: &Redactor,
 ) -> (BTreeMap<String, LockedTool>, Vec<(String, String)>) {
@@ -136,9 +136,9 @@ fn sorted_out(
         let name = tool_name(&definition).unwrap_or_default().to_owned();
         let folded = |other: &&String| other.eq_ignore_ascii_case(&name);
         let twin = tools.keys().find(folded).cloned();
-        if let Some(why) = unusable(&definition) {
+        if let Some(why) = unusable_reason(&definition) {
             skipped.push((name, why));
-        } else if redactor.finds(&definition.to_string()) {
+        } else if redactor.finds_secret_in(&definition.to_string()) {
             skipped.push((name, "repeats a secret of this configuration".to_owned()));
         } else if let Some(twin) = twin {
             skipped.push((name, format!("has the name of `{twin}`, up to case")));
@@ -170,7 +170,7 @@ impl Lines {
 }
 
 /// Returns a member of `serverInfo` for display; `(unnamed)` if the member is not a text.
-fn told(server: &Value, member: &str) -> String {
+fn display_member(server: &Value, member: &str) -> String {
     let text = server.get(member).and_then(Value::as_str);
     visible(cut(text.unwrap_or("(unnamed)"), 128)).replace('\n', "")
 }
@@ -194,7 +194,7 @@ fn member(name: &str, value: &Value, sign: char) -> String {
             lines.join("\n")
         }
     };
-    let text = cut(&text, QUOTED);
+    let text = cut(&text, MAX_QUOTED_BYTES);
     let name = visible(cut(name, 128));
     let whole = format!("{name}: {text}");
     let lines: Vec<String> = whole.lines().map(|line| format!("{sign} {line}")).collect();
@@ -235,13 +235,13 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
             )
         })
         .collect();
-    if text.len() > GLANCE {
+    if text.len() > LONG_DEFINITION_BYTES {
         warnings.push(format!(
             "The definition is long: {} bytes. Read it to the end.",
             text.len()
         ));
     }
-    if COMMANDING
+    if INSTRUCTION_TAG
         .as_ref()
         .is_some_and(|words| words.is_match(&text))
     {
@@ -256,7 +256,7 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
         .filter(|(other, _)| words.contains(other.as_str()))
     {
         warnings.push(format!(
-            "A text speaks of `{other}`, a tool of the server `{server}`."
+            "A text mentions `{other}`, a tool of the server `{server}`."
         ));
     }
     for pointer in secret_defaults(&tool.parameters()) {
@@ -298,7 +298,7 @@ mod tests {
 
     fn listing(tools: &[Value]) -> Listing {
         Listing {
-            revision: Revision::named("2025-11-25").unwrap(),
+            revision: Revision::parse("2025-11-25").unwrap(),
             server: json!({"name": "files\u{1b}[2J", "version": "1"}),
             tools: tools.to_vec(),
         }
@@ -438,7 +438,7 @@ mod tests {
                 false,
             ),
         ] {
-            let why = unusable(&with(schema.clone()));
+            let why = unusable_reason(&with(schema.clone()));
             assert_eq!(why.is_none(), usable, "{schema}: {why:?}");
         }
     }

@@ -16,7 +16,7 @@ use crate::tool::headers::Headers;
 use crate::tool::shell::Env;
 
 /// The longest timeout of one call.
-const LONGEST: Duration = Duration::from_mins(10);
+const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// An MCP server whose tools agents may call: over Streamable HTTP (`url`), or as a child process
 /// that speaks over its standard input and output (`command`).
@@ -132,10 +132,10 @@ pub(crate) enum Transport {
 impl Transport {
     /// Returns the names of the credentials that the headers refer to, sorted and without
     /// duplicates.
-    pub(crate) fn needs(&self) -> Vec<String> {
+    pub(crate) fn credential_names(&self) -> Vec<String> {
         match self {
             Self::Http { headers, .. } => {
-                let needs: BTreeSet<&str> = headers.needs().collect();
+                let needs: BTreeSet<&str> = headers.credential_names().collect();
                 needs.into_iter().map(str::to_owned).collect()
             }
             Self::Stdio { .. } => Vec::new(),
@@ -151,7 +151,7 @@ impl Settings {
         let mut add = |key: &str, detail: &str| {
             mistakes.push((vec![key.to_owned()], detail.to_owned()));
         };
-        if self.timeout.is_zero() || self.timeout > LONGEST {
+        if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             add("timeout", "must be more than 0 and at most 10m");
         }
         for (key, patterns) in [
@@ -195,8 +195,8 @@ impl Settings {
             }
         }
         if let Some(oauth) = &self.oauth {
-            if web(&oauth.token_url).is_none() {
-                add(&["oauth", "token_url"], ADDRESS);
+            if parse_http_url(&oauth.token_url).is_none() {
+                add(&["oauth", "token_url"], INVALID_URL);
             }
             let authorizes = |name: &String| name.eq_ignore_ascii_case("authorization");
             if self.headers.keys().any(authorizes) {
@@ -206,8 +206,8 @@ impl Settings {
                 );
             }
         }
-        let Some(url) = web(url) else {
-            add(&["url"], ADDRESS);
+        let Some(url) = parse_http_url(url) else {
+            add(&["url"], INVALID_URL);
             return None;
         };
         let oauth = self.oauth.clone().map(Box::new);
@@ -263,15 +263,15 @@ impl Settings {
     /// Returns the name of a server's tool in this configuration: with the prefix, and with `_` for
     /// each `.`, which models do not accept in a name.
     #[must_use]
-    pub fn exposed(&self, server: &str, tool: &str) -> String {
+    pub fn exposed_name(&self, server: &str, tool: &str) -> String {
         let prefix = self.prefix.clone().unwrap_or_else(|| format!("{server}_"));
         format!("{prefix}{tool}").replace('.', "_")
     }
 
     /// Whether `tools` selects this tool of the server.
     #[must_use]
-    pub fn has(&self, tool: &str) -> bool {
-        let matches = |pattern: &String| pattern == tool || globbed(pattern, tool);
+    pub fn selects(&self, tool: &str) -> bool {
+        let matches = |pattern: &String| pattern == tool || matches_glob(pattern, tool);
         self.tools
             .as_ref()
             .is_none_or(|patterns| patterns.iter().any(matches))
@@ -284,7 +284,7 @@ impl Settings {
             return Some(*effect);
         }
         let globs = self.effects.iter();
-        let effects = globs.filter(|(pattern, _)| globbed(pattern, tool));
+        let effects = globs.filter(|(pattern, _)| matches_glob(pattern, tool));
         effects
             .map(|(_, effect)| *effect)
             .max_by_key(|effect| match effect {
@@ -296,19 +296,20 @@ impl Settings {
 }
 
 /// The error text for an invalid URL.
-const ADDRESS: &str = "must be an address such as `https://mcp.acme.com/mcp`";
+const INVALID_URL: &str = "must be an address such as `https://mcp.acme.com/mcp`";
 
 /// Parses an `http` or `https` URL; `None` if it is invalid or has a user, a password or a
 /// fragment.
-fn web(text: &str) -> Option<Url> {
+fn parse_http_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
-    let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
-    (matches!(url.scheme(), "http" | "https") && url.has_host() && plain).then_some(url)
+    let is_plain =
+        url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
 }
 
 /// Whether a glob matches a name; an invalid glob matches none.
 #[must_use]
-pub(crate) fn globbed(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
     let matcher = Glob::new(pattern).ok().map(|glob| glob.compile_matcher());
     matcher.is_some_and(|matcher| matcher.is_match(name))
 }

@@ -11,33 +11,33 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::child::Child;
-use super::client::{Call, Failure, LISTING, Listing, Outcome, SLOW};
+use super::client::{Call, ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
 use super::wire::{Answer, Request, Revision, initialized, is_stateless, server_info};
-use crate::net::{NO_ANSWER_IN_TIME, NO_LEAVE};
+use crate::net::{NO_ANSWER_IN_TIME, NOT_PERMITTED};
 use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
 use crate::tool::guard;
-use crate::tool::shell::Guard;
+use crate::tool::shell::GuardCommand;
 
 /// How long the answer to a call is still awaited after the call's timeout.
-const LATE: Duration = Duration::from_mins(10);
+const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long a server may take to begin, unless the timeout of its calls is longer: a program such
 /// as `npx` may download the server first.
-const STARTING: Duration = Duration::from_mins(1);
+const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The most concurrent calls of one server.
-const CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 /// The longest pause between a failed start and the next start.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
-const DOWN: u32 = 5;
+const FAILURES_UNTIL_DOWN: u32 = 5;
 /// The failure text when the child ended before the call was written.
-const ENDED: &str = "its process had ended";
-const LOST: &str = "its process ended before it answered";
+const PROCESS_ENDED: &str = "its process had ended";
+const ANSWER_LOST: &str = "its process ended before it answered";
 
 /// The program with its arguments, the directory, and the environment.
-pub(super) type Command = (
+pub(super) type ServerCommand = (
     Vec<Secret<String>>,
     String,
     BTreeMap<String, Secret<String>>,
@@ -45,7 +45,7 @@ pub(super) type Command = (
 
 /// The time limits of a server. Tests shorten them.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct TimeLimits {
     /// How long a server may take to answer `initialize`.
     start: Duration,
     /// How long a server that has begun may take to list its tools.
@@ -58,11 +58,11 @@ struct Patience {
     pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for TimeLimits {
     fn default() -> Self {
         Self {
-            start: STARTING,
-            list: LISTING,
+            start: MIN_START_TIMEOUT,
+            list: LIST_TIMEOUT,
             probe: Duration::from_secs(5),
             alive: Duration::from_secs(10),
             pause: Duration::from_secs(1),
@@ -73,10 +73,10 @@ impl Default for Patience {
 #[derive(Debug)]
 pub(super) struct Stdio {
     name: String,
-    command: Command,
-    guard: Guard,
+    command: ServerCommand,
+    guard: GuardCommand,
     hint: Option<Revision>,
-    patience: Patience,
+    limits: TimeLimits,
     /// The lock is held while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
     /// Limits the concurrent calls. The caller takes a slot before each call.
@@ -90,9 +90,9 @@ pub(super) struct Stdio {
 #[derive(Debug, Default)]
 struct Running {
     session: Option<Session>,
-    /// The number of consecutive failed starts. `failed` is the time of the last one.
+    /// The number of consecutive failed starts. `failed_at` is the time of the last one.
     failures: u32,
-    failed: Option<Instant>,
+    failed_at: Option<Instant>,
 }
 
 /// A running child, with the revision that the server speaks and its `serverInfo`.
@@ -106,7 +106,7 @@ struct Session {
 impl Stdio {
     pub(super) fn new(
         name: &str,
-        command: Command,
+        command: ServerCommand,
         hint: Option<Revision>,
         timeout: Duration,
         changes: watch::Sender<u64>,
@@ -115,35 +115,37 @@ impl Stdio {
         Self {
             name: name.to_owned(),
             command,
-            guard: Guard::default(),
+            guard: GuardCommand::default(),
             hint,
-            patience: Patience {
-                start: timeout.max(STARTING),
-                ..Patience::default()
+            limits: TimeLimits {
+                start: timeout.max(MIN_START_TIMEOUT),
+                ..TimeLimits::default()
             },
             running: Mutex::default(),
-            slots: Arc::new(Semaphore::new(CALLS)),
+            slots: Arc::new(Semaphore::new(MAX_CALLS)),
             ids: AtomicU64::new(0),
             changes,
             log,
         }
     }
 
-    pub(super) async fn list(&self) -> Result<Listing, Failure> {
+    pub(super) async fn list(&self) -> Result<Listing, ClientError> {
         match self.list_once().await {
             // Listing has no effect, so it is repeated once if the child ended before its answer.
-            Err(Failure(why)) if why == LOST || why == ENDED => self.list_once().await,
+            Err(ClientError(why)) if why == ANSWER_LOST || why == PROCESS_ENDED => {
+                self.list_once().await
+            }
             listed => listed,
         }
     }
 
-    async fn list_once(&self) -> Result<Listing, Failure> {
-        let session = self.session().await.map_err(Failure)?;
-        let within = self.patience.list;
+    async fn list_once(&self) -> Result<Listing, ClientError> {
+        let session = self.session().await.map_err(ClientError)?;
+        let within = self.limits.list;
         let listed = tokio::time::timeout(within, self.pages(session)).await;
         listed
-            .unwrap_or_else(|_| Err(SLOW.to_owned()))
-            .map_err(Failure)
+            .unwrap_or_else(|_| Err(LIST_TIMED_OUT.to_owned()))
+            .map_err(ClientError)
     }
 
     async fn pages(&self, session: Session) -> Result<Listing, String> {
@@ -152,21 +154,21 @@ impl Stdio {
             let page = pages.id();
             let mut request = Request::new(&page, "tools/list");
             request.params.extend(pages.cursor());
-            let answer = self.ask(&session, request, self.patience.list).await?;
+            let answer = self.ask(&session, request, self.limits.list).await?;
             if !pages.add(answer)? {
                 return Ok(pages.listing(session.revision, session.server));
             }
         }
     }
 
-    /// Performs request number `leg` of an attempt at a call. Only request 0 checks the permit,
-    /// right before its first byte.
+    /// Performs request number `request_index` of an attempt at a call. Only request 0 checks the
+    /// permit, right before its first byte.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         resume: Option<&Resume>,
         within: Duration,
-        leg: u32,
+        request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
         loop {
@@ -176,23 +178,23 @@ impl Stdio {
             };
             // The number keeps the ids distinct: the child may still answer an earlier attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
-            let id = format!("{}#{number}", call.request_id(leg));
+            let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);
             let mut pending = session.child.expect(&id);
             let Some(decided) = call.permit.decided().await else {
-                return Outcome::NotSent(NO_LEAVE.to_owned());
+                return Outcome::NotSent(NOT_PERMITTED.to_owned());
             };
             let until = (decided + within).max(Instant::now());
             let mut refused = false;
-            let may = || {
-                refused = leg == 0 && !call.permit.holds();
+            let may_send = || {
+                refused = request_index == 0 && !call.permit.holds();
                 !refused
             };
-            match session.child.write(&text, until, may).await {
+            match session.child.write(&text, until, may_send).await {
                 Ok(()) => {}
-                Err(true) => return Outcome::Unknown(LOST.to_owned()),
-                Err(false) if refused => return Outcome::NotSent(NO_LEAVE.to_owned()),
-                Err(false) if restarted => return Outcome::NotSent(ENDED.to_owned()),
+                Err(true) => return Outcome::Unknown(ANSWER_LOST.to_owned()),
+                Err(false) if refused => return Outcome::NotSent(NOT_PERMITTED.to_owned()),
+                Err(false) if restarted => return Outcome::NotSent(PROCESS_ENDED.to_owned()),
                 Err(false) => {
                     restarted = true;
                     continue;
@@ -200,17 +202,18 @@ impl Stdio {
             }
             return match tokio::time::timeout_at(until, pending.answer()).await {
                 Ok(Some(answer)) => {
-                    call.keep(&answer, pending.raw.as_deref(), call.redactor);
+                    call.store_raw_result(&answer, pending.raw.as_deref(), call.redactor);
                     outcome(answer, call.redactor)
                 }
-                Ok(None) => Outcome::Unknown(LOST.to_owned()),
+                Ok(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
                 Err(_) => {
                     let redactor = call.redactor.clone();
                     call.late.put(async move {
-                        let answered = tokio::time::timeout(LATE, pending.answer()).await;
+                        let answered =
+                            tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
                         outcome(answered.ok()??, &redactor).settled().ok()
                     });
-                    self.give_up(session, &id).await;
+                    self.cancel_call(session, &id).await;
                     Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }
             };
@@ -227,7 +230,7 @@ impl Stdio {
 
     /// Sends the server a cancellation of the request `id`, and then a request without effect. If
     /// the server does not answer the latter either, its child is ended.
-    async fn give_up(&self, session: Session, id: &str) {
+    async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
         cancel
@@ -236,7 +239,7 @@ impl Stdio {
         let text = cancel.text(session.revision);
         let _ = session
             .child
-            .write(&text, Instant::now() + self.patience.alive, || true)
+            .write(&text, Instant::now() + self.limits.alive, || true)
             .await;
         let method = if session.revision.is_stateless() {
             "server/discover"
@@ -244,11 +247,11 @@ impl Stdio {
             "ping"
         };
         if self
-            .ask(&session, Request::new("", method), self.patience.alive)
+            .ask(&session, Request::new("", method), self.limits.alive)
             .await
             .is_err()
         {
-            session.child.dismiss().await;
+            session.child.close_input().await;
         }
     }
 
@@ -266,15 +269,15 @@ impl Stdio {
         if let Some(ended) = running.session.take() {
             ended.child.end().await;
         }
-        let pause = self.patience.pause * 2_u32.saturating_pow(running.failures.saturating_sub(1));
-        let pause = pause.min(LONGEST_PAUSE);
-        if running.failed.is_some_and(|at| at.elapsed() < pause) {
+        let pause = self.limits.pause * 2_u32.saturating_pow(running.failures.saturating_sub(1));
+        let pause = pause.min(MAX_PAUSE);
+        if running.failed_at.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
         // Counted before the start, so that a start whose future is dropped counts as a failure.
         running.failures = running.failures.saturating_add(1);
-        running.failed = Some(Instant::now());
-        if running.failures >= DOWN {
+        running.failed_at = Some(Instant::now());
+        if running.failures >= FAILURES_UNTIL_DOWN {
             self.observe(false);
         }
         match self.start().await {
@@ -287,7 +290,7 @@ impl Stdio {
                 Ok(session)
             }
             Err(why) => {
-                running.failed = Some(Instant::now());
+                running.failed_at = Some(Instant::now());
                 tracing::warn!(
                     server = self.name,
                     why,
@@ -312,29 +315,29 @@ impl Stdio {
         };
         let (changes, log) = (self.changes.clone(), self.log.clone());
         let child = Child::start(&self.guard, &self.name, &order, changes, log).await?;
-        let of = |revision| Session {
+        let session_of = |revision| Session {
             child: Arc::clone(&child),
             revision,
             server: Value::Null,
         };
-        let given_up = child.closing_on_drop();
-        let begun = self.begin(of).await;
+        let close_on_drop = child.closing_on_drop();
+        let begun = self.begin(session_of).await;
         if begun.is_ok() {
-            given_up.disarm();
+            close_on_drop.disarm();
         }
         begun
     }
 
     /// Finds out which revision the server speaks. If it is an older one, initializes a session.
-    async fn begin(&self, of: impl Fn(Revision) -> Session) -> Result<Session, String> {
-        let newest = of(Revision::July2026);
+    async fn begin(&self, session_of: impl Fn(Revision) -> Session) -> Result<Session, String> {
+        let newest = session_of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless)
             && let Some(begun) = self.discover(&newest).await
         {
             return Ok(begun);
         }
-        let older = of(Revision::November2025);
-        let within = self.patience.start;
+        let older = session_of(Revision::November2025);
+        let within = self.limits.start;
         let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
@@ -352,14 +355,14 @@ impl Stdio {
             .child
             .write(&done, Instant::now() + within, || true)
             .await;
-        wrote.map_err(|_| ENDED.to_owned())?;
+        wrote.map_err(|_| PROCESS_ENDED.to_owned())?;
         Ok(begun)
     }
 
     /// Returns the session if the server speaks the stateless revision.
     async fn discover(&self, newest: &Session) -> Option<Session> {
         let request = Request::new("", "server/discover");
-        let answer = self.ask(newest, request, self.patience.probe).await.ok()?;
+        let answer = self.ask(newest, request, self.limits.probe).await.ok()?;
         is_stateless(&answer).then(|| Session {
             server: server_info(&answer),
             ..newest.clone()
@@ -388,10 +391,10 @@ impl Stdio {
             .child
             .write(&request.text(session.revision), until, || true)
             .await;
-        wrote.map_err(|_| ENDED.to_owned())?;
+        wrote.map_err(|_| PROCESS_ENDED.to_owned())?;
         match tokio::time::timeout_at(until, pending.answer()).await {
             Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(LOST.to_owned()),
+            Ok(None) => Err(ANSWER_LOST.to_owned()),
             Err(_) => Err(NO_ANSWER_IN_TIME.to_owned()),
         }
     }

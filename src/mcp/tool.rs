@@ -20,13 +20,13 @@ use super::settings::{OnChange, Settings, Transport};
 use super::wire::Revision;
 use crate::net::Net;
 use crate::secret::Redactor;
-use crate::task::call_state::UNKNOWN;
+use crate::task::call_state::OUTCOME_UNKNOWN_TEXT;
 use crate::task::id::TaskId;
-use crate::task::request::sha256;
+use crate::task::request::format_sha256;
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::headers::Headers;
-use crate::tool::{Change, Invocation, Start, Tool, ToolAnswer, metric};
+use crate::tool::{DefinitionChange, Invocation, StartReason, Tool, ToolAnswer, measure_attempt};
 use crate::world::Clock;
 
 /// The MCP servers of a configuration, by name.
@@ -44,14 +44,14 @@ struct Server {
 
 impl Server {
     /// Whether the headers hold credentials of a task's user.
-    fn is_personal(&self) -> bool {
-        self.headers.needs().next().is_some()
+    fn sends_user_credentials(&self) -> bool {
+        self.headers.credential_names().next().is_some()
     }
 
     /// Returns the task if the headers hold credentials of its user. Returns `None` if all tasks
     /// send the same headers.
-    fn viewer(&self, task: TaskId) -> Option<TaskId> {
-        self.is_personal().then_some(task)
+    fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
+        self.sends_user_credentials().then_some(task)
     }
 }
 
@@ -74,7 +74,7 @@ impl Servers {
                 Transport::Http { headers, .. } => headers.clone(),
                 Transport::Stdio { .. } => Headers::default(),
             };
-            let hint = Revision::named(&locked.protocol);
+            let hint = Revision::parse(&locked.protocol);
             let client = Client::new(
                 name,
                 transport,
@@ -144,7 +144,7 @@ pub(crate) async fn list(
     let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
     let listed = client.list(&all).await;
     client.close(&all).await;
-    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.clean(&failure.to_string())))
+    listed.map_err(|failure| anyhow::anyhow!("{}", redactor.redact(&failure.to_string())))
 }
 
 struct McpTool {
@@ -170,12 +170,15 @@ impl Tool for McpTool {
         self.server.client.slots()
     }
 
-    fn change(&self, task: TaskId) -> Option<Change> {
-        let comparison = self.server.comparisons.of(self.server.viewer(task))?;
+    fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {
+        let comparison = self
+            .server
+            .comparisons
+            .last_used_by(self.server.comparison_owner(task))?;
         let difference = comparison.difference(&self.tool)?;
         let both = format!("{}{}", self.spec.definition, difference.digest);
-        Some(Change {
-            definition: sha256(&Sha256::digest(both)),
+        Some(DefinitionChange {
+            definition: format_sha256(&Sha256::digest(both)),
             reason: format!(
                 "The server changed this tool since it was locked. {}",
                 difference.detail
@@ -184,92 +187,95 @@ impl Tool for McpTool {
         })
     }
 
-    fn is_stale(&self, start: Option<Start>) -> bool {
+    fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
-        if server.is_personal() {
+        if server.sends_user_credentials() {
             // The comparison depends on the headers, which only `prepare` knows: they hold the
             // task's credentials.
             return true;
         }
-        let comparison = server.comparisons.of(None);
+        let comparison = server.comparisons.last_used_by(None);
         comparison.is_none_or(|last| last.is_stale(self.need(start), &server.client))
     }
 
     async fn prepare(
         &self,
-        start: Option<Start>,
+        start: Option<StartReason>,
         task: TaskId,
         credentials: &Credentials,
     ) -> Result<(), String> {
         let server = &self.server;
-        let headers = server.headers.filled(credentials)?;
-        let comparison = server.comparisons.with(server.viewer(task), &headers);
+        let headers = server.headers.fill(credentials)?;
+        let comparison = server
+            .comparisons
+            .for_headers(server.comparison_owner(task), &headers);
         let (client, locked) = (&server.client, &server.locked);
         let compared = comparison.compare(self.need(start), &server.name, client, locked, &headers);
-        let redactor = self.redactor.and(&credentials.redactor());
+        let redactor = self.redactor.merged_with(&credentials.redactor());
         compared
             .await
-            .map_err(|why| redactor.clean(&why).into_owned())
+            .map_err(|why| redactor.redact(&why).into_owned())
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         // The future of an exchange is large.
         let attempt = Box::pin(self.attempt(call));
-        metric(&self.spec.name, &call.permit, attempt).await
+        measure_attempt(&self.spec.name, &call.permit, attempt).await
     }
 }
 
 impl McpTool {
     /// Returns the need for a comparison. A call that a person approved, or that must not be
     /// repeated, needs a comparison of its own at its start.
-    fn need(&self, start: Option<Start>) -> Need {
+    fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,
-            Some(Start::Allowed) if self.spec.effect.repeatable() => Need::Start,
-            Some(Start::Allowed | Start::Approved) => Need::StartNow,
+            Some(StartReason::Allowed) if self.spec.effect.is_repeatable() => Need::Start,
+            Some(StartReason::Allowed | StartReason::Approved) => Need::StartNow,
         }
     }
 
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
-        let headers = match self.server.headers.filled(&call.credentials) {
+        let headers = match self.server.headers.fill(&call.credentials) {
             Ok(headers) => headers,
             Err(why) => return self.not_sent(&why),
         };
         let redactor = call.redactor(&self.redactor);
         let client = &self.server.client;
-        let answered = client.call(self.call_of(call, headers, &redactor));
+        let answered = client.call(self.client_call(call, headers, &redactor));
         let unsettled = match answered.await.settled() {
             Ok(answer) => return answer,
             Err(outcome) => outcome,
         };
         match unsettled {
             Outcome::NotSent(why) if call.resume.is_some() => failed(format!(
-                "The tool `{}` asked the user a question; its answer was not sent: {}. {UNKNOWN}",
+                "The tool `{}` asked the user a question; its answer was not sent: {}. {OUTCOME_UNKNOWN_TEXT}",
                 self.spec.name,
-                redactor.clean(&why)
+                redactor.redact(&why)
             )),
-            Outcome::NotSent(why) => self.not_sent(&redactor.clean(&why)),
+            Outcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
             Outcome::Unknown(why) => ToolAnswer::Unknown {
                 problem: format!(
                     "The tool `{}` was called, and its outcome is not known: {}.",
                     self.spec.name,
-                    redactor.clean(&why)
+                    redactor.redact(&why)
                 ),
             },
-            Outcome::Asks(mut asked) => {
+            Outcome::Elicitation(mut asked) => {
                 asked.server.clone_from(&self.server.name);
                 asked.tool.clone_from(&self.tool);
-                ToolAnswer::Asks(asked)
+                ToolAnswer::Elicitation(asked)
             }
-            // `Client::call` never returns `Leg`; `settled` has turned the other three into
-            // answers.
-            Outcome::Leg(_) | Outcome::Succeeded(_) | Outcome::Failed(_) | Outcome::Suspect(_) => {
-                failed("The tool asks for input.".to_owned())
-            }
+            // `Client::call` never returns `InputRequired`; `settled` has turned the other three
+            // into answers.
+            Outcome::InputRequired(_)
+            | Outcome::Succeeded(_)
+            | Outcome::Failed(_)
+            | Outcome::Suspect(_) => failed("The tool asks for input.".to_owned()),
         }
     }
 
-    fn call_of<'c>(
+    fn client_call<'c>(
         &'c self,
         call: &'c Invocation,
         headers: HeaderMap,

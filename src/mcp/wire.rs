@@ -241,8 +241,8 @@ pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
         .get("protocolVersion")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let revision = Revision::named(name).filter(|revision| !revision.is_stateless());
-    let revision = revision.ok_or("it speaks another revision of the protocol")?;
+    let revision = Revision::parse(name).filter(|revision| !revision.is_stateless());
+    let revision = revision.ok_or("it uses another revision of the protocol")?;
     Ok((
         revision,
         result.get("serverInfo").cloned().unwrap_or_default(),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
 
 mod reply;
 mod request;
@@ -18,14 +18,15 @@ mod turn;
 pub(super) struct Messages;
 
 impl Protocol for Messages {
-    type Reading = stream::Stream;
+    type StreamReader = stream::MessageStreamReader;
     const BASE_URL: &'static str = "https://api.anthropic.com";
     const PATH: &'static str = "/v1/messages";
-    const OURS: &'static [&'static str] = &["messages", "tools", "model", "stream", "system"];
+    const RESERVED_MEMBERS: &'static [&'static str] =
+        &["messages", "tools", "model", "stream", "system"];
     const HEADERS: &'static [(&'static str, &'static str)] = &[("anthropic-version", "2023-06-01")];
-    const MANNERS: &'static [Manner] = &[Manner::Streamed, Manner::Whole];
+    const REQUEST_MODES: &'static [RequestMode] = &[RequestMode::Streamed, RequestMode::Unstreamed];
 
-    fn key(key: &str) -> (HeaderName, String) {
+    fn key_header(key: &str) -> (HeaderName, String) {
         (HeaderName::from_static("x-api-key"), key.to_owned())
     }
 
@@ -33,25 +34,25 @@ impl Protocol for Messages {
         prompt: &Prompt,
         model: &str,
         extra: &Map<String, Value>,
-        manner: Manner,
-        thoughts: Thoughts,
+        mode: RequestMode,
+        earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String> {
-        request::body(prompt, model, extra, manner, thoughts)
+        request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text `said` is about thinking blocks of earlier turns. Newer models refuse
+    /// Whether the error text is about thinking blocks of earlier turns. Newer models refuse
     /// these blocks once anything before them has changed: the agent's instructions or tools, or a
     /// late result. The error text names the place in the conversation (`messages.…`) and the
     /// refused `thinking`.
-    fn is_about_thoughts(said: &str) -> bool {
-        said.contains("messages.") && said.contains("thinking")
+    fn is_about_thinking(error_text: &str) -> bool {
+        error_text.contains("messages.") && error_text.contains("thinking")
     }
 
-    fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
-        reply::whole(body, cleaner)
+    fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
+        reply::read_unstreamed(body, cleaner)
     }
 
-    fn reading(cleaner: &Cleaner) -> Self::Reading {
-        stream::Stream::new(cleaner)
+    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
+        stream::MessageStreamReader::new(cleaner)
     }
 }

@@ -10,11 +10,11 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::AnswerCall;
-use crate::secret::{Redacting, Redactor};
-use crate::task::text::{cleaned, each_said};
+use crate::secret::{Redactor, StreamRedactor};
+use crate::task::text::{map_texts, without_nul};
 
 /// The longest error text taken from outside, in characters.
-const PROBLEM: usize = 500;
+const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Redacts the texts of a model endpoint.
 #[derive(Clone, Debug)]
@@ -23,42 +23,42 @@ pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
 impl Cleaner {
     /// Redacts secrets and replaces U+0000.
     pub(crate) fn text(&self, text: &str) -> String {
-        cleaned(self.0.clean(text).into_owned())
+        without_nul(self.0.redact(text).into_owned())
     }
 
     /// Redacts a call. Its arguments keep their exact text, except for secrets and U+0000 (also
     /// when written as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
-        let arguments = mended(arguments, Mend::Nul);
+        let arguments = replace_escapes(arguments, InvalidEscape::Nul);
         AnswerCall {
             provider_id: self.text(provider_id),
             name: self.text(name),
-            holds_secret: self.0.finds(&arguments),
+            holds_secret: self.0.finds_secret_in(&arguments),
             arguments_text: self.text(&arguments),
         }
     }
 
     /// Returns a redactor for a text that arrives in pieces. Its outputs together equal the text
     /// that [`Cleaner::text`] returns for the whole.
-    pub(crate) fn passing_text(&self) -> Passing {
-        Passing {
-            redacting: Redacting::new(Arc::clone(&self.0)),
-            begun: None,
+    pub(crate) fn text_stream(&self) -> StreamCleaner {
+        StreamCleaner {
+            redactor: StreamRedactor::new(Arc::clone(&self.0)),
+            incomplete_escape: None,
         }
     }
 
     /// Returns a redactor for arguments that arrive in pieces. Its outputs together equal the
     /// `arguments_text` that [`Cleaner::call`] returns for the whole.
-    pub(crate) fn passing_arguments(&self) -> Passing {
-        Passing {
-            redacting: Redacting::new(Arc::clone(&self.0)),
-            begun: Some(String::new()),
+    pub(crate) fn arguments_stream(&self) -> StreamCleaner {
+        StreamCleaner {
+            redactor: StreamRedactor::new(Arc::clone(&self.0)),
+            incomplete_escape: Some(String::new()),
         }
     }
 
     /// Redacts a JSON value, names and numbers included.
     pub(crate) fn json(&self, value: Value) -> Value {
-        each_said(value, &|text| self.text(text))
+        map_texts(value, &|text| self.text(text))
     }
 
     /// Prepares an error text for a person: one line, without URLs, truncated.
@@ -68,7 +68,7 @@ impl Cleaner {
             address.replace_all(&text, "[address]")
         });
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        match line.char_indices().nth(PROBLEM) {
+        match line.char_indices().nth(MAX_PROBLEM_CHARS) {
             Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
             None => line,
         }
@@ -77,34 +77,43 @@ impl Cleaner {
 
 /// Redacts a text in pieces. The outputs together equal the redacted whole.
 #[derive(Debug)]
-pub(crate) struct Passing {
-    redacting: Redacting,
+pub(crate) struct StreamCleaner {
+    redactor: StreamRedactor,
     /// `Some` for arguments: the incomplete escape at the end of the pieces so far, if there is
     /// one.
-    begun: Option<String>,
+    incomplete_escape: Option<String>,
 }
 
-impl Passing {
+impl StreamCleaner {
     /// Takes the next piece, and returns the part that is safe to show now.
     pub(crate) fn push(&mut self, piece: &str) -> String {
-        let Some(begun) = &mut self.begun else {
-            return cleaned(self.redacting.push(piece));
+        let Some(incomplete_escape) = &mut self.incomplete_escape else {
+            return without_nul(self.redactor.push(piece));
         };
-        begun.push_str(piece);
-        let rest = begun.split_off(whole_escapes(begun));
-        let whole = std::mem::replace(begun, rest);
-        cleaned(self.redacting.push(&mended(&whole, Mend::Nul)))
+        incomplete_escape.push_str(piece);
+        let rest = incomplete_escape.split_off(complete_escapes_len(incomplete_escape));
+        let complete = std::mem::replace(incomplete_escape, rest);
+        without_nul(
+            self.redactor
+                .push(&replace_escapes(&complete, InvalidEscape::Nul)),
+        )
     }
 
     pub(crate) fn finish(&mut self) -> String {
-        let rest = self.begun.as_mut().map(std::mem::take).unwrap_or_default();
-        let shown = self.redacting.push(&mended(&rest, Mend::Nul));
-        cleaned(shown + &self.redacting.finish())
+        let rest = self
+            .incomplete_escape
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
+        let shown = self
+            .redactor
+            .push(&replace_escapes(&rest, InvalidEscape::Nul));
+        without_nul(shown + &self.redactor.finish())
     }
 }
 
 /// Returns the length of the text in bytes, without an incomplete escape at its end.
-fn whole_escapes(text: &str) -> usize {
+fn complete_escapes_len(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text
         .get(at..)
@@ -127,7 +136,7 @@ fn whole_escapes(text: &str) -> usize {
 
 /// Returns the length in bytes of the escape at the start of the text.
 fn escape_length(escape: &str) -> usize {
-    if unit(escape).is_some() {
+    if utf16_unit(escape).is_some() {
         6
     } else {
         1 + escape.chars().nth(1).map_or(0, char::len_utf8)
@@ -140,19 +149,19 @@ static ADDRESS: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// The escapes of a JSON text that are replaced by U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mend {
+pub(crate) enum InvalidEscape {
     /// U+0000.
     Nul,
     /// Lone surrogates, which a Rust string cannot hold.
     LoneSurrogates,
 }
 
-/// Returns the text with the escapes of `mend` replaced, and otherwise unchanged. The text need not
-/// be valid JSON.
-pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
-    let suspicious = match mend {
-        Mend::Nul => text.contains("\\u0000"),
-        Mend::LoneSurrogates => text.contains("\\ud") || text.contains("\\uD"),
+/// Returns the text with the escapes of `invalid` replaced, and otherwise unchanged. The text need
+/// not be valid JSON.
+pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
+    let suspicious = match invalid {
+        InvalidEscape::Nul => text.contains("\\u0000"),
+        InvalidEscape::LoneSurrogates => text.contains("\\ud") || text.contains("\\uD"),
     };
     if !suspicious {
         return Cow::Borrowed(text);
@@ -162,12 +171,15 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     while let Some(at) = rest.find('\\') {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
-        let (length, replaced) = match (unit(escape), mend) {
-            (Some(0), Mend::Nul) | (Some(0xDC00..=0xDFFF), Mend::LoneSurrogates) => (6, true),
-            (Some(0xD800..=0xDBFF), Mend::LoneSurrogates) => match escape.get(6..).and_then(unit) {
-                Some(0xDC00..=0xDFFF) => (12, false),
-                _ => (6, true),
-            },
+        let (length, replaced) = match (utf16_unit(escape), invalid) {
+            (Some(0), InvalidEscape::Nul)
+            | (Some(0xDC00..=0xDFFF), InvalidEscape::LoneSurrogates) => (6, true),
+            (Some(0xD800..=0xDBFF), InvalidEscape::LoneSurrogates) => {
+                match escape.get(6..).and_then(utf16_unit) {
+                    Some(0xDC00..=0xDFFF) => (12, false),
+                    _ => (6, true),
+                }
+            }
             (Some(_) | None, _) => (escape_length(escape), false),
         };
         let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
@@ -184,7 +196,7 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
 
 /// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text; `None` if there is
 /// none.
-fn unit(text: &str) -> Option<u32> {
+fn utf16_unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         u32::from_str_radix(digits, 16).ok()
@@ -240,11 +252,11 @@ mod tests {
 
     #[test]
     fn escapes_that_no_text_can_hold_are_replaced_and_others_stay() {
-        let nul = |text| mended(text, Mend::Nul).into_owned();
+        let nul = |text| replace_escapes(text, InvalidEscape::Nul).into_owned();
         assert_eq!(nul(r#"{"a":"x\u0000y"}"#), r#"{"a":"x\ufffdy"}"#);
         assert_eq!(nul(r#"{"a":"\\u0000"}"#), r#"{"a":"\\u0000"}"#);
         assert_eq!(nul(r#"{"a":"\\\u0000"}"#), r#"{"a":"\\\ufffd"}"#);
-        let lone = |text| mended(text, Mend::LoneSurrogates).into_owned();
+        let lone = |text| replace_escapes(text, InvalidEscape::LoneSurrogates).into_owned();
         assert_eq!(
             lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#),
             r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#
@@ -278,11 +290,11 @@ mod tests {
                 .flat_map(|first| cuts.iter().map(move |second| (*first, *second)))
             {
                 let (first, second) = (first.min(second), first.max(second));
-                let mut both = [cleaner.passing_text(), cleaner.passing_arguments()];
-                let shown = both.each_mut().map(|passing| {
+                let mut both = [cleaner.text_stream(), cleaner.arguments_stream()];
+                let shown = both.each_mut().map(|stream| {
                     let pieces = [&text[..first], &text[first..second], &text[second..]];
-                    let shown: String = pieces.map(|piece| passing.push(piece)).concat();
-                    shown + &passing.finish()
+                    let shown: String = pieces.map(|piece| stream.push(piece)).concat();
+                    shown + &stream.finish()
                 });
                 assert_eq!(shown, whole, "{text} {first} {second}");
             }

@@ -15,11 +15,11 @@ use self::cases::{Case, Means, Step, cases};
 use self::traffic::{Played, Sent, Traffic};
 use super::anthropic::Messages;
 use super::endpoint::Endpoint;
-use super::heard::Heard;
 use super::openai::ChatCompletions;
 use super::openai_responses::Responses;
 use super::protocol::Protocol;
 use super::settings::Settings;
+use super::test_sinks::CollectingSink;
 use super::{Answer, ModelClient, ModelError, Prompt};
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
@@ -172,7 +172,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
             tools,
             turn: 1,
         };
-        let heard = Heard::default();
+        let heard = CollectingSink::default();
         let answer = client.answer(&prompt, &heard).await;
         if let Some(answer) = means(&place, step, answer, &heard, sent) {
             let calls = answer
@@ -231,10 +231,10 @@ fn means(
     place: &str,
     step: &Step,
     answer: Result<Answer, ModelError>,
-    heard: &Heard,
+    heard: &CollectingSink,
     sent: Sent,
 ) -> Option<Answer> {
-    let told = heard.told();
+    let told = heard.collected();
     match (&step.means, answer) {
         (Means::Error(detail), Err(error)) => {
             assert_eq!(error.detail, *detail, "{place}");
@@ -261,7 +261,7 @@ fn means(
             assert_eq!(answer.usage, USAGE, "{place}");
             assert_eq!(told.resets, step.resets, "{place}");
             if (sent != Sent::Whole && step.told) || told.pieces > 0 {
-                heard.adds_up_to(&answer);
+                heard.assert_adds_up_to(&answer);
             }
             Some(answer)
         }
@@ -364,7 +364,10 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
         tools: Vec::new(),
         turn: 1,
     };
-    client.answer(&prompt, &Heard::default()).await.unwrap();
+    client
+        .answer(&prompt, &CollectingSink::default())
+        .await
+        .unwrap();
     let head = played.requests().remove(0).head;
     let ours = [
         "post /deep/v1/messages?team=blue ",

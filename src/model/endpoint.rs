@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::clean::Cleaner;
-use super::problem::said_in;
-use super::protocol::{Attempt, Protocol, Telling, Thoughts};
+use super::problem::error_text_in;
+use super::protocol::{AttemptOutcome, EarlierThinking, PieceEmitter, Protocol};
 use super::settings::Settings;
-use super::{Answer, Ended, ModelClient, ModelError, Prompt, Sink, retry};
+use super::{Answer, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt, retry};
 use crate::net::{self, Failure, Net};
 use crate::secret::Redactor;
 use crate::task::text::from_bytes;
@@ -57,8 +57,8 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// Index in [`Protocol::MANNERS`] of the manner that last led to an answer; 0 at first.
-    manner: AtomicUsize,
+    /// Index in [`Protocol::REQUEST_MODES`] of the mode that last led to an answer; 0 at first.
+    mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }
 
@@ -97,7 +97,7 @@ impl<P: Protocol> Endpoint<P> {
             body,
             ..
         } = settings;
-        let (cleaner, manner, protocol) = (Cleaner(redactor), AtomicUsize::new(0), PhantomData);
+        let (cleaner, mode_index, protocol) = (Cleaner(redactor), AtomicUsize::new(0), PhantomData);
         Ok(Self {
             name,
             model,
@@ -109,86 +109,98 @@ impl<P: Protocol> Endpoint<P> {
             net,
             clock,
             cleaner,
-            manner,
+            mode_index,
             protocol,
         })
     }
 
-    /// Returns the request body for the manner at this index; `None` if there is no such manner, or
+    /// Returns the request body for the mode at this index; `None` if there is no such mode, or
     /// if the body cannot be written.
-    fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
-        let manner = P::MANNERS.get(manner)?;
+    fn request(
+        &self,
+        prompt: &Prompt,
+        mode_index: usize,
+        thinking: EarlierThinking,
+    ) -> Option<Bytes> {
+        let mode = P::REQUEST_MODES.get(mode_index)?;
         Some(Bytes::from(
-            P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?,
+            P::body(prompt, &self.model, &self.body, *mode, thinking).ok()?,
         ))
     }
 
     /// Sends one request. Returns the outcome, and the status or the connection failure.
-    async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
+    async fn attempt(
+        &self,
+        body: Bytes,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> (AttemptOutcome, AttemptEnd) {
         let request = self
             .net
             .repeatable()
             .post(self.address.clone())
             .headers(self.headers.clone())
             .body(body);
-        let response = match net::begun(request, self.timeout).await {
+        let response = match net::send_request(request, self.timeout).await {
             Ok(response) => response,
             Err(failure @ (Failure::NotSent(reason) | Failure::Lost(reason))) => {
-                let ended = Ended {
+                let attempt_end = AttemptEnd {
                     status: None,
                     reason: Some(reason),
                 };
-                return (Attempt::Again(failure.to_string(), None), ended);
+                return (
+                    AttemptOutcome::Retry(failure.to_string(), None),
+                    attempt_end,
+                );
             }
         };
         let status = response.status().as_u16();
         let attempt = if response.status().is_success() {
-            self.read(response, telling).await
+            self.read(response, emitter).await
         } else {
-            self.refused(status, response).await
+            self.read_refusal(status, response).await
         };
         (
             attempt,
-            Ended {
+            AttemptEnd {
                 status: Some(status),
                 reason: None,
             },
         )
     }
 
-    async fn refused(&self, status: u16, response: Response) -> Attempt {
-        let wait = net::asked_for(response.headers(), self.clock.now(), retry::LONGEST_ASKED);
+    async fn read_refusal(&self, status: u16, response: Response) -> AttemptOutcome {
+        let wait = net::retry_after(response.headers(), self.clock.now(), retry::MAX_RETRY_AFTER);
         let id = self.cleaner.text(&request_id(response.headers()));
         let body = self
-            .gathered(response, read::PROBLEM)
+            .read_up_to(response, read::MAX_PROBLEM_BYTES)
             .await
             .map(|(bytes, _)| from_bytes(&bytes));
         let body = body.unwrap_or_default();
-        let said = self.cleaner.problem(&said_in(&body));
+        let error_text = self.cleaner.problem(&error_text_in(&body));
         let mut why = format!("it answered with status {status}{id}");
         if (300..400).contains(&status) {
             why.push_str(", a redirect, which is never followed");
         }
-        if !said.is_empty() {
+        if !error_text.is_empty() {
             why.push_str(": ");
-            why.push_str(&said);
+            why.push_str(&error_text);
         }
-        if retry::is_worth_repeating(status) {
-            Attempt::Again(why, wait)
-        } else if matches!(status, 400 | 404 | 422) && P::is_about_thoughts(&said)
+        if retry::is_retryable(status) {
+            AttemptOutcome::Retry(why, wait)
+        } else if matches!(status, 400 | 404 | 422) && P::is_about_thinking(&error_text)
             || matches!(status, 400 | 422) && body.to_ascii_lowercase().contains("stream")
         {
-            Attempt::Plainer(why)
+            AttemptOutcome::RetrySimpler(why)
         } else {
-            Attempt::Failed(why)
+            AttemptOutcome::Failed(why)
         }
     }
 
-    fn measure(&self, attempt: &Attempt, began: Duration) {
+    fn measure(&self, attempt: &AttemptOutcome, began: Duration) {
         let outcome = match attempt {
-            Attempt::Answered(_) => "answered",
-            Attempt::Again(..) | Attempt::Plainer(_) => "again",
-            Attempt::Failed(_) => "failed",
+            AttemptOutcome::Answered(_) => "answered",
+            AttemptOutcome::Retry(..) | AttemptOutcome::RetrySimpler(_) => "again",
+            AttemptOutcome::Failed(_) => "failed",
         };
         super::measure(
             &self.name,
@@ -197,7 +209,7 @@ impl<P: Protocol> Endpoint<P> {
         );
     }
 
-    fn error(&self, why: &str, attempts: u32, ended: Ended) -> ModelError {
+    fn error(&self, why: &str, attempts: u32, attempt_end: AttemptEnd) -> ModelError {
         let times = if attempts > 1 {
             format!(" (after {attempts} attempts)")
         } else {
@@ -205,56 +217,57 @@ impl<P: Protocol> Endpoint<P> {
         };
         ModelError {
             detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name),
-            ended,
+            attempt_end,
         }
     }
 }
 
 #[async_trait]
 impl<P: Protocol> ModelClient for Endpoint<P> {
-    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
-        let mut telling = Telling::new(sink);
-        let mut manner = self.manner.load(Ordering::Relaxed);
-        let mut thoughts = Thoughts::Kept;
-        let Some(mut body) = self.request(prompt, manner, thoughts) else {
-            return Err(self.error("the request could not be written", 1, Ended::default()));
+    async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
+        let mut emitter = PieceEmitter::new(sink);
+        let mut mode_index = self.mode_index.load(Ordering::Relaxed);
+        let mut thinking = EarlierThinking::Included;
+        let Some(mut body) = self.request(prompt, mode_index, thinking) else {
+            return Err(self.error("the request could not be written", 1, AttemptEnd::default()));
         };
         let mut attempts = 0;
         loop {
             attempts += 1;
             let began = self.clock.uptime();
-            let (attempt, ended) = self.attempt(body.clone(), &mut telling).await;
+            let (attempt, attempt_end) = self.attempt(body.clone(), &mut emitter).await;
             self.measure(&attempt, began);
-            if !matches!(attempt, Attempt::Answered(_)) {
-                telling.reset();
+            if !matches!(attempt, AttemptOutcome::Answered(_)) {
+                emitter.reset();
             }
             match attempt {
-                Attempt::Answered(answer) => {
-                    self.manner.store(manner, Ordering::Relaxed);
+                AttemptOutcome::Answered(answer) => {
+                    self.mode_index.store(mode_index, Ordering::Relaxed);
                     return Ok(*answer);
                 }
-                Attempt::Failed(why) => return Err(self.error(&why, attempts, ended)),
-                Attempt::Plainer(why) => {
-                    let (plainer, left) = if P::is_about_thoughts(&why) {
-                        (manner, Thoughts::Left)
+                AttemptOutcome::Failed(why) => return Err(self.error(&why, attempts, attempt_end)),
+                AttemptOutcome::RetrySimpler(why) => {
+                    let (next_mode, next_thinking) = if P::is_about_thinking(&why) {
+                        (mode_index, EarlierThinking::Omitted)
                     } else {
-                        (manner + 1, thoughts)
+                        (mode_index + 1, thinking)
                     };
                     let request = self
-                        .request(prompt, plainer, left)
+                        .request(prompt, next_mode, next_thinking)
                         .filter(|request| *request != body);
                     let Some(request) = request else {
-                        return Err(self.error(&why, attempts, ended));
+                        return Err(self.error(&why, attempts, attempt_end));
                     };
                     tracing::debug!(model = %self.name, "the model is called again with a simpler request");
-                    (body, manner, thoughts, attempts) = (request, plainer, left, attempts - 1);
+                    (body, mode_index, thinking, attempts) =
+                        (request, next_mode, next_thinking, attempts - 1);
                 }
-                Attempt::Again(why, _) if attempts > self.retries => {
-                    return Err(self.error(&why, attempts, ended));
+                AttemptOutcome::Retry(why, _) if attempts > self.retries => {
+                    return Err(self.error(&why, attempts, attempt_end));
                 }
-                Attempt::Again(_, wait) => {
+                AttemptOutcome::Retry(_, wait) => {
                     let wait = wait.unwrap_or_else(|| retry::backoff(attempts));
-                    tracing::info!(model = %self.name, status = ended.status, reason = ended.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
+                    tracing::info!(model = %self.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
                 }
             }

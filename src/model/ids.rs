@@ -5,43 +5,43 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest id or tool name that an endpoint takes, in characters.
-const LONGEST: usize = 64;
+const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`,
 /// and refuse an id that is long or occurs twice in a conversation. Stored ids may come from
 /// another provider: they can have any characters and length, and can repeat in every turn.
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(super) struct CallIds {
     used: BTreeSet<String>,
     /// For the current turn's calls: the stored id, and the id that is sent.
     turn: BTreeMap<String, String>,
 }
 
-impl Ids {
+impl CallIds {
     /// Starts a turn whose calls have these stored ids.
-    pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
+    pub(super) fn start_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
         for id in calls {
-            let fitting = fitting(id);
-            let fitting = if fitting.is_empty() {
+            let sanitized = sanitized(id);
+            let sanitized = if sanitized.is_empty() {
                 "call".to_owned()
             } else {
-                fitting
+                sanitized
             };
-            let again = (2_u64..).map(|times| {
+            let numbered = (2_u64..).map(|times| {
                 let suffix = format!("-{times}");
-                cut(&fitting, LONGEST.saturating_sub(suffix.len())) + &suffix
+                cut(&sanitized, MAX_CHARS.saturating_sub(suffix.len())) + &suffix
             });
-            let unused = std::iter::once(fitting.clone())
-                .chain(again)
+            let unused = std::iter::once(sanitized.clone())
+                .chain(numbered)
                 .find(|id| self.used.insert(id.clone()));
             self.turn.insert(id.to_owned(), unused.unwrap_or_default());
         }
     }
 
     /// Returns the id to send for a call of the current turn.
-    pub(super) fn of(&self, id: &str) -> String {
-        self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
+    pub(super) fn sent_id(&self, id: &str) -> String {
+        self.turn.get(id).cloned().unwrap_or_else(|| sanitized(id))
     }
 }
 
@@ -50,10 +50,10 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 /// Replaces by `_` each character that ids and tool names may not contain, and cuts the text to
-/// [`LONGEST`] characters.
-fn fitting(text: &str) -> String {
+/// [`MAX_CHARS`] characters.
+fn sanitized(text: &str) -> String {
     text.chars()
-        .take(LONGEST)
+        .take(MAX_CHARS)
         .map(|c| {
             if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
                 c
@@ -66,12 +66,12 @@ fn fitting(text: &str) -> String {
 
 /// Returns a tool name that may be sent. A stored name can be unfit, because the model may have
 /// called a tool that was never offered.
-pub(super) fn name(name: &str) -> String {
-    let fitting = fitting(name);
-    if fitting.is_empty() {
+pub(super) fn tool_name(name: &str) -> String {
+    let sanitized = sanitized(name);
+    if sanitized.is_empty() {
         "unnamed".to_owned()
     } else {
-        fitting
+        sanitized
     }
 }
 
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn ids_are_sent_only_once_and_a_valid_one_is_kept() {
-        let mut ids = Ids::default();
-        ids.begin(["call_0", "call:0", "", "toolu_1"].into_iter());
-        let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.of(id));
-        ids.begin(["call_0", "call_1"].into_iter());
-        let second = ["call_0", "call_1"].map(|id| ids.of(id));
+        let mut ids = CallIds::default();
+        ids.start_turn(["call_0", "call:0", "", "toolu_1"].into_iter());
+        let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.sent_id(id));
+        ids.start_turn(["call_0", "call_1"].into_iter());
+        let second = ["call_0", "call_1"].map(|id| ids.sent_id(id));
         assert_eq!(first, ["call_0", "call_0-2", "call", "toolu_1"]);
         assert_eq!(second, ["call_0-3", "call_1"]);
     }
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn long_id_is_cut_and_stays_different_from_others() {
         let (long, longer) = ("x".repeat(64), "x".repeat(99));
-        let mut ids = Ids::default();
-        ids.begin([long.as_str(), longer.as_str()].into_iter());
-        assert_eq!(ids.of(&long), long);
-        assert_eq!(ids.of(&longer), format!("{}-2", "x".repeat(62)));
+        let mut ids = CallIds::default();
+        ids.start_turn([long.as_str(), longer.as_str()].into_iter());
+        assert_eq!(ids.sent_id(&long), long);
+        assert_eq!(ids.sent_id(&longer), format!("{}-2", "x".repeat(62)));
     }
 }

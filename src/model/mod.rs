@@ -8,8 +8,6 @@ mod clean;
 #[cfg(test)]
 mod conformance;
 mod endpoint;
-#[cfg(test)]
-mod heard;
 mod ids;
 mod openai;
 mod openai_responses;
@@ -17,6 +15,8 @@ mod problem;
 mod protocol;
 mod retry;
 mod settings;
+#[cfg(test)]
+mod test_sinks;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-#[cfg(test)]
-use self::heard::Unheard;
 pub use self::settings::{Provider, Settings, check, client};
+#[cfg(test)]
+use self::test_sinks::DiscardingSink;
 use crate::task::item::{FinishReason, Usage};
 use crate::task::transcript::Message;
 
@@ -38,16 +38,16 @@ pub trait ModelClient: Send + Sync {
     ///
     /// # Errors
     /// [`ModelError`] when there is no usable answer after the client's own retries.
-    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError>;
+    async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError>;
 }
 
 /// Receives an answer while it arrives. Must not block.
-pub trait Sink: Send + Sync {
-    fn piece(&self, piece: Piece<'_>);
+pub trait PieceSink: Send + Sync {
+    fn receive(&self, piece: Piece<'_>);
 
     /// Whether the sink may have a listener. Without a listener, a slow, paced delivery would only
     /// cost time.
-    fn heard(&self) -> bool {
+    fn has_listener(&self) -> bool {
         true
     }
 }
@@ -59,14 +59,14 @@ pub enum Piece<'a> {
     /// More of the text.
     Text(&'a str),
     /// The whole name of a call, before any of its arguments; sent once per call.
-    Named {
+    CallName {
         /// The call's index: 0, 1, 2 …
         call: usize,
         name: &'a str,
     },
     /// More of a call's arguments.
     Arguments {
-        /// The call's index, as in `Named`.
+        /// The call's index, as in `CallName`.
         call: usize,
         text: &'a str,
     },
@@ -128,12 +128,12 @@ pub struct AnswerCall {
 pub struct ModelError {
     pub detail: String,
     /// How the last attempt ended, safe to log.
-    pub ended: Ended,
+    pub attempt_end: AttemptEnd,
 }
 
 /// How an attempt to reach an endpoint ended, without any text from the endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct AttemptEnd {
     /// The status of the answer, if one began.
     pub status: Option<u16>,
     /// The reason why no answer began, in fixed words; `None` if an answer began.
@@ -146,7 +146,7 @@ impl ModelError {
     pub fn new(detail: impl Into<String>) -> Self {
         Self {
             detail: detail.into(),
-            ended: Ended::default(),
+            attempt_end: AttemptEnd::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
 
 mod calls;
 mod merge;
@@ -20,15 +20,19 @@ mod stream;
 pub(super) struct ChatCompletions;
 
 impl Protocol for ChatCompletions {
-    type Reading = stream::Streamed;
+    type StreamReader = stream::ChatStreamReader;
     const BASE_URL: &'static str = "https://api.openai.com/v1";
     const PATH: &'static str = "/chat/completions";
-    const OURS: &'static [&'static str] =
+    const RESERVED_MEMBERS: &'static [&'static str] =
         &["messages", "tools", "model", "stream", "stream_options"];
     const HEADERS: &'static [(&'static str, &'static str)] = &[];
-    const MANNERS: &'static [Manner] = &[Manner::Counted, Manner::Streamed, Manner::Whole];
+    const REQUEST_MODES: &'static [RequestMode] = &[
+        RequestMode::StreamedWithUsage,
+        RequestMode::Streamed,
+        RequestMode::Unstreamed,
+    ];
 
-    fn key(key: &str) -> (HeaderName, String) {
+    fn key_header(key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
 
@@ -36,18 +40,18 @@ impl Protocol for ChatCompletions {
         prompt: &Prompt,
         model: &str,
         extra: &Map<String, Value>,
-        manner: Manner,
-        _: Thoughts,
+        mode: RequestMode,
+        _: EarlierThinking,
     ) -> serde_json::Result<String> {
-        serde_json::to_string(&request::body(prompt, model, extra, manner))
+        serde_json::to_string(&request::body(prompt, model, extra, mode))
     }
 
-    fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
+    fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         reply::read(body, cleaner)
     }
 
-    fn reading(cleaner: &Cleaner) -> Self::Reading {
-        stream::Streamed::new(cleaner.clone())
+    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
+        stream::ChatStreamReader::new(cleaner.clone())
     }
 }
 

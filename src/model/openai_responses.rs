@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Prompt;
 use super::clean::Cleaner;
-use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+use super::protocol::{AttemptOutcome, EarlierThinking, Protocol, RequestMode};
 
 mod item;
 mod reply;
@@ -20,10 +20,10 @@ mod turn;
 pub(super) struct Responses;
 
 impl Protocol for Responses {
-    type Reading = stream::Stream;
+    type StreamReader = stream::ResponseStreamReader;
     const BASE_URL: &'static str = "https://api.openai.com/v1";
     const PATH: &'static str = "/responses";
-    const OURS: &'static [&'static str] = &[
+    const RESERVED_MEMBERS: &'static [&'static str] = &[
         "input",
         "instructions",
         "tools",
@@ -33,9 +33,9 @@ impl Protocol for Responses {
         "include",
     ];
     const HEADERS: &'static [(&'static str, &'static str)] = &[];
-    const MANNERS: &'static [Manner] = &[Manner::Streamed, Manner::Whole];
+    const REQUEST_MODES: &'static [RequestMode] = &[RequestMode::Streamed, RequestMode::Unstreamed];
 
-    fn key(key: &str) -> (HeaderName, String) {
+    fn key_header(key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
     }
 
@@ -43,30 +43,30 @@ impl Protocol for Responses {
         prompt: &Prompt,
         model: &str,
         extra: &Map<String, Value>,
-        manner: Manner,
-        thoughts: Thoughts,
+        mode: RequestMode,
+        earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String> {
-        request::body(prompt, model, extra, manner, thoughts)
+        request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text `said` is about encrypted reasoning, which is bound to an
+    /// Whether the error text is about encrypted reasoning, which is bound to an
     /// organization and a model. An endpoint with another key or model refuses the reasoning ("The
     /// encrypted content … could not be verified"). If the reasoning is missing, the endpoint looks
     /// up the item by its id in vain ("Item with id 'rs_…' not found"). A model that does not
     /// reason refuses the request for encrypted reasoning ("Encrypted content is not supported with
     /// this model").
-    fn is_about_thoughts(said: &str) -> bool {
-        said.contains("ncrypted content")
-            || said.contains("encrypted_content")
-            || said.contains("'rs_")
-            || said.contains("'reasoning'")
+    fn is_about_thinking(error_text: &str) -> bool {
+        error_text.contains("ncrypted content")
+            || error_text.contains("encrypted_content")
+            || error_text.contains("'rs_")
+            || error_text.contains("'reasoning'")
     }
 
-    fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
-        reply::whole(body, cleaner)
+    fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
+        reply::read_unstreamed(body, cleaner)
     }
 
-    fn reading(cleaner: &Cleaner) -> Self::Reading {
-        stream::Stream::new(cleaner)
+    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
+        stream::ResponseStreamReader::new(cleaner)
     }
 }

@@ -2,24 +2,24 @@
 
 use serde_json::Value;
 
-use super::clean::{Cleaner, Mend, mended};
-use super::protocol::Attempt;
+use super::clean::{Cleaner, InvalidEscape, replace_escapes};
+use super::protocol::AttemptOutcome;
 use super::retry;
 
 /// Returns the error text in a body: the provider's message, else plain text, but never an HTML
 /// page.
-pub(super) fn said_in(body: &str) -> String {
-    match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
+pub(super) fn error_text_in(body: &str) -> String {
+    match serde_json::from_str::<Value>(&replace_escapes(body, InvalidEscape::LoneSurrogates)) {
         Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
-        Ok(said) => message_of(&said),
+        Ok(body_json) => message_of(&body_json),
         Err(_) if body.trim_start().starts_with('<') => String::new(),
         Err(_) => body.to_owned(),
     }
 }
 
-/// Whether `error` holds an error: some endpoints send an empty `error` together with an answer.
-pub(super) fn is_said(error: &Value) -> bool {
-    match error {
+/// Whether a member holds anything: some endpoints send an empty `error` together with an answer.
+pub(super) fn is_non_empty(member: &Value) -> bool {
+    match member {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
         Value::Object(members) => !members.is_empty(),
@@ -28,34 +28,34 @@ pub(super) fn is_said(error: &Value) -> bool {
 }
 
 /// Classifies an error inside a 200 answer, as gateways send it.
-pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     match status_of(error) {
-        Some(status) if retry::is_worth_repeating(status) => {
-            Attempt::Again(reports(error, cleaner), None)
+        Some(status) if retry::is_retryable(status) => {
+            AttemptOutcome::Retry(reported_error_text(error, cleaner), None)
         }
-        Some(_) | None => Attempt::Failed(reports(error, cleaner)),
+        Some(_) | None => AttemptOutcome::Failed(reported_error_text(error, cleaner)),
     }
 }
 
 /// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the
 /// attempt is repeated unless the error blames the request.
-pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
-    let to_blame = match status_of(error) {
-        Some(status) => (400..500).contains(&status) && !retry::is_worth_repeating(status),
+pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+    let blames_request = match status_of(error) {
+        Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),
         None => error
             .get("type")
             .is_some_and(|kind| kind == "invalid_request_error"),
     };
-    let why = reports(error, cleaner);
-    if to_blame {
-        Attempt::Failed(why)
+    let why = reported_error_text(error, cleaner);
+    if blames_request {
+        AttemptOutcome::Failed(why)
     } else {
-        Attempt::Again(why, None)
+        AttemptOutcome::Retry(why, None)
     }
 }
 
 /// Returns the problem text for an error inside an answer.
-pub(super) fn reports(error: &Value, cleaner: &Cleaner) -> String {
+pub(super) fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",
         cleaner.problem(&message_of(error))
@@ -70,15 +70,15 @@ fn status_of(error: &Value) -> Option<u16> {
         .ok()
 }
 
-fn message_of(said: &Value) -> String {
-    if let Some(text) = said.as_str() {
+fn message_of(error: &Value) -> String {
+    if let Some(text) = error.as_str() {
         return text.to_owned();
     }
     let members = ["error", "message", "detail", "code", "type"];
     members
         .iter()
-        .filter_map(|name| said.get(name))
-        .find(|found| is_said(found))
+        .filter_map(|name| error.get(name))
+        .find(|found| is_non_empty(found))
         .map(|found| match found {
             Value::Object(_) => message_of(found),
             Value::String(text) => text.clone(),
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn error_text_is_found_wherever_a_provider_puts_it() {
-        for (body, said) in [
+        for (body, text) in [
             (r#"{"error":{"message":"too long","type":"x"}}"#, "too long"),
             (r#"{"error":"plain"}"#, "plain"),
             (r#"[{"error":{"message":"listed"}}]"#, "listed"),
@@ -103,7 +103,7 @@ mod tests {
             ("<html>page</html>", ""),
             ("{}", ""),
         ] {
-            assert_eq!(said_in(body), said, "{body}");
+            assert_eq!(error_text_in(body), text, "{body}");
         }
     }
 }

@@ -5,26 +5,26 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// The wait before the second attempt; it doubles from there.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// The longest wait between attempts, unless the endpoint asks for another wait.
-const LONGEST: Duration = Duration::from_secs(8);
+const MAX_WAIT: Duration = Duration::from_secs(8);
 /// The longest wait that an endpoint may ask for.
-pub(crate) const LONGEST_ASKED: Duration = Duration::from_mins(1);
+pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
 /// Whether a repeated request may get another status.
-pub(crate) fn is_worth_repeating(status: u16) -> bool {
+pub(crate) fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }
 
 /// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named none. The
-/// wait doubles with each attempt up to [`LONGEST`]. Random jitter shortens it by up to a half, so
+/// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens it by up to a half, so
 /// that clients that failed together do not retry together.
 pub(crate) fn backoff(attempt: u32) -> Duration {
-    let whole = FIRST
+    let full_wait = FIRST_WAIT
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))
-        .min(LONGEST);
+        .min(MAX_WAIT);
     let random = RandomState::new().hash_one(attempt) % 1000;
-    whole / 2 + whole.mul_f64(f64::from(u16::try_from(random).unwrap_or(0)) / 2000.0)
+    full_wait / 2 + full_wait.mul_f64(f64::from(u16::try_from(random).unwrap_or(0)) / 2000.0)
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_a_bound_and_varies() {
-        for (attempt, whole) in [
+        for (attempt, full_wait) in [
             (1, 500),
             (2, 1000),
             (3, 2000),
@@ -43,8 +43,8 @@ mod tests {
             (u32::MAX, 8000),
         ] {
             let (least, most) = (
-                Duration::from_millis(whole / 2),
-                Duration::from_millis(whole),
+                Duration::from_millis(full_wait / 2),
+                Duration::from_millis(full_wait),
             );
             for _ in 0..50 {
                 let wait = backoff(attempt);

@@ -11,11 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use self::script::{Last, Moment, Rule, Script};
-use super::protocol::{CALLS, too_many_calls};
-use super::{Answer, AnswerCall, Ended, ModelClient, ModelError, Prompt, Sink};
+use self::script::{LastAuthor, MatchInput, Rule, Script};
+use super::protocol::{MAX_CALLS, too_many_calls};
+use super::{Answer, AnswerCall, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt};
 use crate::task::item::{FinishReason, PartType, Usage};
-use crate::task::text::cleaned;
+use crate::task::text::without_nul;
 use crate::task::transcript::Message;
 use crate::world::{Clock, Mistakes};
 
@@ -30,15 +30,17 @@ const NO_RULE: &str = "This model is scripted, and no rule of its script matches
 
 /// How long the built-in script waits before it emits an answer to a listener: long enough for a
 /// page to reload after it has posted a person's decision.
-const THINKS: Duration = Duration::from_millis(350);
-/// The pause per piece, and the longest time for all pieces.
-const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
+const THINKING_TIME: Duration = Duration::from_millis(350);
+/// The pause per piece of a paced answer.
+const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);
+/// The longest time for all pieces of a paced answer.
+const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 
 pub(crate) struct Scripted {
     name: String,
     script: Script,
     /// Whether answers to a listener are paced.
-    paced: bool,
+    is_paced: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -65,7 +67,7 @@ impl Scripted {
         let (built_in, rules) = BUILT_IN;
         if source == built_in {
             return Some(Self {
-                paced: true,
+                is_paced: true,
                 ..Self::read(name, rules, clock, mistakes)?
             });
         }
@@ -99,18 +101,25 @@ impl Scripted {
         Some(Self {
             name: name.to_owned(),
             script,
-            paced: false,
+            is_paced: false,
             clock,
         })
     }
 
-    fn play(&self, rule: &Rule, moment: &Moment<'_>) -> (Option<String>, Vec<AnswerCall>) {
-        let captures = self.script.captures(rule, moment);
-        let text = rule.say.as_ref().map(|say| cleaned(say.text(&captures)));
+    fn fill_rule(
+        &self,
+        rule: &Rule,
+        match_input: &MatchInput<'_>,
+    ) -> (Option<String>, Vec<AnswerCall>) {
+        let captures = self.script.captures(rule, match_input);
+        let text = rule
+            .say
+            .as_ref()
+            .map(|say| without_nul(say.text(&captures)));
         let calls = rule.calls.iter().enumerate().map(|(at, call)| AnswerCall {
             provider_id: format!("call_{at}"),
-            name: cleaned(call.name.text(&captures)),
-            arguments_text: cleaned(call.arguments.text(&captures)),
+            name: without_nul(call.name.text(&captures)),
+            arguments_text: without_nul(call.arguments.text(&captures)),
             holds_secret: false,
         });
         (text, calls.collect())
@@ -119,9 +128,9 @@ impl Scripted {
 
 #[async_trait]
 impl ModelClient for Scripted {
-    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
         let began = self.clock.uptime();
-        let answer = self.perform(prompt, sink).await;
+        let answer = self.answer_paced(prompt, sink).await;
         let outcome = if answer.is_ok() { "answered" } else { "failed" };
         super::measure(
             &self.name,
@@ -133,13 +142,17 @@ impl ModelClient for Scripted {
 }
 
 impl Scripted {
-    async fn perform(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
-        let moment = moment(prompt);
-        let rule = self.script.rule(&moment);
+    async fn answer_paced(
+        &self,
+        prompt: &Prompt,
+        sink: &dyn PieceSink,
+    ) -> Result<Answer, ModelError> {
+        let match_input = match_input(prompt);
+        let rule = self.script.rule(&match_input);
         let delay = rule.and_then(|rule| rule.delay).unwrap_or_default();
         let fail = rule.and_then(|rule| rule.fail);
-        let heard = sink.heard();
-        if !delay.is_zero() && (fail.is_some() || !heard) {
+        let has_listener = sink.has_listener();
+        if !delay.is_zero() && (fail.is_some() || !has_listener) {
             self.clock.sleep(delay).await;
         }
         if let Some(status) = fail {
@@ -149,7 +162,7 @@ impl Scripted {
             );
             return Err(ModelError {
                 detail,
-                ended: Ended {
+                attempt_end: AttemptEnd {
                     status: Some(status),
                     reason: None,
                 },
@@ -157,9 +170,9 @@ impl Scripted {
         }
         let (text, calls) = rule.map_or_else(
             || (Some(NO_RULE.to_owned()), Vec::new()),
-            |rule| self.play(rule, &moment),
+            |rule| self.fill_rule(rule, &match_input),
         );
-        if calls.len() > CALLS {
+        if calls.len() > MAX_CALLS {
             let detail = format!(
                 "Model `{}` gave no usable answer: {}.",
                 self.name,
@@ -173,28 +186,29 @@ impl Scripted {
             text
         };
         let pieces = pieces::pieces(text.as_deref(), &calls);
-        let time = match heard {
-            true if self.paced && delay.is_zero() => {
-                self.clock.sleep(THINKS).await;
-                pace(pieces.len())
+        let time = match has_listener {
+            true if self.is_paced && delay.is_zero() => {
+                self.clock.sleep(THINKING_TIME).await;
+                paced_time(pieces.len())
             }
             true => delay,
             false => Duration::ZERO,
         };
-        pieces::tell(&pieces, time, &*self.clock, sink).await;
+        pieces::emit(&pieces, time, &*self.clock, sink).await;
         Ok(answer(prompt, text, calls))
     }
 }
 
 /// Returns the time in which an answer of `pieces` pieces is emitted.
-fn pace(pieces: usize) -> Duration {
-    let (each, most) = PACE;
-    u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))
+fn paced_time(pieces: usize) -> Duration {
+    u32::try_from(pieces).map_or(MAX_PACED_TIME, |pieces| {
+        MAX_PACED_TIME.min(PAUSE_PER_PIECE.saturating_mul(pieces))
+    })
 }
 
 /// Returns the part of the conversation that rules match on.
-fn moment(prompt: &Prompt) -> Moment<'_> {
-    let said = |message: &Message| match message {
+fn match_input(prompt: &Prompt) -> MatchInput<'_> {
+    let user_text_of = |message: &Message| match message {
         Message::User { parts, .. } => {
             let texts = parts
                 .iter()
@@ -209,22 +223,25 @@ fn moment(prompt: &Prompt) -> Moment<'_> {
         Message::Assistant { .. } | Message::Result { .. } => None,
     };
     let (last, text) = match prompt.messages.last() {
-        Some(message @ Message::User { .. }) => {
-            (Some(Last::User), said(message).unwrap_or_default())
+        Some(message @ Message::User { .. }) => (
+            Some(LastAuthor::User),
+            user_text_of(message).unwrap_or_default(),
+        ),
+        Some(Message::Result { content, name, .. }) => {
+            (Some(LastAuthor::Tool(name)), content.clone())
         }
-        Some(Message::Result { content, name, .. }) => (Some(Last::Tool(name)), content.clone()),
         Some(Message::Assistant { .. }) | None => (None, String::new()),
     };
     let mut answers = 0;
     let mut user_text = String::new();
     for message in prompt.messages.iter().rev() {
-        if let Some(text) = said(message) {
+        if let Some(text) = user_text_of(message) {
             user_text = text;
             break;
         }
         answers += u32::from(matches!(message, Message::Assistant { .. }));
     }
-    Moment {
+    MatchInput {
         last,
         text,
         turn: prompt.turn,

@@ -99,7 +99,7 @@ impl Default for Settings {
 
 /// The members that a scripted model's `body` may not name: a Chat Completions model in its place
 /// could not have them in its `body` either.
-const OURS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
+const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings and in its script, never quoting a value of a key,
 /// header or query.
@@ -111,7 +111,7 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
         Provider::Anthropic => settings.check::<Messages>(mistakes, &place),
         Provider::Scripted => {
             settings.check_timeout(mistakes, &place);
-            settings.check_request(&OURS_SCRIPTED, mistakes, &place);
+            settings.check_request(&RESERVED_MEMBERS_SCRIPTED, mistakes, &place);
             let _ = settings.scripted(clock, mistakes);
         }
     }
@@ -172,7 +172,7 @@ impl Settings {
             add(
                 &["model"],
                 format!(
-                    "model `{}` does not say what the provider calls it",
+                    "model `{}` needs `model`, the provider's name for it",
                     self.name
                 ),
             );
@@ -182,7 +182,7 @@ impl Settings {
             let detail = "the key has a character that a header cannot carry";
             mistakes.add(&[place, &["api_key"]].concat(), detail);
         }
-        self.check_request(P::OURS, mistakes, place);
+        self.check_request(P::RESERVED_MEMBERS, mistakes, place);
     }
 
     fn check_timeout(&self, mistakes: &mut Mistakes, place: &[&str]) {
@@ -191,15 +191,15 @@ impl Settings {
         }
     }
 
-    /// Checks the headers and the body. `ours` are the members that the body may not name.
-    fn check_request(&self, ours: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
+    /// Checks the headers and the body. `reserved` are the members that the body may not name.
+    fn check_request(&self, reserved: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         for (name, value) in &self.headers {
-            if let Err(detail) = header(name, value) {
+            if let Err(detail) = parse_header(name, value) {
                 add(&["headers", name], detail);
             }
         }
-        for name in ours {
+        for name in reserved {
             if self.body.contains_key(*name) {
                 add(
                     &["body", name],
@@ -211,15 +211,15 @@ impl Settings {
 
     pub(super) fn address<P: Protocol>(&self) -> Result<Url, &'static str> {
         let mut url = Url::parse(self.base_url.as_deref().unwrap_or(P::BASE_URL))
-            .map_err(|_| "base_url is no URL")?;
+            .map_err(|_| "base_url is not a URL")?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err("base_url is an http or https URL");
+            return Err("base_url must be an http or https URL");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("base_url holds no user and no password: use api_key or headers");
+            return Err("base_url may not hold a user or a password: use api_key or headers");
         }
         if url.fragment().is_some() {
-            return Err("base_url has no fragment");
+            return Err("base_url may not have a fragment");
         }
         let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
         url.set_path(&path);
@@ -236,7 +236,7 @@ impl Settings {
     fn key<P: Protocol>(
         &self,
     ) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
-        let (name, value) = P::key(self.api_key.as_ref()?.reveal());
+        let (name, value) = P::key_header(self.api_key.as_ref()?.reveal());
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
@@ -259,7 +259,7 @@ impl Settings {
             map.insert(name, value);
         }
         for (name, value) in &self.headers {
-            let (name, value) = header(name, value).ok()?;
+            let (name, value) = parse_header(name, value).ok()?;
             map.insert(name, value);
         }
         map.values_mut().for_each(|value| value.set_sensitive(true));
@@ -267,14 +267,14 @@ impl Settings {
     }
 }
 
-fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
-    let read = HeaderName::from_bytes(name.as_bytes())
+fn parse_header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
+    let header_name = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| format!("`{name}` cannot be the name of a header"))?;
-    if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
+    if header_name == CONTENT_LENGTH || header_name == TRANSFER_ENCODING {
         return Err(format!("the header `{name}` is set by the HTTP client"));
     }
     let value = HeaderValue::from_str(value.reveal()).map_err(|_| {
         format!("the value of the header `{name}` has a character that a header cannot carry")
     })?;
-    Ok((read, value))
+    Ok((header_name, value))
 }

@@ -27,12 +27,12 @@ pub(crate) struct Decoder {
     after_cr: bool,
     /// Whether no line was completed yet: a byte order mark is skipped in the first line only.
     first: bool,
-    most: usize,
+    max_bytes: usize,
 }
 
 impl Decoder {
-    /// A decoder that holds at most `most` bytes of an event.
-    pub(crate) fn new(most: usize) -> Self {
+    /// A decoder that holds at most `max_bytes` bytes of an event.
+    pub(crate) fn new(max_bytes: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             line,
@@ -41,7 +41,7 @@ impl Decoder {
             has_data: false,
             after_cr: false,
             first: true,
-            most,
+            max_bytes,
         }
     }
 
@@ -61,9 +61,9 @@ impl Decoder {
                 continue;
             }
             let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-            let (begun, after) = rest.split_at(end.unwrap_or(rest.len()));
-            self.line.extend_from_slice(begun);
-            if self.line.len() + self.data.len() > self.most {
+            let (line_part, after) = rest.split_at(end.unwrap_or(rest.len()));
+            self.line.extend_from_slice(line_part);
+            if self.line.len() + self.data.len() > self.max_bytes {
                 return Err(TooLong);
             }
             let Some((ending, after)) = after.split_first() else {
@@ -71,12 +71,12 @@ impl Decoder {
             };
             self.after_cr = *ending == b'\r';
             rest = after;
-            events.extend(self.line_is_whole());
+            events.extend(self.end_line());
         }
         Ok(events)
     }
 
-    fn line_is_whole(&mut self) -> Option<Event> {
+    fn end_line(&mut self) -> Option<Event> {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.first) && line.starts_with(b"\xEF\xBB\xBF") {
             line.drain(..3);
@@ -86,8 +86,8 @@ impl Decoder {
                 std::mem::take(&mut self.name),
                 std::mem::take(&mut self.data),
             );
-            let whole = std::mem::take(&mut self.has_data);
-            return whole.then(|| Event {
+            let has_data = std::mem::take(&mut self.has_data);
+            return has_data.then(|| Event {
                 name: from_bytes(&name),
                 data: from_bytes(&data),
             });

@@ -37,27 +37,30 @@ fn request(url: &str) -> Request {
     Request::new(reqwest::Method::GET, url.parse().unwrap())
 }
 
-fn leave(decided: impl Future<Output = Option<Instant>> + Send + 'static, holds: bool) -> Leave {
-    Leave {
-        decided: decided.boxed(),
-        holds: Box::new(move || holds),
+fn leave(
+    decided: impl Future<Output = Option<Instant>> + Send + 'static,
+    holds: bool,
+) -> SendPermit {
+    SendPermit {
+        decision: decided.boxed(),
+        may_send: Box::new(move || holds),
     }
 }
 
-fn permitted() -> Leave {
+fn permitted() -> SendPermit {
     leave(async { Some(Instant::now()) }, true)
 }
 
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
     let answer = net
-        .alone(request(url), Duration::from_secs(5), permitted(), |_| {
-            Room {
-                enough: 10,
-                most: 10,
+        .send_single(request(url), Duration::from_secs(5), permitted(), |_| {
+            BodyLimits {
+                enough_bytes: 10,
+                max_bytes: 10,
             }
         })
         .await?;
-    Ok((answer.body, answer.more))
+    Ok((answer.body, answer.is_truncated))
 }
 
 #[tokio::test]
@@ -100,20 +103,21 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
     let in_time = Duration::from_millis(50);
-    let room = |_| Room {
-        enough: 100,
-        most: 100,
+    let room = |_| BodyLimits {
+        enough_bytes: 100,
+        max_bytes: 100,
     };
     let late = Err(Failure::Lost(
         "there was no complete answer within the timeout",
     ));
     assert_eq!(
-        net.alone(request(&url), in_time, permitted(), room).await,
+        net.send_single(request(&url), in_time, permitted(), room)
+            .await,
         late
     );
     drop(listener.accept().await.unwrap());
     let (answer, _peer) = tokio::join!(
-        net.alone(request(&url), in_time, permitted(), room),
+        net.send_single(request(&url), in_time, permitted(), room),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -144,13 +148,13 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
     }
     let net = Net::new().unwrap();
     for within in [50, 200] {
-        let room = |_| Room {
-            enough: 10,
-            most: 10,
+        let room = |_| BodyLimits {
+            enough_bytes: 10,
+            max_bytes: 10,
         };
         let url = format!("http://{address}/");
         let answer = net
-            .alone(
+            .send_single(
                 request(&url),
                 Duration::from_millis(within),
                 permitted(),
@@ -193,13 +197,16 @@ async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
     }
 }
 
-async fn refused_call_writes_nothing(refused: Leave) {
+async fn refused_call_writes_nothing(refused: SendPermit) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
-    let room = |_: StatusCode| Room { enough: 1, most: 1 };
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 1,
+        max_bytes: 1,
+    };
     let (answer, received) = tokio::join!(
-        net.alone(request(&url), Duration::from_secs(5), refused, room),
+        net.send_single(request(&url), Duration::from_secs(5), refused, room),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let mut received = Vec::new();
@@ -207,7 +214,7 @@ async fn refused_call_writes_nothing(refused: Leave) {
             received
         }
     );
-    assert_eq!(answer, Err(Failure::NotSent(NO_LEAVE)));
+    assert_eq!(answer, Err(Failure::NotSent(NOT_PERMITTED)));
     assert_eq!(received, b"");
 }
 
@@ -216,10 +223,13 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let (net, within) = (Net::new().unwrap(), Duration::from_millis(200));
-    let room = |_: StatusCode| Room { enough: 2, most: 2 };
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 2,
+        max_bytes: 2,
+    };
     let (permit, decided) = tokio::sync::oneshot::channel();
     let leave = leave(async { decided.await.ok() }, true);
-    let (answer, ()) = tokio::join!(net.alone(request(&url), within, leave, room), async {
+    let (answer, ()) = tokio::join!(net.send_single(request(&url), within, leave, room), async {
         let (mut peer, _) = listener.accept().await.unwrap();
         let mut received = [0; 4096];
         let early = tokio::time::timeout(within * 2, peer.read(&mut received)).await;
@@ -240,20 +250,23 @@ async fn permit_is_asked_for_at_the_write_and_not_before() {
     let net = Net::new().unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let (count, before) = (Arc::clone(&asked), Arc::clone(&asked));
-    let leave = Leave {
-        decided: async move {
+    let leave = SendPermit {
+        decision: async move {
             assert_eq!(before.load(Ordering::SeqCst), 0);
             Some(Instant::now())
         }
         .boxed(),
-        holds: Box::new(move || count.fetch_add(1, Ordering::SeqCst) == 0),
+        may_send: Box::new(move || count.fetch_add(1, Ordering::SeqCst) == 0),
     };
     let mut call = request(&url);
     *call.method_mut() = reqwest::Method::POST;
     *call.body_mut() = Some(vec![b'x'; 4 << 20].into());
-    let room = |_: StatusCode| Room { enough: 2, most: 2 };
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 2,
+        max_bytes: 2,
+    };
     let (answer, received) = tokio::join!(
-        net.alone(call, Duration::from_secs(30), leave, room),
+        net.send_single(call, Duration::from_secs(30), leave, room),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
@@ -281,9 +294,12 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
     let net = Net::new().unwrap();
     let (closed, decided) = tokio::sync::oneshot::channel();
     let leave = leave(async { decided.await.ok() }, false);
-    let room = |_: StatusCode| Room { enough: 1, most: 1 };
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 1,
+        max_bytes: 1,
+    };
     let (answer, ()) = tokio::join!(
-        net.alone(request(&url), Duration::from_secs(5), leave, room),
+        net.send_single(request(&url), Duration::from_secs(5), leave, room),
         async {
             drop(listener.accept().await.unwrap());
             closed.send(Instant::now()).unwrap();
@@ -297,7 +313,7 @@ fn retry_after_is_read_in_seconds_or_as_a_date_and_bounded() {
     let now = Time(1_445_412_480_000_000 - 5_000_000);
     let asked = |value: &str| {
         let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
-        asked_for(&headers, now, Duration::from_mins(1))
+        retry_after(&headers, now, Duration::from_mins(1))
     };
     assert_eq!(asked("3"), Some(Duration::from_secs(3)));
     assert_eq!(asked("0.5"), Some(Duration::from_millis(500)));
@@ -309,5 +325,5 @@ fn retry_after_is_read_in_seconds_or_as_a_date_and_bounded() {
         assert_eq!(asked(nonsense), None, "{nonsense}");
     }
     let none = HeaderMap::new();
-    assert_eq!(asked_for(&none, now, Duration::from_mins(1)), None);
+    assert_eq!(retry_after(&none, now, Duration::from_mins(1)), None);
 }

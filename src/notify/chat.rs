@@ -12,49 +12,52 @@ use crate::task::time::Time;
 
 /// The maximum number of questions that a message shows whole. A message with more questions has
 /// one line for each question.
-pub(super) const WHOLE: usize = 5;
+pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
 /// The maximum number of characters of a title.
-const TITLE: usize = 200;
+const MAX_TITLE_CHARS: usize = 200;
 /// The maximum number of characters of a rule's message.
-const MESSAGE: usize = 200;
+const MAX_MESSAGE_CHARS: usize = 200;
 /// The maximum number of characters of a summary.
-const SUMMARY: usize = 100;
+const MAX_SUMMARY_CHARS: usize = 100;
 /// The maximum number of tools that a title names.
-const TOOLS: usize = 3;
+const MAX_TITLE_TOOLS: usize = 3;
 
 /// The content of a message to a room: its questions, with their outcomes so far.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shown {
+pub(super) struct RoomMessage {
     pub(super) digest: Digest,
     /// The outcome of each question, in the order of the questions; `None` before the first answer.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
-impl Shown {
+impl RoomMessage {
     /// Returns the questions with their outcomes.
-    pub(super) fn each(&self) -> impl Iterator<Item = Asked<'_>> {
+    pub(super) fn listed_questions(&self) -> impl Iterator<Item = ListedQuestion<'_>> {
         let both = self.digest.questions.iter().zip(&self.outcomes);
-        both.map(|(question, outcome)| Asked {
+        both.map(|(question, outcome)| ListedQuestion {
             question,
             outcome: outcome.as_ref(),
         })
     }
 
     /// Whether the message lists this request.
-    pub(super) fn lists(&self, request: RequestId) -> bool {
+    pub(super) fn lists_request(&self, request: RequestId) -> bool {
         let mut questions = self.digest.questions.iter();
         questions.any(|question| question.request_id == request)
     }
 
     /// Whether each question is shown whole.
-    pub(super) fn is_whole(&self) -> bool {
-        self.digest.questions.len() <= WHOLE
+    pub(super) fn shows_details(&self) -> bool {
+        self.digest.questions.len() <= MAX_DETAILED_QUESTIONS
     }
 
     /// Returns the first line of a message about several questions.
     pub(super) fn heading(&self) -> String {
         let all = self.digest.questions.len();
-        let open = self.each().filter(Asked::is_open).count();
+        let open = self
+            .listed_questions()
+            .filter(ListedQuestion::is_open)
+            .count();
         match (open, self.digest.reason) {
             (0, _) => format!("None of {all} questions waits any more"),
             (open, _) if open < all => format!("{open} of {all} questions still wait"),
@@ -65,10 +68,10 @@ impl Shown {
     }
 
     /// Returns the first line of a message about one question.
-    pub(super) fn first_line(&self, asked: &Asked<'_>) -> String {
-        let title = title(asked.question);
-        match (asked.outcome, self.digest.reason) {
-            (Some(outcome), _) if !outcome.open => format!("{}: {title}", outcome.words),
+    pub(super) fn first_line(&self, listed: &ListedQuestion<'_>) -> String {
+        let title = title(listed.question);
+        match (listed.outcome, self.digest.reason) {
+            (Some(outcome), _) if !outcome.is_open => format!("{}: {title}", outcome.text),
             (_, Reason::New) => format!("A question waits: {title}"),
             (_, Reason::Expiring) => format!("A question expires soon: {title}"),
             (_, Reason::Waiting) => format!("A question still waits: {title}"),
@@ -77,48 +80,48 @@ impl Shown {
 
     /// Returns the message in one line, for the notification that a chat app shows instead of the
     /// whole message (`text` in Slack).
-    pub(super) fn in_brief(&self) -> String {
-        match self.each().next() {
-            Some(asked) if self.digest.questions.len() == 1 => self.first_line(&asked),
+    pub(super) fn notification_text(&self) -> String {
+        match self.listed_questions().next() {
+            Some(listed) if self.digest.questions.len() == 1 => self.first_line(&listed),
             _ => self.heading(),
         }
     }
 
     /// Returns the number of unlisted questions, in words; `None` if all are listed.
-    pub(super) fn further(&self) -> Option<String> {
-        (self.digest.more > 0).then(|| format!("and {} more", self.digest.more))
+    pub(super) fn unlisted_text(&self) -> Option<String> {
+        (self.digest.unlisted > 0).then(|| format!("and {} more", self.digest.unlisted))
     }
 }
 
 /// A question of a message, with its outcome.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'s> {
+pub(super) struct ListedQuestion<'s> {
     pub(super) question: &'s Question,
     pub(super) outcome: Option<&'s Outcome>,
 }
 
-impl Asked<'_> {
+impl ListedQuestion<'_> {
     /// Whether the question still waits for an answer.
     pub(super) fn is_open(&self) -> bool {
-        self.outcome.is_none_or(|outcome| outcome.open)
+        self.outcome.is_none_or(|outcome| outcome.is_open)
     }
 
     /// Returns the text of the link to the question.
-    pub(super) fn link_word(&self) -> &'static str {
+    pub(super) fn link_text(&self) -> &'static str {
         if self.is_open() { "Review" } else { "Read" }
     }
 
     /// Returns the rule's message in one line.
     pub(super) fn message(&self) -> Option<String> {
         let text = self.question.message.as_deref()?;
-        Some(line(text, MESSAGE)).filter(|text| !text.is_empty())
+        Some(single_line(text, MAX_MESSAGE_CHARS)).filter(|text| !text.is_empty())
     }
 
     /// Returns the tools' summaries of the calls, each in one line.
     pub(super) fn summaries(&self) -> Vec<String> {
         let summaries = self.question.summaries.iter();
         summaries
-            .map(|text| format!("Summary: {}", line(text, SUMMARY)))
+            .map(|text| format!("Summary: {}", single_line(text, MAX_SUMMARY_CHARS)))
             .collect()
     }
 
@@ -130,15 +133,15 @@ impl Asked<'_> {
             expires_at,
             ..
         } = self.question;
-        let mut facts = vec![("Kind", kind.facts().word.replace('_', " "))];
-        facts.push(("Asked", moment(*created_at, None)));
+        let mut facts = vec![("Kind", kind.properties().word.replace('_', " "))];
+        facts.push(("Asked", format_time(*created_at, None)));
         match (self.outcome, expires_at) {
-            (Some(outcome), _) if !outcome.open => {}
-            (_, Some(at)) => facts.push(("Answer by", moment(*at, None))),
+            (Some(outcome), _) if !outcome.is_open => {}
+            (_, Some(at)) => facts.push(("Answer by", format_time(*at, None))),
             (_, None) => {}
         }
         if let Some(outcome) = self.outcome {
-            facts.push(("State", outcome.words.clone()));
+            facts.push(("State", outcome.text.clone()));
         }
         facts
     }
@@ -147,8 +150,8 @@ impl Asked<'_> {
 /// Returns the tools and the agent of a question in one line.
 pub(super) fn title(question: &Question) -> String {
     let mut tools = question.tools.iter().map(String::as_str);
-    let mut named: Vec<&str> = tools.by_ref().take(TOOLS).collect();
-    let kind = question.kind.facts().word;
+    let mut named: Vec<&str> = tools.by_ref().take(MAX_TITLE_TOOLS).collect();
+    let kind = question.kind.properties().word;
     if named.is_empty() {
         named.push(kind);
     }
@@ -157,24 +160,25 @@ pub(super) fn title(question: &Question) -> String {
         count => format!(" and {count} more"),
     };
     let title = format!("{}{further} ({})", named.join(", "), question.agent);
-    line(&title, TITLE)
+    single_line(&title, MAX_TITLE_CHARS)
 }
 
-/// Returns the text in one line of at most `most` characters, with every invisible character shown.
-pub(super) fn line(text: &str, most: usize) -> String {
-    cut(visible(text).replace('\n', " "), most)
+/// Returns the text in one line of at most `max_chars` characters, with every invisible character
+/// shown.
+pub(super) fn single_line(text: &str, max_chars: usize) -> String {
+    cut(visible(text).replace('\n', " "), max_chars)
 }
 
-/// Cuts the text to `most` characters. Appends `…` if it was longer.
-pub(super) fn cut(text: String, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// Cuts the text to `max_chars` characters. Appends `…` if it was longer.
+pub(super) fn cut(text: String, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         None => text,
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
     }
 }
 
 /// Formats a time in UTC, without the date if it is on the same day as `day`.
-pub(super) fn moment(at: Time, day: Option<Time>) -> String {
+pub(super) fn format_time(at: Time, day: Option<Time>) -> String {
     format!("{} UTC", at.to_minute(day))
 }
 
@@ -202,7 +206,7 @@ pub(super) mod samples {
     ];
 
     /// A message about `count` questions, all of them open.
-    pub(in crate::notify) fn shown(count: usize) -> Shown {
+    pub(in crate::notify) fn room_message(count: usize) -> RoomMessage {
         let question = |index: usize| Question {
             request_id: RequestId(Uuid::from_u128(index as u128)),
             kind: RequestKind::Approval,
@@ -215,11 +219,11 @@ pub(super) mod samples {
             link: Some("https://agents.acme.com/l/canary".to_owned()),
             summaries: Vec::new(),
         };
-        Shown {
+        RoomMessage {
             digest: Digest {
                 reason: Reason::New,
                 questions: (0..count).map(question).collect(),
-                more: 0,
+                unlisted: 0,
                 inbox: Some("https://agents.acme.com/inbox".to_owned()),
             },
             outcomes: vec![None; count],
@@ -229,8 +233,8 @@ pub(super) mod samples {
     #[expect(clippy::unnecessary_wraps, reason = "the type of `outcomes`")]
     pub(in crate::notify) fn closed(words: &str) -> Option<Outcome> {
         Some(Outcome {
-            open: false,
-            words: line(words, 100),
+            is_open: false,
+            text: single_line(words, 100),
         })
     }
 }
@@ -239,27 +243,27 @@ pub(super) mod samples {
 mod tests {
     use std::time::Duration;
 
-    use super::samples::{NINE, shown};
+    use super::samples::{NINE, room_message};
     use super::*;
 
     #[test]
     fn time_is_in_utc_with_its_date_on_another_day() {
-        assert_eq!(moment(NINE, None), "2026-11-23 09:00 UTC");
-        assert_eq!(moment(NINE, Some(Time(NINE.0 + 1))), "09:00 UTC");
+        assert_eq!(format_time(NINE, None), "2026-11-23 09:00 UTC");
+        assert_eq!(format_time(NINE, Some(Time(NINE.0 + 1))), "09:00 UTC");
         let tomorrow = NINE + Duration::from_hours(24);
-        assert_eq!(moment(tomorrow, Some(NINE)), "2026-11-24 09:00 UTC");
+        assert_eq!(format_time(tomorrow, Some(NINE)), "2026-11-24 09:00 UTC");
     }
 
     #[test]
     fn line_shows_what_is_invisible_and_is_cut() {
-        assert_eq!(line("a\nb\u{202e}c", 50), "a\\u{a} b\\u{202e}c");
-        assert_eq!(line("aéb", 2), "aé…");
-        assert_eq!(line("aéb", 3), "aéb");
+        assert_eq!(single_line("a\nb\u{202e}c", 50), "a\\u{a} b\\u{202e}c");
+        assert_eq!(single_line("aéb", 2), "aé…");
+        assert_eq!(single_line("aéb", 3), "aéb");
     }
 
     #[test]
     fn title_names_three_tools_and_the_agent() {
-        let mut question = shown(1).digest.questions.remove(0);
+        let mut question = room_message(1).digest.questions.remove(0);
         let mut of = |tools: &[&str]| {
             question.tools = tools.iter().map(ToString::to_string).collect();
             title(&question)
@@ -287,11 +291,11 @@ mod tests {
                 "2 questions still wait",
             ),
         ] {
-            let (mut single, mut both) = (shown(1), shown(2));
+            let (mut single, mut both) = (room_message(1), room_message(2));
             single.digest.reason = reason;
             both.digest.reason = reason;
-            assert_eq!(single.in_brief(), format!("{one}refund (billing)"));
-            assert_eq!(both.in_brief(), two);
+            assert_eq!(single.notification_text(), format!("{one}refund (billing)"));
+            assert_eq!(both.notification_text(), two);
         }
     }
 }

@@ -4,22 +4,22 @@
 //! Invariant: a digest has no text of an agent, and arguments only in the tools' summaries.
 
 use crate::store::RequestRow;
-use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
 /// The maximum number of questions that a message lists.
-pub(super) const LISTED: usize = 20;
+pub(super) const MAX_LISTED_QUESTIONS: usize = 20;
 
 /// The questions of one message to a person or a room.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Digest {
     pub(super) reason: Reason,
-    /// The listed questions, the oldest first; [`LISTED`] at most.
+    /// The listed questions, the oldest first; [`MAX_LISTED_QUESTIONS`] at most.
     pub(super) questions: Vec<Question>,
     /// The number of questions beyond the listed ones.
-    pub(super) more: u64,
+    pub(super) unlisted: u64,
     /// The URL of the inbox; `None` if the recipient cannot sign in.
     pub(super) inbox: Option<String>,
 }
@@ -60,43 +60,43 @@ pub(super) struct Question {
 
 impl Reason {
     /// Returns the reason of a message of this type.
-    pub(super) fn of(kind: &str) -> Self {
+    pub(super) fn from_message_type(kind: &str) -> Self {
         match kind {
-            EXPIRING => Self::Expiring,
-            WAITING => Self::Waiting,
+            REQUEST_EXPIRING => Self::Expiring,
+            REQUEST_WAITING => Self::Waiting,
             _ => Self::New,
         }
     }
 }
 
 /// The maximum number of summaries of a question.
-const SUMMARIES: usize = 3;
+const MAX_SUMMARIES: usize = 3;
 
 impl Question {
     /// Makes the question of a request. `url` is the page of the request, `link` the recipient's
-    /// own link. `summaries`: whether the entry asks for the summaries of calls.
-    pub(super) fn of(
+    /// own link. `with_summaries`: whether the entry asks for the summaries of calls.
+    pub(super) fn from_request(
         request: &RequestRow,
         url: String,
         link: Option<String>,
-        summaries: bool,
+        with_summaries: bool,
     ) -> Self {
-        let asked = &request.asked;
+        let spec = &request.spec;
         let mut tools: Vec<String> = Vec::new();
-        for call in asked.own_calls() {
+        for call in spec.own_calls() {
             if !tools.contains(&call.name) {
                 tools.push(call.name.clone());
             }
         }
-        let first = asked
+        let first = spec
             .own_calls()
-            .take(if summaries { SUMMARIES } else { 0 });
+            .take(if with_summaries { MAX_SUMMARIES } else { 0 });
         Self {
-            request_id: asked.request_id,
-            kind: asked.kind,
+            request_id: spec.request_id,
+            kind: spec.kind,
             tools,
             agent: request.agent_path.last().cloned().unwrap_or_default(),
-            message: asked.terms.message.clone(),
+            message: spec.terms.message.clone(),
             created_at: request.created_at,
             expires_at: request.expires_at,
             url,

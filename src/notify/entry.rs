@@ -5,34 +5,34 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
-use super::settings::{EntrySettings, Mail, Payload, Webhook, When, address, header};
-use super::sign::{Key, key};
-use super::slack::Slack;
-use super::teams::Teams;
+use super::settings::{EntrySettings, Mail, Payload, Webhook, When, parse_header, parse_url};
+use super::sign::{Key, parse_key};
+use super::slack::SlackChannel;
+use super::teams::TeamsChannel;
 use super::{exchange, mail};
+use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
-use crate::people::may::may_decide;
-use crate::people::{Caller, May};
-use crate::store::{DeliveryChannel, RequestRow, Want};
-use crate::task::event_name::{EXPIRING, WAITING};
+use crate::people::{Caller, Permissions};
+use crate::store::{DeliveryChannel, EventFilter, RequestRow};
+use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
 /// The maximum time for recording an attempt.
-const TO_RECORD: Duration = Duration::from_secs(5);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry sends about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct PlannedMessage {
     /// The type of the message: the name of an event, or of a reminder.
     pub(super) kind: &'static str,
     /// The time from which the message may be sent; `None`: at once.
     pub(super) due_at: Option<Time>,
 }
 
-impl Told {
+impl PlannedMessage {
     /// Returns a message of this type that is due at once.
-    pub(super) fn at_once(kind: &'static str) -> Self {
+    pub(super) fn due_now(kind: &'static str) -> Self {
         Self { kind, due_at: None }
     }
 }
@@ -48,7 +48,7 @@ pub(crate) struct Entry {
     pub(super) gather: Duration,
     /// The events about which the entry gets messages, before `groups` and `users` filter the
     /// events.
-    pub(super) want: Want,
+    pub(super) event_filter: EventFilter,
     groups: Vec<String>,
     users: Vec<String>,
 }
@@ -56,42 +56,42 @@ pub(crate) struct Entry {
 /// The channel by which an entry's messages are sent.
 pub(super) enum Channel {
     /// Each event is sent as a signed POST.
-    Webhook(Hook),
+    Webhook(WebhookChannel),
     /// Questions are mailed to people; each person gets their own mail.
     Mail(Mail),
     /// Questions are sent to a channel of Slack.
-    Slack(Slack),
+    Slack(SlackChannel),
     /// Questions are sent to a channel or chat of Teams.
-    Teams(Teams),
+    Teams(TeamsChannel),
 }
 
 /// A webhook, ready to post to.
-pub(super) struct Hook {
+pub(super) struct WebhookChannel {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
     pub(super) keys: Vec<Key>,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
-    pub(super) summaries: bool,
+    pub(super) shows_summaries: bool,
 }
 
 impl Channel {
     /// Returns the channel of these settings; `None` if they have mistakes.
-    fn of(settings: &EntrySettings) -> Option<Self> {
+    fn from_settings(settings: &EntrySettings) -> Option<Self> {
         if let Some(webhook) = &settings.webhook {
-            return Hook::of(webhook).map(Self::Webhook);
+            return WebhookChannel::from_settings(webhook).map(Self::Webhook);
         }
         if let Some(slack) = &settings.slack {
-            return Slack::of(slack).map(Self::Slack);
+            return SlackChannel::from_settings(slack).map(Self::Slack);
         }
         if let Some(teams) = &settings.teams {
-            return Teams::of(teams).map(Self::Teams);
+            return TeamsChannel::from_settings(teams).map(Self::Teams);
         }
         settings.mail.clone().map(Self::Mail)
     }
 
     /// Returns the channel that the store has in the entry's deliveries.
-    pub(super) fn of_delivery(&self) -> DeliveryChannel {
+    pub(super) fn delivery_channel(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
             Self::Mail(_) => DeliveryChannel::Mail,
@@ -103,42 +103,42 @@ impl Channel {
     /// Returns the lease of a claimed delivery: long enough for one attempt and its recording.
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
-            Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::WITHIN,
-            Self::Mail(_) => mail::WITHIN,
+            Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::ATTEMPT_TIMEOUT,
+            Self::Mail(_) => mail::ATTEMPT_TIMEOUT,
         };
-        attempt + TO_RECORD
+        attempt + RECORD_TIMEOUT
     }
 
     /// Whether posted messages are updated with the outcomes of their questions.
-    pub(super) fn changes(&self) -> bool {
-        matches!(self, Self::Slack(slack) if slack.changes())
+    pub(super) fn can_update(&self) -> bool {
+        matches!(self, Self::Slack(slack) if slack.can_update())
     }
 
     /// Whether messages show the tools' summaries of the calls.
-    pub(super) fn summaries(&self) -> bool {
+    pub(super) fn shows_summaries(&self) -> bool {
         match self {
-            Self::Webhook(hook) => hook.summaries,
+            Self::Webhook(hook) => hook.shows_summaries,
             Self::Mail(mail) => mail.summaries,
-            Self::Slack(slack) => slack.summaries,
-            Self::Teams(teams) => teams.summaries,
+            Self::Slack(slack) => slack.shows_summaries,
+            Self::Teams(teams) => teams.shows_summaries,
         }
     }
 }
 
-impl Hook {
-    fn of(webhook: &Webhook) -> Option<Self> {
+impl WebhookChannel {
+    fn from_settings(webhook: &Webhook) -> Option<Self> {
         let headers: Result<Vec<(HeaderName, HeaderValue)>, _> = webhook
             .headers
             .iter()
-            .map(|(name, value)| header(name, value))
+            .map(|(name, value)| parse_header(name, value))
             .collect();
-        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(key).collect();
+        let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(parse_key).collect();
         Some(Self {
-            url: address(webhook.url.reveal())?,
+            url: parse_url(webhook.url.reveal())?,
             keys: keys.ok()?,
             headers: headers.ok()?.into_iter().collect(),
             payload: webhook.payload,
-            summaries: webhook.summaries,
+            shows_summaries: webhook.summaries,
         })
     }
 }
@@ -152,16 +152,16 @@ impl std::fmt::Debug for Entry {
 impl Entry {
     /// Returns the entry of these settings; `None` if they have mistakes.
     #[must_use]
-    pub(crate) fn of(settings: &EntrySettings) -> Option<Self> {
+    pub(crate) fn from_settings(settings: &EntrySettings) -> Option<Self> {
         Some(Self {
             name: settings.name.clone(),
-            channel: Channel::of(settings)?,
+            channel: Channel::from_settings(settings)?,
             when: settings.when,
-            gather: settings.gathers(),
-            want: Want {
+            gather: settings.gather_interval(),
+            event_filter: EventFilter {
                 tenants: settings.tenants.clone(),
                 agents: settings.agents.clone(),
-                events: settings.wanted(),
+                events: settings.wanted_events(),
             },
             groups: settings.groups.clone(),
             users: settings.users.clone(),
@@ -171,38 +171,38 @@ impl Entry {
     /// Returns the message of this entry about a new request. `None` if the message would be a
     /// reminder, and the request has no deadline to count back from, or its deadline comes before
     /// the reminder.
-    pub(super) fn told(&self, request: &RequestRow) -> Option<Told> {
+    pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
-            return Some(Told::at_once("request.created"));
+            return Some(PlannedMessage::due_now("request.created"));
         };
-        let asked = request.created_at;
-        let lasts = request.expires_at.map(|deadline| deadline.since(asked));
+        let opened_at = request.created_at;
+        let time_to_deadline = request.expires_at.map(|deadline| deadline.since(opened_at));
         let kind = if when.before_expiry.is_some() {
-            EXPIRING
+            REQUEST_EXPIRING
         } else {
-            WAITING
+            REQUEST_WAITING
         };
-        Some(Told {
+        Some(PlannedMessage {
             kind,
-            due_at: Some(asked + when.wait(lasts)?),
+            due_at: Some(opened_at + when.reminder_delay(time_to_deadline)?),
         })
     }
 
     /// Whether the entry sends a message about every wanted event, without looking at the event's
     /// request.
-    pub(super) fn tells_of_events(&self) -> bool {
+    pub(super) fn sends_every_event(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
-        events && self.when.is_none() && !self.picks_requests()
+        events && self.when.is_none() && !self.selects_requests()
     }
 
     /// Whether this entry gets only requests that its groups or users may decide.
-    pub(super) fn picks_requests(&self) -> bool {
+    pub(super) fn selects_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
     /// Whether one of the entry's groups or users may decide this request.
-    pub(super) fn picks(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
-        let approvers = &request.asked.terms.approvers;
+    pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
+        let approvers = &request.spec.terms.approvers;
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
         self.groups
             .iter()
@@ -210,14 +210,14 @@ impl Entry {
             || self
                 .users
                 .iter()
-                .map(|user| person(user, tenant, accounts))
+                .map(|user| user_as_caller(user, tenant, accounts))
                 .any(|person| may_decide(&person, tenant, owner, approvers))
     }
 }
 
 /// Returns a user as a caller, with the groups of their key.
-fn person(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
-    let groups = accounts.and_then(|accounts| accounts.groups(tenant, user));
+fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
+    let groups = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     Caller {
         user_id: accounts.map_or_else(
             || UserIds::default().id(user),
@@ -228,7 +228,7 @@ fn person(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
         via: None,
         door: None,
         admin: false,
-        may: May::ALL,
-        unaccounted: accounts.is_none(),
+        permissions: Permissions::ALL,
+        without_accounts: accounts.is_none(),
     }
 }

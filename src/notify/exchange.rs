@@ -5,52 +5,55 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use reqwest::{RequestBuilder, StatusCode};
 
-use crate::net::{Failure, NO_ANSWER_IN_TIME, begun, next_bytes};
+use crate::net::{Failure, NO_ANSWER_IN_TIME, next_bytes, send_request};
 use crate::world::Clock;
 
 /// The maximum duration of one attempt.
-pub(super) const WITHIN: Duration = Duration::from_secs(15);
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The maximum number of bytes that are read of an answer's body.
-const READ: usize = 16 * 1024;
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// The HTTP answer of a receiver.
-pub(super) struct Answered {
+pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// The first 16 KiB of the body; less if the connection fails or the next part comes too late.
     pub(super) body: Vec<u8>,
 }
 
-/// Sends a request. Waits at most `reading` for each part of the answer's body.
+/// Sends a request. Waits at most `body_timeout` for each part of the answer's body.
 ///
 /// # Errors
 /// The reason why there is no answer, in fixed words.
 pub(super) async fn exchange(
     clock: &dyn Clock,
     request: RequestBuilder,
-    reading: Duration,
-) -> Result<Answered, &'static str> {
+    body_timeout: Duration,
+) -> Result<HttpResponse, &'static str> {
     tokio::select! {
-        answered = answered(request, reading) => answered,
-        () = clock.sleep(WITHIN) => Err(NO_ANSWER_IN_TIME),
+        response = read_response(request, body_timeout) => response,
+        () = clock.sleep(ATTEMPT_TIMEOUT) => Err(NO_ANSWER_IN_TIME),
     }
 }
 
-async fn answered(request: RequestBuilder, reading: Duration) -> Result<Answered, &'static str> {
-    let mut response = match begun(request, WITHIN).await {
+async fn read_response(
+    request: RequestBuilder,
+    body_timeout: Duration,
+) -> Result<HttpResponse, &'static str> {
+    let mut response = match send_request(request, ATTEMPT_TIMEOUT).await {
         Ok(response) => response,
         Err(Failure::NotSent(problem) | Failure::Lost(problem)) => return Err(problem),
     };
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
-    while body.len() < READ {
-        match next_bytes(&mut response, reading).await {
+    while body.len() < MAX_BODY_BYTES {
+        match next_bytes(&mut response, body_timeout).await {
             Ok(Some(bytes)) => body.extend_from_slice(&bytes),
             Ok(None) | Err(_) => break,
         }
     }
-    body.truncate(READ);
-    Ok(Answered {
+    body.truncate(MAX_BODY_BYTES);
+    Ok(HttpResponse {
         status,
         headers,
         body,

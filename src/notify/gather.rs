@@ -7,22 +7,22 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::answer::Answer;
-use super::chat::Shown;
-use super::digest::{Digest, LISTED, Question, Reason};
+use super::attempt_result::AttemptResult;
+use super::chat::RoomMessage;
+use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::entry::Channel;
 use super::outcome::Outcome;
-use super::send::Lane;
+use super::send::EntryState;
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
 use crate::people::person::Person;
-use crate::store::{ClaimedDelivery, Next, ReadError, RequestRow};
+use crate::store::{ClaimedDelivery, NextState, ReadError, RequestRow};
 use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
 /// The reasons for dropping a delivery.
-const OVER: &str = "the request no longer waits for this recipient";
+const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
 /// A delivery with its request.
@@ -31,50 +31,50 @@ type Due<'r> = (&'r ClaimedDelivery, &'r RequestRow);
 impl Sender {
     /// Sends one message for the deliveries that were claimed for one recipient, and records the
     /// attempt.
-    pub(super) async fn deliver_digest(&self, lane: &Lane, claimed: &[ClaimedDelivery]) {
+    pub(super) async fn deliver_digest(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
         let began = self.clock.uptime();
-        let person = match self.reached(first) {
+        let person = match self.recipient(first) {
             Ok(person) => person,
-            Err(problem) => return self.drop_unsent(lane, claimed, problem).await,
+            Err(problem) => return self.drop_unsent(state, claimed, problem).await,
         };
         let rows = match self.requests(first, claimed).await {
             Ok(rows) => rows,
             // The lease runs out, and the deliveries are claimed again.
             Err(error) => {
-                tracing::debug!(entry = lane.entry.name, %error, "requests could not be read");
+                tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
             }
         };
-        let (open, over): (Vec<_>, Vec<_>) = claimed.iter().partition(|claimed| {
+        let (open, obsolete): (Vec<_>, Vec<_>) = claimed.iter().partition(|claimed| {
             let row = claimed.request.and_then(|id| rows.get(&id));
             row.is_some_and(|row| {
-                recipients::is_open(&lane.entry, person, row, self.accounts.as_ref())
+                recipients::is_message_needed(&state.entry, person, row, self.accounts.as_ref())
             })
         });
-        let over: Vec<ClaimedDelivery> = over.into_iter().cloned().collect();
-        if !over.is_empty() {
-            self.drop_unsent(lane, &over, OVER).await;
+        let obsolete: Vec<ClaimedDelivery> = obsolete.into_iter().cloned().collect();
+        if !obsolete.is_empty() {
+            self.drop_unsent(state, &obsolete, NO_LONGER_WAITING).await;
         }
         let open: Vec<Due<'_>> = open
             .into_iter()
             .filter_map(|claimed| Some((claimed, rows.get(&claimed.request?)?)))
             .collect();
         if open.is_empty() {
-            self.close(lane, first, Duration::ZERO).await;
+            self.allow_next_message(state, first, Duration::ZERO).await;
             return;
         }
-        let digest = self.digest(lane, person, &open);
-        let answer = self.send_digest(lane, person, &open, &digest).await;
+        let digest = self.digest(state, person, &open);
+        let result = self.send_digest(state, person, &open, &digest).await;
         let took = self.clock.uptime().saturating_sub(began);
-        self.record_digest(lane, &open, &answer, took).await;
+        self.record_digest(state, &open, &result, took).await;
     }
 
     /// Returns the person to whom a delivery goes; `None` for a room.
     ///
     /// # Errors
     /// The reason why no mail can reach the person.
-    fn reached(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
+    fn recipient(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
         if claimed.person.is_empty() {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl Sender {
         claimed: &[ClaimedDelivery],
     ) -> Result<BTreeMap<RequestId, RequestRow>, ReadError> {
         let ids: Vec<RequestId> = claimed.iter().filter_map(|one| one.request).collect();
-        let rows = match self.store.requests_of(&first.tenant, &ids).await {
+        let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
             // One damaged request fails the whole read, so each request is read alone. A damaged
@@ -99,121 +99,140 @@ impl Sender {
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
-                    rows.extend(self.readable(id).await?);
+                    rows.extend(self.readable_request(id).await?);
                 }
                 rows
             }
         };
-        let keyed = rows.into_iter().map(|row| (row.asked.request_id, row));
+        let keyed = rows.into_iter().map(|row| (row.spec.request_id, row));
         Ok(keyed.collect())
     }
 
-    fn digest(&self, lane: &Lane, person: Option<&Person>, open: &[Due<'_>]) -> Digest {
-        let entry = &lane.entry;
-        let questions = open.iter().take(LISTED).map(|(claimed, row)| {
-            let id = row.asked.request_id;
-            let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
-                links.url(person, id, row.expires_at, claimed.now, claimed.id)
+    fn digest(&self, state: &EntryState, person: Option<&Person>, open: &[Due<'_>]) -> Digest {
+        let entry = &state.entry;
+        let questions = open
+            .iter()
+            .take(MAX_LISTED_QUESTIONS)
+            .map(|(claimed, row)| {
+                let id = row.spec.request_id;
+                let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
+                    links.url(person, id, row.expires_at, claimed.now, claimed.id)
+                });
+                Question::from_request(
+                    row,
+                    (self.rendering.url)(id),
+                    link,
+                    entry.channel.shows_summaries(),
+                )
             });
-            Question::of(
-                row,
-                (self.rendering.url)(id),
-                link,
-                entry.channel.summaries(),
-            )
-        });
-        let signs_in = person.is_none_or(|person| {
+        let can_sign_in = person.is_none_or(|person| {
             let accounts = self.accounts.as_ref();
-            accounts.is_some_and(|all| all.who_is(person).door == Some(Door::Key))
+            accounts.is_some_and(|all| all.most_entitled_caller(person).door == Some(Door::Key))
         });
         Digest {
-            reason: open
-                .first()
-                .map_or(Reason::New, |(claimed, _)| Reason::of(&claimed.kind)),
+            reason: open.first().map_or(Reason::New, |(claimed, _)| {
+                Reason::from_message_type(&claimed.kind)
+            }),
             questions: questions.collect(),
-            more: u64::try_from(open.len().saturating_sub(LISTED)).unwrap_or(0),
-            inbox: signs_in.then(|| self.rendering.inbox.clone()),
+            unlisted: u64::try_from(open.len().saturating_sub(MAX_LISTED_QUESTIONS)).unwrap_or(0),
+            inbox: can_sign_in.then(|| self.rendering.inbox.clone()),
         }
     }
 
     async fn send_digest(
         &self,
-        lane: &Lane,
+        state: &EntryState,
         person: Option<&Person>,
         open: &[Due<'_>],
         digest: &Digest,
-    ) -> Answer {
-        match (&lane.entry.channel, person) {
+    ) -> AttemptResult {
+        match (&state.entry.channel, person) {
             (Channel::Mail(_), Some(person)) => match &self.mailer {
                 Some(mailer) => {
                     mailer
-                        .send(&*self.clock, person, &message_of(open), digest)
+                        .send(&*self.clock, person, &gathered_message_id(open), digest)
                         .await
                 }
-                None => Answer::none("there is no mail server"),
+                None => AttemptResult::without_status("there is no mail server"),
             },
             (Channel::Slack(slack), None) => {
-                let shown = self.shown(open, digest);
-                slack.post(&self.net, &*self.clock, &shown).await
+                let message = self.room_message(open, digest);
+                slack.post(&self.net, &*self.clock, &message).await
             }
             (Channel::Teams(teams), None) => {
-                let shown = self.shown(open, digest);
-                teams.post(&self.net, &*self.clock, &shown).await
+                let message = self.room_message(open, digest);
+                teams.post(&self.net, &*self.clock, &message).await
             }
             (Channel::Mail(_), None)
             | (Channel::Slack(_) | Channel::Teams(_), Some(_))
-            | (Channel::Webhook(_), _) => Answer::none("the channel cannot send this"),
+            | (Channel::Webhook(_), _) => {
+                AttemptResult::without_status("the channel cannot send this")
+            }
         }
     }
 
     /// Returns the content of a message to a room, with the outcomes so far.
-    fn shown(&self, open: &[Due<'_>], digest: &Digest) -> Shown {
-        let rows = open.iter().take(LISTED).map(|(_, row)| row);
-        Shown {
+    fn room_message(&self, open: &[Due<'_>], digest: &Digest) -> RoomMessage {
+        let rows = open.iter().take(MAX_LISTED_QUESTIONS).map(|(_, row)| row);
+        RoomMessage {
             digest: digest.clone(),
-            outcomes: rows.map(|row| Outcome::of(row, self.user_ids())).collect(),
+            outcomes: rows
+                .map(|row| Outcome::from_request(row, self.user_ids()))
+                .collect(),
         }
     }
 
-    async fn record_digest(&self, lane: &Lane, open: &[Due<'_>], answer: &Answer, took: Duration) {
+    async fn record_digest(
+        &self,
+        state: &EntryState,
+        open: &[Due<'_>],
+        result: &AttemptResult,
+        took: Duration,
+    ) {
         let Some((first, _)) = open.first() else {
             return;
         };
-        if answer.is_success() {
+        if result.is_success() {
             failpoint::reach("deliver.sent");
-            self.close(lane, first, lane.entry.gather).await;
+            self.allow_next_message(state, first, state.entry.gather)
+                .await;
             let all: Vec<_> = open.iter().map(|(claimed, _)| (*claimed).clone()).collect();
-            let attempt = answer.attempt(Next::Sent, took);
-            if self.record(lane, &all, &attempt).await {
-                let since = open.iter().map(|(_, row)| told_since(lane, row)).min();
-                self.observe_lag(lane, since.unwrap_or_default());
+            let attempt = result.to_attempt(NextState::Sent, took);
+            if self.record(state, &all, &attempt).await {
+                let since = open.iter().map(|(_, row)| due_since(state, row)).min();
+                self.observe_lag(state, since.unwrap_or_default());
             }
             return;
         }
-        let mut tried: BTreeMap<i64, Vec<ClaimedDelivery>> = BTreeMap::new();
+        let mut by_attempts: BTreeMap<i64, Vec<ClaimedDelivery>> = BTreeMap::new();
         for (claimed, _) in open {
-            let all = tried.entry(claimed.attempts).or_default();
+            let all = by_attempts.entry(claimed.attempts).or_default();
             all.push((*claimed).clone());
         }
-        let mut soonest = lane.entry.gather;
-        for (attempts, claimed) in tried {
-            let next = schedule::next(answer, attempts);
-            if let Next::Again(wait) = next {
+        let mut soonest = state.entry.gather;
+        for (attempts, claimed) in by_attempts {
+            let next = schedule::next(result, attempts);
+            if let NextState::Again(wait) = next {
                 soonest = soonest.min(wait);
             }
-            self.record(lane, &claimed, &answer.attempt(next, took))
+            self.record(state, &claimed, &result.to_attempt(next, took))
                 .await;
         }
-        self.close(lane, first, soonest).await;
+        self.allow_next_message(state, first, soonest).await;
     }
 
     /// Lets the next message to this recipient become due after `wait`.
-    async fn close(&self, lane: &Lane, claimed: &ClaimedDelivery, wait: Duration) {
-        let name = lane.entry.name.as_str();
-        if lane.entry.gather.is_zero() {
+    async fn allow_next_message(
+        &self,
+        state: &EntryState,
+        claimed: &ClaimedDelivery,
+        wait: Duration,
+    ) {
+        let name = state.entry.name.as_str();
+        if state.entry.gather.is_zero() {
             return;
         }
-        if let Err(error) = self.store.close_gathered(name, claimed, wait).await {
+        if let Err(error) = self.store.allow_next_message(name, claimed, wait).await {
             tracing::debug!(entry = name, %error, "the time of the next message could not be set");
         }
     }
@@ -221,25 +240,29 @@ impl Sender {
     /// Ends deliveries without sending a message. `problem` is the recorded reason.
     pub(super) async fn drop_unsent(
         &self,
-        lane: &Lane,
+        state: &EntryState,
         claimed: &[ClaimedDelivery],
         problem: &'static str,
     ) {
-        let attempt = Answer::none(problem).attempt(Next::Dropped, Duration::ZERO);
-        self.record(lane, claimed, &attempt).await;
+        let attempt =
+            AttemptResult::without_status(problem).to_attempt(NextState::Dropped, Duration::ZERO);
+        self.record(state, claimed, &attempt).await;
     }
 }
 
 /// Returns the time at which the message about a request was due.
-fn told_since(lane: &Lane, row: &RequestRow) -> Time {
-    let due = lane.entry.told(row).and_then(|told| told.due_at);
+fn due_since(state: &EntryState, row: &RequestRow) -> Time {
+    let due = state
+        .entry
+        .planned_message(row)
+        .and_then(|message| message.due_at);
     due.unwrap_or(row.created_at)
 }
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
 /// their ids. A retry keeps the id only if it has the same deliveries. Otherwise a receiver that
 /// drops known ids would drop the questions that were added.
-fn message_of(open: &[Due<'_>]) -> String {
+fn gathered_message_id(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();
     }

@@ -1,17 +1,17 @@
 //! Mail to people: sends digests and pings to a person's address through the mail server.
 
-mod by_line;
 mod compose;
+mod line_stream;
 mod smtp;
-mod words;
+mod texts;
 
 use lettre::message::Mailbox;
 use lettre::{Address, Message};
 
 use self::compose::Head;
+pub(super) use self::smtp::ATTEMPT_TIMEOUT;
 use self::smtp::Server;
-pub(super) use self::smtp::WITHIN;
-use super::answer::Answer;
+use super::attempt_result::AttemptResult;
 use super::digest::Digest;
 use super::settings::MailServer;
 use crate::people::language::Language;
@@ -28,11 +28,11 @@ pub(super) struct Mailer {
 
 impl Mailer {
     /// Returns the mailer of these settings; `None` if they have mistakes.
-    pub(super) fn of(settings: &MailServer) -> Option<Self> {
+    pub(super) fn from_settings(settings: &MailServer) -> Option<Self> {
         let from = settings.sender()?;
         let domain = from.email.domain().to_owned();
         Some(Self {
-            server: Server::of(settings, &domain)?,
+            server: Server::from_settings(settings, &domain)?,
             from,
             domain,
         })
@@ -45,33 +45,38 @@ impl Mailer {
         person: &Person,
         id: &str,
         digest: &Digest,
-    ) -> Answer {
+    ) -> AttemptResult {
         let Some(to) = address(person) else {
             return unsendable();
         };
         let head = self.head(clock, to, person.language, id);
         let mail = compose::mail(&head, digest);
-        self.hand_over(clock, mail).await
+        self.send_message(clock, mail).await
     }
 
     /// Sends a test mail to each of these people, or to the sender if there are none. Stops at the
     /// first failure.
-    pub(super) async fn ping(&self, clock: &dyn Clock, people: &[&Person], id: &str) -> Answer {
+    pub(super) async fn ping(
+        &self,
+        clock: &dyn Clock,
+        people: &[&Person],
+        id: &str,
+    ) -> AttemptResult {
         if people.is_empty() {
             let to = Mailbox::new(None, self.from.email.clone());
             let mail = compose::ping(self.head(clock, to, Language::default(), id));
-            return self.hand_over(clock, mail).await;
+            return self.send_message(clock, mail).await;
         }
         for (number, person) in people.iter().enumerate() {
             let Some(to) = address(person) else { continue };
             let id = format!("{id}_{number}");
             let mail = compose::ping(self.head(clock, to, person.language, &id));
-            let answer = self.hand_over(clock, mail).await;
-            if !answer.is_success() {
-                return answer;
+            let result = self.send_message(clock, mail).await;
+            if !result.is_success() {
+                return result;
             }
         }
-        Answer::taken()
+        AttemptResult::success()
     }
 
     fn head<'h>(
@@ -91,7 +96,7 @@ impl Mailer {
         }
     }
 
-    async fn hand_over(&self, clock: &dyn Clock, mail: Option<Message>) -> Answer {
+    async fn send_message(&self, clock: &dyn Clock, mail: Option<Message>) -> AttemptResult {
         match mail {
             Some(mail) => {
                 let text = mail.formatted();
@@ -107,9 +112,9 @@ fn address(person: &Person) -> Option<Mailbox> {
     Some(Mailbox::new(None, email))
 }
 
-fn unsendable() -> Answer {
-    Answer {
-        unwanted: true,
-        ..Answer::none("no mail can be made of it")
+fn unsendable() -> AttemptResult {
+    AttemptResult {
+        is_permanent_failure: true,
+        ..AttemptResult::without_status("the mail could not be built")
     }
 }

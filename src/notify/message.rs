@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Sender;
-use super::entry::{Entry, Hook};
+use super::entry::{Entry, WebhookChannel};
 use super::settings::Payload;
-use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message_id, timer_id};
+use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message_id, reminder_id};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
 /// The maximum number of bytes of a body. A longer `full` body is replaced by a thin one.
-const MOST: usize = 256 * 1024;
+const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub(super) struct Message {
 }
 
 /// The event of a message, and the form in which the message shows it.
-struct About<'m> {
+struct MessageSource<'m> {
     kind: &'m str,
     at: Time,
     root: TaskId,
-    read: &'m MessageEvent,
+    message_event: &'m MessageEvent,
     /// Whether the message shows the request as it is now, instead of as of the event's commit.
     as_of_now: bool,
 }
@@ -63,78 +63,88 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if its event is gone. For a reminder, `timer` is
-    /// its request: the message then shows the request as it is now, and has the time at which the
-    /// reminder was due.
+    /// Returns the message of a delivery; `None` if its event is gone. For a reminder,
+    /// `reminder_request` is its request: the message then shows the request as it is now, and has
+    /// the time at which the reminder was due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the event cannot be read.
     pub(super) async fn message(
         &self,
         entry: &Entry,
-        hook: &Hook,
+        hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-        timer: Option<&RequestRow>,
+        reminder_request: Option<&RequestRow>,
     ) -> Result<Option<Message>, ReadError> {
         let number = claimed.event_number;
         let found = self
             .store
             .message_event(claimed.root, number, claimed.change)
             .await?;
-        let Some(read) = found else {
+        let Some(message_event) = found else {
             return Ok(None);
         };
-        let written_at = read.event.item.at;
-        let (id, at) = if let Some(request) = timer {
-            let due = entry.told(request).and_then(|told| told.due_at);
-            let id = timer_id(request.asked.request_id, &entry.name);
+        let written_at = message_event.event.item.at;
+        let (id, at) = if let Some(request) = reminder_request {
+            let due = entry
+                .planned_message(request)
+                .and_then(|message| message.due_at);
+            let id = reminder_id(request.spec.request_id, &entry.name);
             (id, due.unwrap_or(written_at))
         } else {
             (message_id(claimed.change, number), written_at)
         };
-        let about = About {
+        let source = MessageSource {
             kind: &claimed.kind,
             at,
             root: claimed.root,
-            read: &read,
-            as_of_now: timer.is_some(),
+            message_event: &message_event,
+            as_of_now: reminder_request.is_some(),
         };
-        let body = self.body(hook, &about).await?;
+        let body = self.body(hook, &source).await?;
         Ok(Some(Message { id, body, at }))
     }
 
-    async fn body(&self, hook: &Hook, about: &About<'_>) -> Result<Vec<u8>, ReadError> {
-        let MessageEvent { event, .. } = about.read;
+    async fn body(
+        &self,
+        hook: &WebhookChannel,
+        source: &MessageSource<'_>,
+    ) -> Result<Vec<u8>, ReadError> {
+        let MessageEvent { event, .. } = source.message_event;
         let mut truncated = false;
         if hook.payload == Payload::Full {
-            let data = (self.rendering.data)(about.root, event.clone()).await?;
-            let body = enveloped(about, &data)?;
-            if body.len() <= MOST {
+            let data = (self.rendering.data)(source.root, event.clone()).await?;
+            let body = event_envelope(source, &data)?;
+            if body.len() <= MAX_BODY_BYTES {
                 return Ok(body);
             }
             truncated = true;
         }
         let request = match event.item.fact.request_id() {
             Some(id) => {
-                let event = (!about.as_of_now).then(|| event.clone());
-                Some((self.rendering.brief)(id, event, hook.summaries).await?)
+                let event = (!source.as_of_now).then(|| event.clone());
+                Some((self.rendering.brief)(id, event, hook.shows_summaries).await?)
             }
             None => None,
         };
-        let status = if about.as_of_now {
-            about.read.root_status
+        let status = if source.as_of_now {
+            source.message_event.root_status
         } else {
-            about.read.status_after
+            source.message_event.status_after
         };
-        let metadata = RawValue::from_string(about.read.metadata.clone()).map_err(unreadable)?;
+        let metadata =
+            RawValue::from_string(source.message_event.metadata.clone()).map_err(unreadable)?;
         let thin = Thin {
-            tenant: &about.read.tenant,
-            root_task_id: about.root.to_string(),
+            tenant: &source.message_event.tenant,
+            root_task_id: source.root.to_string(),
             event: event.number,
             task_id: event.task_id.to_string(),
-            session_id: &about.read.session_id,
-            user_id: &about.read.user_id,
-            agent: event.agent_path.last().unwrap_or(&about.read.root_agent),
+            session_id: &source.message_event.session_id,
+            user_id: &source.message_event.user_id,
+            agent: event
+                .agent_path
+                .last()
+                .unwrap_or(&source.message_event.root_agent),
             agent_path: &event.agent_path,
             metadata,
             task_status: status.as_str(),
@@ -142,12 +152,12 @@ impl Sender {
             truncated,
         };
         let data = serde_json::value::to_raw_value(&thin).map_err(unreadable)?;
-        enveloped(about, &data)
+        event_envelope(source, &data)
     }
 }
 
-fn enveloped(about: &About<'_>, data: &RawValue) -> Result<Vec<u8>, ReadError> {
-    envelope(about.kind, about.at, data).map_err(unreadable)
+fn event_envelope(source: &MessageSource<'_>, data: &RawValue) -> Result<Vec<u8>, ReadError> {
+    envelope(source.kind, source.at, data).map_err(unreadable)
 }
 
 /// Writes the body of a message.

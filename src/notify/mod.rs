@@ -1,18 +1,18 @@
 //! Sends messages about commits to the receivers in the configuration. A commit writes a notice
-//! (`store/notices.rs`). `spread.rs` replaces the notice by a delivery for each entry that wants
-//! one of its events. `send.rs` claims due deliveries and makes the attempts. The content of a
-//! message is read from the journal at each attempt (`message.rs`).
+//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by a delivery for each entry that
+//! wants one of its events. `send.rs` claims due deliveries and makes the attempts. The content of
+//! a message is read from the journal at each attempt (`message.rs`).
 //!
 //! Invariant: a message is sent at least once, in no order, under one id; a slow or failing
 //! receiver delays only the messages of its own entry. No message, row, log line or metric has a
 //! secret, a mail address or a URL of a receiver.
 
-mod answer;
+mod attempt_result;
 mod chat;
 mod digest;
 pub(crate) mod entry;
 mod exchange;
-mod follow;
+mod expand_notices;
 mod gather;
 mod health;
 mod mail;
@@ -25,8 +25,8 @@ mod send;
 pub mod settings;
 mod sign;
 mod slack;
-mod spread;
 mod teams;
+mod update_message;
 mod webhook;
 
 use std::fmt;
@@ -39,25 +39,25 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::ping::{Pong, ping};
+pub use self::ping::{PingResult, ping};
 pub use self::settings::Settings;
 
 use self::entry::Entry;
 use self::mail::Mailer;
-use self::send::Lane;
+use self::send::EntryState;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
-use crate::store::{Event, ReadError, Store, Wanted};
+use crate::store::{Event, EventFilters, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::world::{Clock, Ids};
 
 /// The time between two polls of the database. A commit of this process wakes the sender at once.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
-const CLEANUP: Duration = Duration::from_mins(1);
+const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum number of attempts at once, for all entries together.
-const ATTEMPTS: usize = 32;
+const SLOTS_PER_PROCESS: usize = 32;
 
 /// JSON text for a message, or the reason why it cannot be read.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
@@ -84,7 +84,7 @@ impl fmt::Debug for Rendering {
 
 /// The dependencies from which [`Sender::new`] makes a sender.
 #[derive(Debug)]
-pub struct Parts {
+pub struct Dependencies {
     /// The store with notices, deliveries and journals.
     pub store: Store,
     /// The client for outbound HTTP.
@@ -107,19 +107,19 @@ pub struct Sender {
     rendering: Rendering,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
-    lanes: Vec<Arc<Lane>>,
+    entry_states: Vec<Arc<EntryState>>,
     /// The names of all entries, by which the store finds their deliveries.
-    names: Vec<String>,
+    entry_names: Vec<String>,
     slots: Arc<Semaphore>,
     /// Wakes the sender when an attempt has ended.
-    freed: Notify,
+    slot_freed: Notify,
     attempts: TaskTracker,
     stop: CancellationToken,
 }
 
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sender({:?})", self.names)
+        write!(f, "Sender({:?})", self.entry_names)
     }
 }
 
@@ -130,29 +130,35 @@ impl Sender {
     #[must_use]
     pub fn new(
         settings: &Settings,
-        parts: Parts,
+        dependencies: Dependencies,
         clock: Arc<dyn Clock>,
         ids: Arc<dyn Ids>,
     ) -> Arc<Self> {
-        let entries: Vec<Entry> = settings.to.iter().filter_map(Entry::of).collect();
-        let wants = entries.iter().map(|entry| entry.want.clone());
-        parts.store.want(Wanted(wants.collect()));
+        let entries: Vec<Entry> = settings
+            .to
+            .iter()
+            .filter_map(Entry::from_settings)
+            .collect();
+        let event_filters = entries.iter().map(|entry| entry.event_filter.clone());
+        dependencies
+            .store
+            .set_event_filters(EventFilters(event_filters.collect()));
         Arc::new(Self {
-            store: parts.store,
-            net: parts.net,
-            accounts: parts.accounts,
-            links: parts.links,
-            mailer: settings.mail.as_ref().and_then(Mailer::of),
-            rendering: parts.rendering,
+            store: dependencies.store,
+            net: dependencies.net,
+            accounts: dependencies.accounts,
+            links: dependencies.links,
+            mailer: settings.mail.as_ref().and_then(Mailer::from_settings),
+            rendering: dependencies.rendering,
             clock,
             ids,
-            names: entries.iter().map(|entry| entry.name.clone()).collect(),
-            lanes: entries
+            entry_names: entries.iter().map(|entry| entry.name.clone()).collect(),
+            entry_states: entries
                 .into_iter()
-                .map(|entry| Arc::new(Lane::of(entry)))
+                .map(|entry| Arc::new(EntryState::new(entry)))
                 .collect(),
-            slots: Arc::new(Semaphore::new(ATTEMPTS)),
-            freed: Notify::new(),
+            slots: Arc::new(Semaphore::new(SLOTS_PER_PROCESS)),
+            slot_freed: Notify::new(),
             attempts: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
@@ -160,30 +166,34 @@ impl Sender {
 
     /// Sends messages until the service goes down.
     pub async fn work(self: Arc<Self>) {
-        let (mut look_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
+        let (mut poll_at, mut cleanup_at) = (self.clock.uptime(), self.clock.uptime());
         // Without entries, the database is polled only to clean up deliveries of earlier entries.
-        let every = if self.lanes.is_empty() { CLEANUP } else { POLL };
-        let mut noticed = false;
+        let poll_interval = if self.entry_states.is_empty() {
+            CLEANUP_INTERVAL
+        } else {
+            POLL_INTERVAL
+        };
+        let mut was_notified = false;
         while !self.stop.is_cancelled() {
-            let looks = self.clock.uptime() >= look_at;
-            let has_new = (looks || noticed) && self.spread().await;
+            let poll_is_due = self.clock.uptime() >= poll_at;
+            let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
             // A notification without new deliveries means that old deliveries were made due again.
-            if looks || (noticed && !has_new) {
-                look_at = self.clock.uptime() + every;
+            if poll_is_due || (was_notified && !has_new) {
+                poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;
             } else {
-                self.go_on().await;
+                self.start_expected_attempts().await;
             }
-            if self.clock.uptime() >= clean_at {
+            if self.clock.uptime() >= cleanup_at {
                 self.clean().await;
-                clean_at = self.clock.uptime() + CLEANUP;
+                cleanup_at = self.clock.uptime() + CLEANUP_INTERVAL;
             }
-            noticed = false;
+            was_notified = false;
             tokio::select! {
                 () = self.stop.cancelled() => {}
-                () = self.store.noticed() => noticed = true,
-                () = self.freed.notified() => {}
-                () = self.clock.sleep(every) => {}
+                () = self.store.wait_for_notice() => was_notified = true,
+                () = self.slot_freed.notified() => {}
+                () = self.clock.sleep(poll_interval) => {}
             }
         }
     }
@@ -201,7 +211,7 @@ impl Sender {
     /// Drops deliveries of entries that are no longer configured, and removes ended deliveries
     /// whose retention is over.
     async fn clean(&self) {
-        match self.store.drop_orphaned_deliveries(&self.names).await {
+        match self.store.drop_orphaned_deliveries(&self.entry_names).await {
             Ok(dropped) => {
                 for name in dropped {
                     observe(&name, "dropped");

@@ -7,7 +7,7 @@ use serde_json::value::to_raw_value;
 use super::entry::{Channel, Entry};
 use super::mail::Mailer;
 use super::message::envelope;
-use super::recipients::names;
+use super::recipients::recipients_include;
 use super::settings::{Recipients, Settings};
 use super::webhook::post;
 use crate::net::{Net, NetError};
@@ -17,7 +17,7 @@ use crate::world::{Clock, Ids};
 
 /// The result of a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pong {
+pub struct PingResult {
     /// The HTTP status; `None` if there was no HTTP answer.
     pub status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
@@ -38,14 +38,14 @@ pub async fn ping(
     people: Option<&Directory>,
     clock: &dyn Clock,
     ids: &dyn Ids,
-) -> Result<Option<Pong>, NetError> {
+) -> Result<Option<PingResult>, NetError> {
     let found = settings.to.iter().find(|entry| entry.name == name);
-    let Some(entry) = found.and_then(Entry::of) else {
+    let Some(entry) = found.and_then(Entry::from_settings) else {
         return Ok(None);
     };
     let id = format!("ping_{}", ids.fresh().simple());
     let began = clock.uptime();
-    let answer = match &entry.channel {
+    let result = match &entry.channel {
         Channel::Webhook(hook) => {
             let net = Net::new()?;
             let data = to_raw_value(&serde_json::json!({ "target": name }));
@@ -54,28 +54,29 @@ pub async fn ping(
             post(&net, clock, hook, &id, body).await
         }
         Channel::Mail(mail) => {
-            let Some(mailer) = settings.mail.as_ref().and_then(Mailer::of) else {
+            let Some(mailer) = settings.mail.as_ref().and_then(Mailer::from_settings) else {
                 return Ok(None);
             };
-            let named = |person: &&Person| {
-                let all = people.is_some_and(|all| names(&mail.to, person, all));
-                all && mail.to != Recipients::Approvers && entry.want.wants_tenant(&person.tenant)
+            let is_named = |person: &&Person| {
+                let all = people.is_some_and(|all| recipients_include(&mail.to, person, all));
+                all && mail.to != Recipients::Approvers
+                    && entry.event_filter.matches_tenant(&person.tenant)
             };
             let people = people.into_iter().flat_map(Directory::people);
-            let people: Vec<_> = people.filter(named).collect();
+            let people: Vec<_> = people.filter(is_named).collect();
             mailer.ping(clock, &people, &id).await
         }
-        Channel::Slack(slack) => slack.say(&Net::new()?, clock, &words(name)).await,
-        Channel::Teams(teams) => teams.say(&Net::new()?, clock, &words(name)).await,
+        Channel::Slack(slack) => slack.post_text(&Net::new()?, clock, &text(name)).await,
+        Channel::Teams(teams) => teams.post_text(&Net::new()?, clock, &text(name)).await,
     };
-    Ok(Some(Pong {
-        status: answer.status,
-        problem: answer.problem,
+    Ok(Some(PingResult {
+        status: result.status,
+        problem: result.problem,
         took: clock.uptime().saturating_sub(began),
     }))
 }
 
 /// Returns the text of the message to a room.
-fn words(name: &str) -> String {
+fn text(name: &str) -> String {
     format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

@@ -3,31 +3,31 @@
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};
+use crate::people::authorization::{can_decide, may_decide};
 use crate::people::directory::Directory;
-use crate::people::may::{can_decide, may_decide};
 use crate::people::person::Person;
 use crate::store::RequestRow;
 
 /// Returns the people who get this entry's mail about a request: they have an address, the entry
 /// names them, and they may decide the request now.
-pub(super) fn people<'d>(
+pub(super) fn mail_recipients<'d>(
     mail: &Mail,
     request: &RequestRow,
     directory: &'d Directory,
 ) -> Vec<&'d Person> {
-    let approvers = &request.asked.terms.approvers;
+    let approvers = &request.spec.terms.approvers;
     directory
         .people()
-        .filter(|person| person.email.is_some() && names(&mail.to, person, directory))
+        .filter(|person| person.email.is_some() && recipients_include(&mail.to, person, directory))
         .filter(|person| {
-            let caller = directory.who_is(person);
+            let caller = directory.most_entitled_caller(person);
             may_decide(&caller, &request.tenant, &request.owner, approvers)
         })
         .collect()
 }
 
 /// Whether these recipients name the person.
-pub(crate) fn names(to: &Recipients, person: &Person, directory: &Directory) -> bool {
+pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &Directory) -> bool {
     match to {
         Recipients::Approvers => true,
         Recipients::Named(named) => {
@@ -44,7 +44,7 @@ pub(crate) fn names(to: &Recipients, person: &Person, directory: &Directory) -> 
 /// Whether a message about a request is still needed: the request is open, and the entry's `groups`
 /// and `users` still select it. If the message goes to a `person`, the person must also be able to
 /// answer it.
-pub(super) fn is_open(
+pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,
     request: &RequestRow,
@@ -54,12 +54,12 @@ pub(super) fn is_open(
     let own = match (person, directory) {
         (None, _) => true,
         (Some(person), Some(directory)) => can_decide(
-            &directory.who_is(person),
+            &directory.most_entitled_caller(person),
             &request.tenant,
             &request.owner,
             &state,
         ),
         (Some(_), None) => false,
     };
-    state.is_open() && own && (!entry.picks_requests() || entry.picks(request, directory))
+    state.is_open() && own && (!entry.selects_requests() || entry.selects(request, directory))
 }

@@ -9,53 +9,53 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::Answer;
-use super::entry::{Channel, Entry, Hook};
+use super::attempt_result::AttemptResult;
+use super::entry::{Channel, Entry, WebhookChannel};
 use super::health::Health;
 use super::message::Message;
 use super::{Sender, observe, recipients, schedule, webhook};
 use crate::failpoint;
-use crate::store::{Attempt, ClaimedDelivery, Next, ReadError, RequestRow};
-use crate::task::event_name::{CHANGES, EXPIRING, WAITING};
+use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
+use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
 /// The maximum number of attempts of one entry at once.
-const ATTEMPTS: usize = 4;
+const SLOTS_PER_ENTRY: usize = 4;
 
 /// The result of making a webhook message.
-enum Made {
-    Message(Message),
+enum PreparedMessage {
+    Ready(Message),
     /// There is no message, because the event is gone.
-    Gone,
+    EventMissing,
     /// There is no message, because the reminder's request is closed.
-    Over,
+    RequestClosed,
 }
 
 /// An entry with its slots and the health of its receiver.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
     /// Whether the next pass should claim deliveries of this entry: some are known to be due, or
     /// the last claim filled every free slot.
-    more: AtomicBool,
+    may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
 
-impl Lane {
-    pub(super) fn of(entry: Entry) -> Self {
+impl EntryState {
+    pub(super) fn new(entry: Entry) -> Self {
         Self {
             entry,
-            slots: Arc::new(Semaphore::new(ATTEMPTS)),
-            more: AtomicBool::new(false),
+            slots: Arc::new(Semaphore::new(SLOTS_PER_ENTRY)),
+            may_have_due: AtomicBool::new(false),
             health: Mutex::default(),
         }
     }
 
     /// Lets the next pass claim deliveries of this entry.
-    pub(super) fn expect_more(&self) {
-        self.more.store(true, Ordering::Relaxed);
+    pub(super) fn expect_due(&self) {
+        self.may_have_due.store(true, Ordering::Relaxed);
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {
@@ -69,36 +69,36 @@ type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 impl Sender {
     /// Finds the entries with due deliveries, and starts as many attempts as there are free slots.
     pub(super) async fn start_attempts(self: &Arc<Self>) {
-        if self.lanes.is_empty() {
+        if self.entry_states.is_empty() {
             return;
         }
-        let due = match self.store.entries_with_due(&self.names).await {
+        let due = match self.store.entries_with_due(&self.entry_names).await {
             Ok(due) => due,
             Err(error) => {
                 tracing::debug!(%error, "due deliveries could not be found");
                 return;
             }
         };
-        for lane in &self.lanes {
-            if due.contains(&lane.entry.name) {
-                lane.expect_more();
+        for state in &self.entry_states {
+            if due.contains(&state.entry.name) {
+                state.expect_due();
             }
         }
-        self.go_on().await;
+        self.start_expected_attempts().await;
     }
 
     /// Starts attempts of the entries that may have due deliveries, without asking the store which.
-    pub(super) async fn go_on(self: &Arc<Self>) {
-        for lane in &self.lanes {
-            if lane.more.load(Ordering::Relaxed) {
-                self.start_attempts_of(lane).await;
+    pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
+        for state in &self.entry_states {
+            if state.may_have_due.load(Ordering::Relaxed) {
+                self.start_attempts_of(state).await;
             }
         }
     }
 
-    async fn start_attempts_of(self: &Arc<Self>, lane: &Arc<Lane>) {
+    async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) {
         let mut slots: Vec<Slot> = Vec::new();
-        while let Some(slot) = self.free_slot(lane) {
+        while let Some(slot) = self.free_slot(state) {
             slots.push(slot);
         }
         let count = i64::try_from(slots.len()).unwrap_or(0);
@@ -107,43 +107,47 @@ impl Sender {
         }
         // Shutdown waits for the deliveries claimed here.
         let _counted = self.attempts.token();
-        let claimed = match self.claim(lane, count).await {
+        let claimed = match self.claim(state, count).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                tracing::debug!(entry = lane.entry.name, %error, "deliveries could not be claimed");
+                tracing::debug!(entry = state.entry.name, %error, "deliveries could not be claimed");
                 return;
             }
         };
-        let all = claimed.len() < slots.len();
-        lane.more.store(!all, Ordering::Relaxed);
+        let claimed_all = claimed.len() < slots.len();
+        state.may_have_due.store(!claimed_all, Ordering::Relaxed);
         if !claimed.is_empty() {
             failpoint::reach("deliver.claimed");
         }
         for (claimed, slot) in claimed.into_iter().zip(slots) {
-            let (sender, lane) = (Arc::clone(self), Arc::clone(lane));
+            let (sender, state) = (Arc::clone(self), Arc::clone(state));
             self.attempts.spawn(async move {
-                sender.deliver(&lane, &claimed).await;
+                sender.deliver(&state, &claimed).await;
                 drop(slot);
-                sender.freed.notify_one();
+                sender.slot_freed.notify_one();
             });
         }
     }
 
-    fn free_slot(&self, lane: &Lane) -> Option<Slot> {
-        let own = Arc::clone(&lane.slots).try_acquire_owned().ok()?;
-        let shared = Arc::clone(&self.slots).try_acquire_owned().ok()?;
-        Some((own, shared))
+    fn free_slot(&self, state: &EntryState) -> Option<Slot> {
+        let entry_slot = Arc::clone(&state.slots).try_acquire_owned().ok()?;
+        let process_slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        Some((entry_slot, process_slot))
     }
 
     /// Claims due deliveries of an entry. Each inner list becomes one message; there are at most
     /// `count`.
-    async fn claim(&self, lane: &Lane, count: i64) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
-        let (name, lease) = (&lane.entry.name, lane.entry.channel.lease());
-        if !lane.entry.gather.is_zero() {
+    async fn claim(
+        &self,
+        state: &EntryState,
+        count: i64,
+    ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
+        let (name, lease) = (&state.entry.name, state.entry.channel.lease());
+        if !state.entry.gather.is_zero() {
             let mut claimed = self.store.claim_gathered(name, count, lease).await?;
-            let left = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
-            if lane.entry.channel.changes() && left > 0 {
-                let changes = self.store.claim_changes(name, left, lease).await?;
+            let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
+            if state.entry.channel.can_update() && remaining > 0 {
+                let changes = self.store.claim_updates(name, remaining, lease).await?;
                 claimed.extend(changes.into_iter().map(|one| vec![one]));
             }
             return Ok(claimed);
@@ -153,76 +157,87 @@ impl Sender {
     }
 
     /// Makes one attempt at the message of these deliveries, and records it.
-    async fn deliver(&self, lane: &Lane, claimed: &[ClaimedDelivery]) {
-        match &lane.entry.channel {
+    async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
+        match &state.entry.channel {
             Channel::Webhook(hook) => {
                 for claimed in claimed {
-                    self.deliver_event(lane, hook, claimed).await;
+                    self.deliver_event(state, hook, claimed).await;
                 }
             }
             Channel::Slack(slack) => match claimed {
-                [change] if CHANGES.contains(&change.kind.as_str()) => {
-                    self.deliver_change(lane, slack, change).await;
+                [change] if REQUEST_CHANGES.contains(&change.kind.as_str()) => {
+                    self.deliver_update(state, slack, change).await;
                 }
-                message => self.deliver_digest(lane, message).await,
+                message => self.deliver_digest(state, message).await,
             },
-            Channel::Mail(_) | Channel::Teams(_) => self.deliver_digest(lane, claimed).await,
+            Channel::Mail(_) | Channel::Teams(_) => self.deliver_digest(state, claimed).await,
         }
     }
 
-    async fn deliver_event(&self, lane: &Lane, hook: &Hook, claimed: &ClaimedDelivery) {
-        let made = self.made(lane, hook, claimed).await;
-        let Message { id, body, at } = match made {
-            Ok(Made::Message(message)) => message,
-            Ok(Made::Gone) => return self.give_up(lane, claimed, "gone").await,
-            Ok(Made::Over) => {
-                let over = "the request no longer waits";
-                return self.drop_unsent(lane, from_ref(claimed), over).await;
+    async fn deliver_event(
+        &self,
+        state: &EntryState,
+        hook: &WebhookChannel,
+        claimed: &ClaimedDelivery,
+    ) {
+        let prepared = self.prepare_message(state, hook, claimed).await;
+        let Message { id, body, at } = match prepared {
+            Ok(PreparedMessage::Ready(message)) => message,
+            Ok(PreparedMessage::EventMissing) => {
+                return self
+                    .mark_dead(state, claimed, "the event no longer exists")
+                    .await;
+            }
+            Ok(PreparedMessage::RequestClosed) => {
+                let reason = "the request no longer waits";
+                return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             // The lease runs out, and the delivery is claimed again.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
-                tracing::warn!(entry = lane.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
+                tracing::warn!(entry = state.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
                     %error, "a message cannot be made, because its event cannot be read");
                 return self
-                    .give_up(lane, claimed, "the event cannot be read")
+                    .mark_dead(state, claimed, "the event cannot be read")
                     .await;
             }
         };
         let began = self.clock.uptime();
-        let answer = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
-        if answer.is_success() {
+        let result = webhook::post(&self.net, &*self.clock, hook, &id, body).await;
+        if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = schedule::next(&answer, claimed.attempts);
-        let attempt = answer.attempt(next, self.clock.uptime().saturating_sub(began));
-        if self.record(lane, from_ref(claimed), &attempt).await && next == Next::Sent {
-            self.observe_lag(lane, at);
+        let next = schedule::next(&result, claimed.attempts);
+        let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
+        if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
+            self.observe_lag(state, at);
         }
     }
 
     /// Makes the webhook message of a delivery. A reminder of a closed request becomes no message.
-    async fn made(
+    async fn prepare_message(
         &self,
-        lane: &Lane,
-        hook: &Hook,
+        state: &EntryState,
+        hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
-    ) -> Result<Made, ReadError> {
-        let entry = &lane.entry;
-        let mut timer = None;
-        if matches!(claimed.kind.as_str(), EXPIRING | WAITING) {
-            timer = match claimed.request {
-                Some(id) => self.readable(id).await?,
+    ) -> Result<PreparedMessage, ReadError> {
+        let entry = &state.entry;
+        let mut reminder_request = None;
+        if matches!(claimed.kind.as_str(), REQUEST_EXPIRING | REQUEST_WAITING) {
+            reminder_request = match claimed.request {
+                Some(id) => self.readable_request(id).await?,
                 None => None,
             };
             let accounts = self.accounts.as_ref();
-            let open = |row| recipients::is_open(entry, None, row, accounts);
-            if !timer.as_ref().is_some_and(open) {
-                return Ok(Made::Over);
+            let open = |row| recipients::is_message_needed(entry, None, row, accounts);
+            if !reminder_request.as_ref().is_some_and(open) {
+                return Ok(PreparedMessage::RequestClosed);
             }
         }
-        let message = self.message(entry, hook, claimed, timer.as_ref()).await?;
-        Ok(message.map_or(Made::Gone, Made::Message))
+        let message = self
+            .message(entry, hook, claimed, reminder_request.as_ref())
+            .await?;
+        Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
     }
 
     /// Returns a request; `None` if it does not exist, or if it is damaged, so that it cannot be
@@ -230,7 +245,10 @@ impl Sender {
     ///
     /// # Errors
     /// [`ReadError::Unavailable`] when the database does not answer.
-    pub(super) async fn readable(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
+    pub(super) async fn readable_request(
+        &self,
+        id: RequestId,
+    ) -> Result<Option<RequestRow>, ReadError> {
         match self.store.request(id).await {
             Err(ReadError::Unavailable) => Err(ReadError::Unavailable),
             Err(_) => Ok(None),
@@ -240,15 +258,21 @@ impl Sender {
 
     /// Reports the time from a commit, or from the due time of a reminder, to its message, in a
     /// metric.
-    pub(super) fn observe_lag(&self, lane: &Lane, since: Time) {
+    pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
-        tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = lane.entry.name, seconds = lag);
+        tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = state.entry.name, seconds = lag);
     }
 
     /// Ends a delivery for which no message can be made. `problem` is the recorded reason.
-    async fn give_up(&self, lane: &Lane, claimed: &ClaimedDelivery, problem: &'static str) {
-        let attempt = Answer::none(problem).attempt(Next::Dead, Duration::ZERO);
-        self.record(lane, from_ref(claimed), &attempt).await;
+    async fn mark_dead(
+        &self,
+        state: &EntryState,
+        claimed: &ClaimedDelivery,
+        problem: &'static str,
+    ) {
+        let attempt =
+            AttemptResult::without_status(problem).to_attempt(NextState::Dead, Duration::ZERO);
+        self.record(state, from_ref(claimed), &attempt).await;
     }
 
     /// Records an attempt at deliveries that were claimed together. Returns `false` if the leases
@@ -256,11 +280,11 @@ impl Sender {
     /// sent again, under the same id.
     pub(super) async fn record(
         &self,
-        lane: &Lane,
+        state: &EntryState,
         claimed: &[ClaimedDelivery],
         attempt: &Attempt,
     ) -> bool {
-        let name = lane.entry.name.as_str();
+        let name = state.entry.name.as_str();
         let Some(first) = claimed.first() else {
             return false;
         };
@@ -277,46 +301,56 @@ impl Sender {
         let (status, problem) = (attempt.http_status, attempt.problem);
         for id in &recorded {
             match attempt.next {
-                Next::Sent => observe(name, "sent"),
-                Next::Again(_) => observe(name, "failed"),
-                Next::Dropped => observe(name, "dropped"),
-                Next::Dead => {
+                NextState::Sent => observe(name, "sent"),
+                NextState::Again(_) => observe(name, "failed"),
+                NextState::Dropped => observe(name, "dropped"),
+                NextState::Dead => {
                     observe(name, "dead");
                     tracing::warn!(entry = name, delivery_id = %id, status, problem, "a message is not tried again");
                 }
             }
         }
-        self.pull(lane, claimed, attempt.next).await;
+        self.update_health(state, claimed, attempt.next).await;
         !recorded.is_empty()
     }
 
-    /// Makes all waiting deliveries of the receiver due when it accepts messages again.
-    async fn pull(&self, lane: &Lane, claimed: &[ClaimedDelivery], next: Next) {
+    /// Updates the health of the receiver. Makes all its waiting deliveries due when it accepts
+    /// messages again.
+    async fn update_health(
+        &self,
+        state: &EntryState,
+        claimed: &[ClaimedDelivery],
+        next: NextState,
+    ) {
         let ids = claimed.iter().map(|one| one.id);
-        let pulled = match next {
-            Next::Sent => lane.health().succeeded(ids),
-            Next::Again(_) => {
+        let except = match next {
+            NextState::Sent => state.health().succeeded(ids),
+            NextState::Again(_) => {
                 let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
-                lane.health().failed(again);
+                state.health().failed(again);
                 None
             }
-            Next::Dead | Next::Dropped => {
-                lane.health().ended(ids);
+            NextState::Dead | NextState::Dropped => {
+                state.health().ended(ids);
                 None
             }
         };
-        let Some(except) = pulled else { return };
-        match self.store.pull_deliveries(&lane.entry.name, except).await {
+        let Some(except) = except else { return };
+        match self
+            .store
+            .make_waiting_deliveries_due(&state.entry.name, except)
+            .await
+        {
             Ok(0) => {}
             Ok(count) => {
                 tracing::info!(
-                    entry = lane.entry.name,
+                    entry = state.entry.name,
                     count,
-                    "messages are taken again; those that waited are due"
+                    "the receiver accepts messages again: waiting deliveries are due"
                 );
             }
             Err(error) => {
-                tracing::debug!(entry = lane.entry.name, %error, "waiting deliveries could not be made due");
+                tracing::debug!(entry = state.entry.name, %error, "waiting deliveries could not be made due");
             }
         }
     }

@@ -14,11 +14,11 @@ use serde::Deserialize;
 pub(super) use self::chat::bearer;
 pub use self::chat::{Slack, Teams};
 pub use self::mail::{Mail, MailServer, Named, Recipients};
-pub(super) use self::mail::{Relay, Security};
+pub(super) use self::mail::{MailServerAddress, Security};
 pub use self::webhook::{Payload, Webhook};
-pub(super) use self::webhook::{address, header};
+pub(super) use self::webhook::{parse_header, parse_url};
 use crate::people::link::LinkSettings;
-use crate::task::event_name::{CHANGES, TOLD};
+use crate::task::event_name::{NOTIFIABLE_EVENTS, REQUEST_CHANGES};
 use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
 
@@ -26,7 +26,7 @@ use crate::world::Mistakes;
 pub const CHANNELS: [&str; 4] = ["webhook", "mail", "slack", "teams"];
 
 /// The default of `events`.
-const USUAL: [&str; 8] = [
+const DEFAULT_EVENTS: [&str; 8] = [
     "task.paused",
     "task.completed",
     "task.failed",
@@ -37,14 +37,14 @@ const USUAL: [&str; 8] = [
     "request.withdrawn",
 ];
 /// The prefix of the events that an entry with `groups` or `users` may name.
-const OF_REQUESTS: &str = "request.";
+const REQUEST_EVENT_PREFIX: &str = "request.";
 /// The event of a new request.
-const CREATED: &str = "request.created";
+const REQUEST_CREATED: &str = "request.created";
 /// The default of `gather` for mail.
-const BETWEEN_MAILS: Duration = Duration::from_mins(5);
+const DEFAULT_MAIL_INTERVAL: Duration = Duration::from_mins(5);
 /// The default of `gather` for a room.
-const IN_A_ROOM: Duration = Duration::from_mins(1);
-const LONGEST_GATHERED: Duration = Duration::from_hours(24);
+const DEFAULT_ROOM_INTERVAL: Duration = Duration::from_mins(1);
+const MAX_GATHER: Duration = Duration::from_hours(24);
 
 /// The messages about tasks and requests, and their receivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -113,7 +113,7 @@ impl Default for EntrySettings {
             teams: None,
             tenants: Vec::new(),
             agents: Vec::new(),
-            events: USUAL.map(str::to_owned).to_vec(),
+            events: DEFAULT_EVENTS.map(str::to_owned).to_vec(),
             when: None,
             gather: None,
             groups: Vec::new(),
@@ -138,52 +138,62 @@ pub struct When {
 }
 
 impl When {
-    /// Returns the time from a question to its reminder; `None` if no reminder is sent. `lasts` is
-    /// the time from the question to its deadline; `None` without a deadline.
+    /// Returns the time from a question to its reminder; `None` if no reminder is sent.
+    /// `time_to_deadline` is the time from the question to its deadline; `None` without a deadline.
     #[must_use]
-    pub fn wait(self, lasts: Option<Duration>) -> Option<Duration> {
+    pub fn reminder_delay(self, time_to_deadline: Option<Duration>) -> Option<Duration> {
         match (self.before_expiry, self.after) {
-            (Some(before), _) => Some(lasts?.saturating_sub(before)),
-            (None, after) => after.filter(|after| lasts.is_none_or(|lasts| *after < lasts)),
+            (Some(before), _) => Some(time_to_deadline?.saturating_sub(before)),
+            (None, after) => after.filter(|after| {
+                time_to_deadline.is_none_or(|time_to_deadline| *after < time_to_deadline)
+            }),
         }
     }
 }
 
 impl EntrySettings {
     /// Returns the minimum time between two messages to one person or room.
-    pub(super) fn gathers(&self) -> Duration {
+    pub(super) fn gather_interval(&self) -> Duration {
         let usual = if self.mail.is_some() {
-            BETWEEN_MAILS
+            DEFAULT_MAIL_INTERVAL
         } else if self.webhook.is_some() {
             Duration::ZERO
         } else {
-            IN_A_ROOM
+            DEFAULT_ROOM_INTERVAL
         };
         self.gather.unwrap_or(usual)
     }
 
     /// Whether the entry gets only events of requests, because it names groups or users.
-    pub(super) fn only_requests(&self) -> bool {
+    pub(super) fn gets_only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
     /// Whether the entry gets a message about each new question.
     #[must_use]
-    pub fn tells_of_questions(&self) -> bool {
-        self.wanted().contains(CREATED)
+    pub fn sends_new_questions(&self) -> bool {
+        self.wanted_events().contains(REQUEST_CREATED)
     }
 
     /// Returns the events about which the entry's messages are made.
-    pub(super) fn wanted(&self) -> BTreeSet<&'static str> {
+    pub(super) fn wanted_events(&self) -> BTreeSet<&'static str> {
         if self.slack.as_ref().is_some_and(Slack::is_bot) {
-            return CHANGES.into_iter().chain([CREATED]).collect();
+            return REQUEST_CHANGES
+                .into_iter()
+                .chain([REQUEST_CREATED])
+                .collect();
         }
         if self.when.is_some() || self.webhook.is_none() {
-            return BTreeSet::from([CREATED]);
+            return BTreeSet::from([REQUEST_CREATED]);
         }
         let named = |event: &&str| self.events.iter().any(|name| name == event);
-        let fits = |event: &&str| !self.only_requests() || event.starts_with(OF_REQUESTS);
-        TOLD.into_iter().filter(named).filter(fits).collect()
+        let fits =
+            |event: &&str| !self.gets_only_requests() || event.starts_with(REQUEST_EVENT_PREFIX);
+        NOTIFIABLE_EVENTS
+            .into_iter()
+            .filter(named)
+            .filter(fits)
+            .collect()
     }
 }
 
@@ -210,8 +220,8 @@ impl Settings {
                 let detail = "`notify.mail` is missing: it names the mail server";
                 mistakes.add(&[&place[..], &["mail"]].concat(), detail);
             }
-            events(entry, &place, mistakes);
-            times(entry, &place, mistakes);
+            check_events(entry, &place, mistakes);
+            check_times(entry, &place, mistakes);
             if let Some(webhook) = &entry.webhook {
                 let place = [&place[..], &["webhook"]].concat();
                 webhook.check(&place, mistakes);
@@ -226,12 +236,12 @@ impl Settings {
     }
 }
 
-fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
+fn check_events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
     let place = [place, &["events"]].concat();
     if entry.events.is_empty() {
         mistakes.add(&place, "`events` is empty: leave it out for the usual ones");
     }
-    let usual = entry.events == USUAL;
+    let usual = entry.events == DEFAULT_EVENTS;
     if !usual && entry.when.is_some() {
         let detail =
             "an entry with `when` sends its reminders and nothing else: leave `events` out";
@@ -241,29 +251,31 @@ fn events(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
         let detail = if entry.mail.is_some() {
             "a mail is about a question that waits: leave `events` out"
         } else {
-            "a room is told of questions that wait: leave `events` out"
+            "a message to a room is about questions that wait: leave `events` out"
         };
         return mistakes.add(&place, detail);
     }
     for (index, event) in entry.events.iter().enumerate() {
         let index = index.to_string();
         let place = [&place[..], &[&index]].concat();
-        if !TOLD.contains(&event.as_str()) {
-            let known = TOLD.map(|event| format!("`{event}`")).join(", ");
+        if !NOTIFIABLE_EVENTS.contains(&event.as_str()) {
+            let known = NOTIFIABLE_EVENTS
+                .map(|event| format!("`{event}`"))
+                .join(", ");
             mistakes.add(
                 &place,
                 format!("unknown event `{event}`; known are {known}"),
             );
-        } else if entry.only_requests() && !usual && !event.starts_with(OF_REQUESTS) {
+        } else if entry.gets_only_requests() && !usual && !event.starts_with(REQUEST_EVENT_PREFIX) {
             let detail = format!(
-                "`{event}` is no event of a request: an entry with `groups` or `users` gets those only"
+                "`{event}` is not an event of a request: an entry with `groups` or `users` gets only those"
             );
             mistakes.add(&place, detail);
         }
     }
 }
 
-fn times(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
+fn check_times(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
     if let Some(when) = entry.when {
         let place = [place, &["when"]].concat();
         match (when.before_expiry, when.after) {
@@ -280,7 +292,7 @@ fn times(entry: &EntrySettings, place: &[&str], mistakes: &mut Mistakes) {
     let place = [place, &["gather"]].concat();
     if entry.webhook.is_some() && entry.gather.is_some() {
         mistakes.add(&place, "a webhook gathers nothing: each event is a message");
-    } else if entry.gather > Some(LONGEST_GATHERED) {
+    } else if entry.gather > Some(MAX_GATHER) {
         mistakes.add(&place, "questions are gathered for `1d` at most");
     }
 }
@@ -297,16 +309,20 @@ mod tests {
             ..When::default()
         };
         assert_eq!(
-            [day, hour].map(|lasts| after.wait(Some(lasts))),
+            [day, hour].map(|time_to_deadline| after.reminder_delay(Some(time_to_deadline))),
             [Some(hour), None]
         );
-        assert_eq!(after.wait(None), Some(hour));
+        assert_eq!(after.reminder_delay(None), Some(hour));
         let before = When {
             before_expiry: Some(hour),
             ..When::default()
         };
-        assert_eq!(before.wait(Some(day)), Some(rest));
-        assert_eq!(before.wait(Some(hour / 2)), Some(Duration::ZERO), "at once");
-        assert_eq!(before.wait(None), None, "it has no deadline");
+        assert_eq!(before.reminder_delay(Some(day)), Some(rest));
+        assert_eq!(
+            before.reminder_delay(Some(hour / 2)),
+            Some(Duration::ZERO),
+            "at once"
+        );
+        assert_eq!(before.reminder_delay(None), None, "it has no deadline");
     }
 }

@@ -11,7 +11,7 @@ use crate::secret::Secret;
 /// The prefix of a secret in the configuration.
 const PREFIX: &str = "whsec_";
 /// The minimum number of bytes of a secret.
-const SHORTEST: usize = 24;
+const MIN_SECRET_BYTES: usize = 24;
 
 /// A secret that is ready to sign messages.
 #[derive(Clone)]
@@ -21,12 +21,12 @@ pub(super) struct Key(Hmac<Sha256>);
 ///
 /// # Errors
 /// The expected form, without the value.
-pub(super) fn key(secret: &Secret<String>) -> Result<Key, &'static str> {
+pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
     const EXPECTED: &str =
         "expected `whsec_` and the base64 of 24 bytes or more: `openssl rand -base64 32` makes one";
     let text = secret.reveal().strip_prefix(PREFIX).ok_or(EXPECTED)?;
     let bytes = BASE64_STANDARD.decode(text).map_err(|_| EXPECTED)?;
-    if bytes.len() < SHORTEST {
+    if bytes.len() < MIN_SECRET_BYTES {
         return Err("a secret has at least 24 bytes: `openssl rand -base64 32` makes one of 32");
     }
     Hmac::new_from_slice(&bytes).map(Key).map_err(|_| EXPECTED)
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<Key, &'static str> {
-        key(&Secret::new(text.to_owned()))
+        parse_key(&Secret::new(text.to_owned()))
     }
 
     #[test]

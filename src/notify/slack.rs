@@ -6,32 +6,32 @@
 mod blocks;
 mod reply;
 
-pub(super) use self::reply::GONE;
+pub(super) use self::reply::MESSAGE_DELETED;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value};
 use url::Url;
 
 use self::reply::Reply;
-use super::answer::Answer;
-use super::chat::Shown;
-use super::exchange::{WITHIN, exchange};
-use super::settings::{Slack as Settings, address, bearer};
+use super::attempt_result::AttemptResult;
+use super::chat::RoomMessage;
+use super::exchange::{ATTEMPT_TIMEOUT, exchange};
+use super::settings::{Slack as Settings, bearer, parse_url};
 use crate::net::Net;
 use crate::world::Clock;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
 /// A channel of Slack that is ready to post to.
-pub(super) struct Slack {
-    way: Way,
+pub(super) struct SlackChannel {
+    transport: Transport,
     /// Whether messages show the tools' summaries of the calls.
-    pub(super) summaries: bool,
+    pub(super) shows_summaries: bool,
 }
 
-enum Way {
+enum Transport {
     Bot(Bot),
-    Hook(Url),
+    IncomingWebhook(Url),
 }
 
 struct Bot {
@@ -41,14 +41,14 @@ struct Bot {
     channel: String,
 }
 
-impl Slack {
+impl SlackChannel {
     /// Returns the channel of these settings; `None` if they have mistakes.
-    pub(super) fn of(settings: &Settings) -> Option<Self> {
-        let way = match (&settings.url, &settings.token, &settings.channel) {
-            (Some(url), None, None) => Way::Hook(address(url.reveal())?),
+    pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
+        let transport = match (&settings.url, &settings.token, &settings.channel) {
+            (Some(url), None, None) => Transport::IncomingWebhook(parse_url(url.reveal())?),
             (None, Some(token), Some(channel)) => {
                 let method = |name| method(&settings.api_url, name);
-                Way::Bot(Bot {
+                Transport::Bot(Bot {
                     post: method("chat.postMessage")?,
                     update: method("chat.update")?,
                     token: bearer(token)?,
@@ -58,39 +58,54 @@ impl Slack {
             _ => return None,
         };
         Some(Self {
-            way,
-            summaries: settings.summaries,
+            transport,
+            shows_summaries: settings.summaries,
         })
     }
 
     /// Whether posted messages can be updated.
-    pub(super) fn changes(&self) -> bool {
-        matches!(self.way, Way::Bot(_))
+    pub(super) fn can_update(&self) -> bool {
+        matches!(self.transport, Transport::Bot(_))
     }
 
     /// Posts a message. For a bot, the answer has the message's id.
-    pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, shown: &Shown) -> Answer {
-        self.send(net, clock, blocks::content(shown)).await
+    pub(super) async fn post(
+        &self,
+        net: &Net,
+        clock: &dyn Clock,
+        message: &RoomMessage,
+    ) -> AttemptResult {
+        self.send(net, clock, blocks::content(message)).await
     }
 
     /// Posts a message that is only a text.
-    pub(super) async fn say(&self, net: &Net, clock: &dyn Clock, words: &str) -> Answer {
-        self.send(net, clock, blocks::plain_content(words)).await
+    pub(super) async fn post_text(
+        &self,
+        net: &Net,
+        clock: &dyn Clock,
+        text: &str,
+    ) -> AttemptResult {
+        self.send(net, clock, blocks::plain_content(text)).await
     }
 
-    async fn send(&self, net: &Net, clock: &dyn Clock, mut content: Map<String, Value>) -> Answer {
+    async fn send(
+        &self,
+        net: &Net,
+        clock: &dyn Clock,
+        mut content: Map<String, Value>,
+    ) -> AttemptResult {
         for off in ["unfurl_links", "unfurl_media"] {
             content.insert(off.to_owned(), false.into());
         }
-        match &self.way {
-            Way::Bot(bot) => bot.call(net, clock, &bot.post, content).await,
-            Way::Hook(url) => {
+        match &self.transport {
+            Transport::Bot(bot) => bot.call(net, clock, &bot.post, content).await,
+            Transport::IncomingWebhook(url) => {
                 let body = Value::Object(content).to_string();
                 let request = net.repeatable().post(url.clone());
                 let request = request.header(CONTENT_TYPE, JSON).body(body);
-                match exchange(clock, request, WITHIN).await {
-                    Ok(answered) => Answer::of(&answered, clock.now()),
-                    Err(problem) => Answer::none(problem),
+                match exchange(clock, request, ATTEMPT_TIMEOUT).await {
+                    Ok(response) => AttemptResult::from_response(&response, clock.now()),
+                    Err(problem) => AttemptResult::without_status(problem),
                 }
             }
         }
@@ -102,12 +117,12 @@ impl Slack {
         net: &Net,
         clock: &dyn Clock,
         ts: &str,
-        shown: &Shown,
-    ) -> Answer {
-        let Way::Bot(bot) = &self.way else {
-            return Answer::none("an incoming webhook changes no message");
+        message: &RoomMessage,
+    ) -> AttemptResult {
+        let Transport::Bot(bot) = &self.transport else {
+            return AttemptResult::without_status("an incoming webhook cannot update a message");
         };
-        let mut content = blocks::content(shown);
+        let mut content = blocks::content(message);
         content.insert("ts".to_owned(), ts.into());
         bot.call(net, clock, &bot.update, content).await
     }
@@ -120,7 +135,7 @@ impl Bot {
         clock: &dyn Clock,
         method: &Url,
         mut content: Map<String, Value>,
-    ) -> Answer {
+    ) -> AttemptResult {
         content.insert("channel".to_owned(), self.channel.as_str().into());
         let request = net
             .repeatable()
@@ -128,21 +143,21 @@ impl Bot {
             .header(AUTHORIZATION, self.token.clone())
             .header(CONTENT_TYPE, JSON)
             .body(Value::Object(content).to_string());
-        match exchange(clock, request, WITHIN).await {
-            Ok(answered) => {
-                let answer = Answer::of(&answered, clock.now());
-                if answer.is_success() {
-                    Reply::read(&answered.body).answer(&answer)
+        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
+            Ok(response) => {
+                let result = AttemptResult::from_response(&response, clock.now());
+                if result.is_success() {
+                    Reply::parse(&response.body).attempt_result(&result)
                 } else {
-                    answer
+                    result
                 }
             }
-            Err(problem) => Answer::none(problem),
+            Err(problem) => AttemptResult::without_status(problem),
         }
     }
 }
 
 /// Returns the URL of a method of Slack's API; `None` if `api` is not a URL.
 fn method(api: &str, name: &str) -> Option<Url> {
-    address(&format!("{}/{name}", api.trim_end_matches('/')))
+    parse_url(&format!("{}/{name}", api.trim_end_matches('/')))
 }

@@ -8,75 +8,89 @@ use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::answer::Answer;
-use super::chat::{Asked, Shown, WHOLE, title};
-use super::exchange::{WITHIN, exchange};
-use super::settings::{Teams as Settings, address};
+use super::attempt_result::AttemptResult;
+use super::chat::{ListedQuestion, MAX_DETAILED_QUESTIONS, RoomMessage, title};
+use super::exchange::{ATTEMPT_TIMEOUT, exchange};
+use super::settings::{Teams as Settings, parse_url};
 use crate::net::Net;
 use crate::world::Clock;
 
 /// A channel or chat of Teams that is ready to post to.
-pub(super) struct Teams {
+pub(super) struct TeamsChannel {
     url: Url,
     /// Whether messages show the tools' summaries of the calls.
-    pub(super) summaries: bool,
+    pub(super) shows_summaries: bool,
 }
 
-impl Teams {
+impl TeamsChannel {
     /// Returns the channel of these settings; `None` if they have mistakes.
-    pub(super) fn of(settings: &Settings) -> Option<Self> {
+    pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         Some(Self {
-            url: address(settings.url.reveal())?,
-            summaries: settings.summaries,
+            url: parse_url(settings.url.reveal())?,
+            shows_summaries: settings.summaries,
         })
     }
 
     /// Posts a message. The answer does not have the message's id.
-    pub(super) async fn post(&self, net: &Net, clock: &dyn Clock, shown: &Shown) -> Answer {
-        self.send(net, clock, &body(shown)).await
+    pub(super) async fn post(
+        &self,
+        net: &Net,
+        clock: &dyn Clock,
+        message: &RoomMessage,
+    ) -> AttemptResult {
+        self.send(net, clock, &body(message)).await
     }
 
     /// Posts a message that is only a text.
-    pub(super) async fn say(&self, net: &Net, clock: &dyn Clock, words: &str) -> Answer {
-        self.send(net, clock, &plain_body(words)).await
+    pub(super) async fn post_text(
+        &self,
+        net: &Net,
+        clock: &dyn Clock,
+        text: &str,
+    ) -> AttemptResult {
+        self.send(net, clock, &plain_body(text)).await
     }
 
-    async fn send(&self, net: &Net, clock: &dyn Clock, body: &Value) -> Answer {
+    async fn send(&self, net: &Net, clock: &dyn Clock, body: &Value) -> AttemptResult {
         let request = net.repeatable().post(self.url.clone());
         let json = HeaderValue::from_static("application/json");
         let request = request.header(CONTENT_TYPE, json).body(body.to_string());
-        match exchange(clock, request, WITHIN).await {
-            Ok(answered) => Answer::of(&answered, clock.now()),
-            Err(problem) => Answer::none(problem),
+        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
+            Ok(response) => AttemptResult::from_response(&response, clock.now()),
+            Err(problem) => AttemptResult::without_status(problem),
         }
     }
 }
 
 /// Returns the body of a message.
-fn body(shown: &Shown) -> Value {
+fn body(message: &RoomMessage) -> Value {
     let mut content = Vec::new();
-    if shown.digest.questions.len() == 1 {
-        for asked in shown.each() {
-            content.extend(whole(&asked, &shown.first_line(&asked)));
+    if message.digest.questions.len() == 1 {
+        for listed in message.listed_questions() {
+            content.extend(details(&listed, &message.first_line(&listed)));
         }
     } else {
-        content.push(text(&shown.heading(), true));
-        for (index, asked) in shown.each().enumerate() {
-            let title = format!("{}. {}", index + 1, title(asked.question));
-            if shown.is_whole() {
-                content.extend(whole(&asked, &title));
+        content.push(text_block(&message.heading(), true));
+        for (index, listed) in message.listed_questions().enumerate() {
+            let title = format!("{}. {}", index + 1, title(listed.question));
+            if message.shows_details() {
+                content.extend(details(&listed, &title));
             } else {
-                content.push(text(&title, false));
+                content.push(text_block(&title, false));
             }
         }
     }
-    content.extend(shown.further().map(|further| text(&further, false)));
-    card(&content, &actions(shown))
+    content.extend(
+        message
+            .unlisted_text()
+            .map(|unlisted_text| text_block(&unlisted_text, false)),
+    );
+    card(&content, &actions(message))
 }
 
 /// Returns the body of a message that is only a text.
-fn plain_body(words: &str) -> Value {
-    card(&[text(words, false)], &[])
+fn plain_body(text: &str) -> Value {
+    card(&[text_block(text, false)], &[])
 }
 
 fn card(content: &[Value], actions: &[Value]) -> Value {
@@ -97,11 +111,11 @@ fn card(content: &[Value], actions: &[Value]) -> Value {
 }
 
 /// Returns the elements of a question that is shown whole: title, message, summaries and facts.
-fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
-    let mut content = vec![text(title, true)];
-    let lines = asked.message().into_iter().chain(asked.summaries());
-    content.extend(lines.map(|line| text(&line, false)));
-    let facts = asked.facts().into_iter();
+fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
+    let mut content = vec![text_block(title, true)];
+    let lines = listed.message().into_iter().chain(listed.summaries());
+    content.extend(lines.map(|line| text_block(&line, false)));
+    let facts = listed.facts().into_iter();
     let facts: Vec<Value> = facts
         .map(|(title, value)| json!({"title": title, "value": value}))
         .collect();
@@ -109,46 +123,55 @@ fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
     content
 }
 
-fn text(words: &str, strong: bool) -> Value {
+fn text_block(text: &str, strong: bool) -> Value {
     let weight = if strong { "Bolder" } else { "Default" };
-    let run = json!({"type": "TextRun", "text": words, "weight": weight});
+    let run = json!({"type": "TextRun", "text": text, "weight": weight});
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
 /// Returns a link to each question, or one link to the inbox if the questions are not shown whole.
-fn actions(shown: &Shown) -> Vec<Value> {
+fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});
-    if let Some(inbox) = shown.digest.inbox.as_deref().filter(|_| !shown.is_whole()) {
+    if let Some(inbox) = message
+        .digest
+        .inbox
+        .as_deref()
+        .filter(|_| !message.shows_details())
+    {
         return vec![open("Open the inbox", inbox)];
     }
-    let only = shown.digest.questions.len() == 1;
-    let each = shown.each().take(WHOLE).enumerate();
-    each.map(|(index, asked)| {
-        let word = asked.link_word();
-        let number = index + 1;
-        let title = if only {
-            word.to_owned()
-        } else {
-            format!("{word} {number}")
-        };
-        open(&title, &asked.question.url)
-    })
-    .collect()
+    let only = message.digest.questions.len() == 1;
+    let numbered = message
+        .listed_questions()
+        .take(MAX_DETAILED_QUESTIONS)
+        .enumerate();
+    numbered
+        .map(|(index, listed)| {
+            let word = listed.link_text();
+            let number = index + 1;
+            let title = if only {
+                word.to_owned()
+            } else {
+                format!("{word} {number}")
+            };
+            open(&title, &listed.question.url)
+        })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notify::chat::samples::{HOSTILE, shown};
+    use crate::notify::chat::samples::{HOSTILE, room_message};
 
-    fn content(shown: &Shown) -> Value {
-        body(shown)["attachments"][0]["content"].clone()
+    fn content(message: &RoomMessage) -> Value {
+        body(message)["attachments"][0]["content"].clone()
     }
 
     #[test]
     fn one_question_is_a_card_with_facts_and_one_action() {
-        let message = body(&shown(1));
+        let message = body(&room_message(1));
         assert_eq!(message["type"], "message");
         let card = &message["attachments"][0];
         assert_eq!(
@@ -184,14 +207,14 @@ mod tests {
                 .map(|action| action["title"].as_str().unwrap().to_owned())
                 .collect::<Vec<_>>()
         };
-        let five = content(&shown(5));
+        let five = content(&room_message(5));
         assert_eq!(
             titles(&five),
             ["Review 1", "Review 2", "Review 3", "Review 4", "Review 5"]
         );
         assert_eq!(five["body"][1]["inlines"][0]["text"], "1. refund (billing)");
-        let mut six = shown(6);
-        six.digest.more = 3;
+        let mut six = room_message(6);
+        six.digest.unlisted = 3;
         let card = content(&six);
         assert_eq!(titles(&card), ["Open the inbox"]);
         assert_eq!(card["body"].as_array().unwrap().len(), 1 + 6 + 1);
@@ -202,7 +225,7 @@ mod tests {
     #[test]
     fn text_that_is_not_ours_is_a_run_of_text_whatever_it_says() {
         for hostile in HOSTILE {
-            let mut two = shown(2);
+            let mut two = room_message(2);
             for question in &mut two.digest.questions {
                 question.message = Some(hostile.to_owned());
                 question.summaries = vec![hostile.to_owned()];
@@ -222,7 +245,7 @@ mod tests {
                     *block = Value::Null;
                 }
             }
-            assert_eq!(content(&shown(2))["actions"], card["actions"]);
+            assert_eq!(content(&room_message(2))["actions"], card["actions"]);
             let rest = card.to_string();
             assert!(
                 !rest.contains("evil") && !rest.contains("channel"),
@@ -234,7 +257,7 @@ mod tests {
     #[test]
     fn largest_card_keeps_to_the_limit_of_teams() {
         for count in [5, 20] {
-            let mut many = shown(count);
+            let mut many = room_message(count);
             for question in &mut many.digest.questions {
                 question.message = Some("€".repeat(100_000));
                 question.summaries = vec!["€".repeat(100_000); 3];

@@ -5,8 +5,8 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 
-use super::answer::Answer;
-use super::entry::Hook;
+use super::attempt_result::AttemptResult;
+use super::entry::WebhookChannel;
 use super::exchange::exchange;
 use super::sign::signatures;
 use crate::net::Net;
@@ -14,20 +14,20 @@ use crate::world::Clock;
 
 /// The maximum wait for each part of an answer's body. The body is read only so that the connection
 /// can be used again.
-const READING: Duration = Duration::from_millis(250);
+const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Signs a message and posts it to a webhook. Status 410 ends the attempts at the message.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,
-    hook: &Hook,
+    hook: &WebhookChannel,
     id: &str,
     body: Vec<u8>,
-) -> Answer {
+) -> AttemptResult {
     let seconds = clock.now().0.div_euclid(1_000_000);
     let mut headers = hook.headers.clone();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let signed = [
+    let signature_headers = [
         ("webhook-id", id.to_owned()),
         ("webhook-timestamp", seconds.to_string()),
         (
@@ -35,9 +35,9 @@ pub(super) async fn post(
             signatures(&hook.keys, id, seconds, &body),
         ),
     ];
-    for (name, value) in signed {
+    for (name, value) in signature_headers {
         let Ok(value) = HeaderValue::from_str(&value) else {
-            return Answer::none("the message could not be signed");
+            return AttemptResult::without_status("the message could not be signed");
         };
         headers.insert(name, value);
     }
@@ -46,17 +46,17 @@ pub(super) async fn post(
         .post(hook.url.clone())
         .headers(headers)
         .body(body);
-    let answered = match exchange(clock, request, READING).await {
-        Ok(answered) => answered,
-        Err(problem) => return Answer::none(problem),
+    let response = match exchange(clock, request, BODY_TIMEOUT).await {
+        Ok(response) => response,
+        Err(problem) => return AttemptResult::without_status(problem),
     };
-    let answer = Answer::of(&answered, clock.now());
-    if answered.status == StatusCode::GONE {
-        return Answer {
-            problem: "the receiver wants this message no more",
-            unwanted: true,
-            ..answer
+    let result = AttemptResult::from_response(&response, clock.now());
+    if response.status == StatusCode::GONE {
+        return AttemptResult {
+            problem: "the receiver no longer wants this message",
+            is_permanent_failure: true,
+            ..result
         };
     }
-    answer
+    result
 }

@@ -7,11 +7,11 @@
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-use super::directory::{Account, Directory, is_user};
+use super::directory::{Account, Directory, is_valid_user_id};
 use super::session::Token;
-use super::{Caller, May};
+use super::{Caller, Permissions};
 use crate::task::decision::Door;
-use crate::task::user::{UserId, UserIds, is_normal};
+use crate::task::user::{UserId, UserIds, is_normalized};
 
 /// Identifies the caller of an HTTP request.
 pub trait Authenticator: Send + Sync {
@@ -23,7 +23,7 @@ pub trait Authenticator: Send + Sync {
 
     /// Returns the value that binds a session to the key that opens it; `None` when the key is
     /// unknown. A service without accounts has no keys and no sessions.
-    fn bind(&self, _token: &Token, _key: &str) -> Option<String> {
+    fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
 
@@ -33,7 +33,7 @@ pub trait Authenticator: Send + Sync {
     /// # Errors
     /// `Missing` when no configured key yields the binding any more; `Forbidden` on any
     /// `Holdpoint-…` header.
-    fn by_session(
+    fn authenticate_session(
         &self,
         _headers: &HeaderMap,
         _token: &Token,
@@ -51,7 +51,7 @@ pub enum AuthError {
     Missing,
     /// The key is unknown or malformed: `unauthorized`.
     #[error("the key is not known")]
-    Wrong,
+    UnknownKey,
     /// The key or session may not speak for other people: `forbidden`.
     #[error("{0}")]
     Forbidden(String),
@@ -61,50 +61,55 @@ pub enum AuthError {
 }
 
 /// The header in which a key with `act_as` names the user for whom it speaks.
-const USER: &str = "holdpoint-user";
-/// The header with the groups of the user in `USER`, separated by commas.
-const GROUPS: &str = "holdpoint-groups";
+const USER_HEADER: &str = "holdpoint-user";
+/// The header with the groups of the user in `USER_HEADER`, separated by commas.
+const GROUPS_HEADER: &str = "holdpoint-groups";
 /// The `Holdpoint-…` headers that a request may have.
-const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];
+const KNOWN_HEADERS: [&str; 4] = [
+    USER_HEADER,
+    GROUPS_HEADER,
+    "holdpoint-runner",
+    "holdpoint-session",
+];
 
 /// The authenticator of a service with accounts: reads `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Keys {
+pub(crate) struct KeyAuthenticator {
     directory: Directory,
 }
 
-impl Keys {
+impl KeyAuthenticator {
     #[must_use]
     pub(crate) fn new(directory: Directory) -> Self {
         Self { directory }
     }
 }
 
-impl Authenticator for Keys {
+impl Authenticator for KeyAuthenticator {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
         let account = self
             .directory
-            .by_key(bearer(headers)?)
-            .ok_or(AuthError::Wrong)?;
-        let speaks = headers.contains_key(USER) || headers.contains_key(GROUPS);
-        if !speaks {
-            only_ours(headers)?;
-            return Ok(self.own(account, Door::Key));
+            .account_by_key(bearer_key(headers)?)
+            .ok_or(AuthError::UnknownKey)?;
+        let names_user = headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER);
+        if !names_user {
+            refuse_unknown_headers(headers)?;
+            return Ok(self.account_caller(account, Door::Key));
         }
         if !account.act_as {
             let detail = "This key may not act for other users: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
-        only_ours(headers)?;
-        let user = single(headers, USER)?.ok_or_else(|| {
-            bad("`Holdpoint-Groups` needs `Holdpoint-User`, the user who has these groups.")
+        refuse_unknown_headers(headers)?;
+        let user = single_header(headers, USER_HEADER)?.ok_or_else(|| {
+            bad_header("`Holdpoint-Groups` needs `Holdpoint-User`, the user who has these groups.")
         })?;
-        if !is_user(user) || user.contains(',') || !is_normal(user) {
-            return Err(bad(
+        if !is_valid_user_id(user) || user.contains(',') || !is_normalized(user) {
+            return Err(bad_header(
                 "`Holdpoint-User` must be 1 to 128 visible characters in NFC, without blanks and commas.",
             ));
         }
-        let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
+        let groups = parse_groups(single_header(headers, GROUPS_HEADER)?.unwrap_or(""))?;
         let user = self.directory.user(&account.tenant, user);
         Ok(Caller {
             via: Some(account.user.clone()),
@@ -112,11 +117,11 @@ impl Authenticator for Keys {
         })
     }
 
-    fn bind(&self, token: &Token, key: &str) -> Option<String> {
-        Some(token.binding(&self.directory.by_key(key)?.key_sha256))
+    fn session_binding(&self, token: &Token, key: &str) -> Option<String> {
+        Some(token.binding(&self.directory.account_by_key(key)?.key_sha256))
     }
 
-    fn by_session(
+    fn authenticate_session(
         &self,
         headers: &HeaderMap,
         token: &Token,
@@ -124,17 +129,17 @@ impl Authenticator for Keys {
     ) -> Result<Caller, AuthError> {
         let account = self
             .directory
-            .by_binding(token, binding)
+            .account_by_binding(token, binding)
             .ok_or(AuthError::Missing)?;
-        speaks_for_nobody(headers)?;
-        Ok(self.own(account, Door::Session))
+        refuse_holdpoint_headers(headers)?;
+        Ok(self.account_caller(account, Door::Session))
     }
 }
 
-impl Keys {
+impl KeyAuthenticator {
     /// Returns the key's own user as the caller. `door` tells whether the request came with the key
     /// or with a session of the key.
-    fn own(&self, account: &Account, door: Door) -> Caller {
+    fn account_caller(&self, account: &Account, door: Door) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), door)
     }
@@ -144,12 +149,12 @@ impl Keys {
 /// ignore it.
 ///
 /// # Errors
-/// `BadHeader` on a `Holdpoint-…` header that is not in `HEADERS`.
-pub(crate) fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
-    let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
+/// `BadHeader` on a `Holdpoint-…` header that is not in `KNOWN_HEADERS`.
+pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthError> {
+    let unknown = |name: &str| name.starts_with("holdpoint-") && !KNOWN_HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
-        return Err(bad(
-            "A request may have no `Holdpoint-…` headers but `-User`, `-Groups`, `-Runner` and `-Session`.",
+        return Err(bad_header(
+            "The only `Holdpoint-…` headers that a request may have are `-User`, `-Groups`, `-Runner` and `-Session`.",
         ));
     }
     Ok(())
@@ -160,7 +165,7 @@ pub(crate) fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
-pub(crate) fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
+pub(crate) fn refuse_holdpoint_headers(headers: &HeaderMap) -> Result<(), AuthError> {
     if headers
         .keys()
         .any(|name| name.as_str().starts_with("holdpoint-"))
@@ -180,60 +185,60 @@ fn caller(account: &Account, user_id: UserId, groups: Vec<String>, door: Door) -
         via: None,
         door: Some(door),
         admin: account.admin,
-        may: account.may,
-        unaccounted: false,
+        permissions: account.permissions,
+        without_accounts: false,
     }
 }
 
 /// Returns the key of the only `Authorization: Bearer <key>` header.
-fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
+fn bearer_key(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
     if values.next().is_some() {
-        return Err(AuthError::Wrong);
+        return Err(AuthError::UnknownKey);
     }
     let (scheme, key) = value
         .to_str()
         .ok()
         .and_then(|text| text.split_once(' '))
-        .ok_or(AuthError::Wrong)?;
+        .ok_or(AuthError::UnknownKey)?;
     if scheme.eq_ignore_ascii_case("bearer") {
         Ok(key.trim())
     } else {
-        Err(AuthError::Wrong)
+        Err(AuthError::UnknownKey)
     }
 }
 
 /// Returns the value of a header that may appear only once. Beside the value that a proxy sets, a
 /// second value could come from the client.
-fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
+fn single_header<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(bad(
+        return Err(bad_header(
             "`Holdpoint-User` and `Holdpoint-Groups` may be sent only once each.",
         ));
     }
     let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| bad("A `Holdpoint-…` header must be UTF-8."))?;
+        .map_err(|_| bad_header("A `Holdpoint-…` header must be UTF-8."))?;
     Ok(Some(text.trim_matches([' ', '\t'])))
 }
 
-fn bad(detail: &str) -> AuthError {
+fn bad_header(detail: &str) -> AuthError {
     AuthError::BadHeader(detail.to_owned())
 }
 
-fn groups(text: &str) -> Result<Vec<String>, AuthError> {
+fn parse_groups(text: &str) -> Result<Vec<String>, AuthError> {
     let mut groups: Vec<String> = Vec::new();
     for group in text
         .split(',')
         .map(|group| group.trim_matches([' ', '\t']))
         .filter(|group| !group.is_empty())
     {
-        if !is_user(&group.replace(' ', "_")) {
-            return Err(bad(
+        if !is_valid_user_id(&group.replace(' ', "_")) {
+            return Err(bad_header(
                 "`Holdpoint-Groups` must be names of 1 to 128 visible characters, separated by commas.",
             ));
         }
@@ -246,25 +251,25 @@ fn groups(text: &str) -> Result<Vec<String>, AuthError> {
 
 /// The authenticator of a service without accounts: every caller is `local`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Open;
+pub(crate) struct OpenAuthenticator;
 
-impl Authenticator for Open {
+impl Authenticator for OpenAuthenticator {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
-        if headers.contains_key(USER) || headers.contains_key(GROUPS) {
-            let detail = "Without accounts no caller speaks for another: `Holdpoint-User` and `Holdpoint-Groups` need a \
+        if headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER) {
+            let detail = "Without accounts no caller may act for another user: `Holdpoint-User` and `Holdpoint-Groups` need a \
                           key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
-        only_ours(headers)?;
+        refuse_unknown_headers(headers)?;
         Ok(Caller {
-            user_id: UserIds::default().id(super::LOCAL),
+            user_id: UserIds::default().id(super::LOCAL_USER),
             tenant: "default".to_owned(),
             groups: Vec::new(),
             via: None,
             door: None,
             admin: false,
-            may: May::ALL,
-            unaccounted: true,
+            permissions: Permissions::ALL,
+            without_accounts: true,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
-use super::May;
+use super::Permissions;
 use super::link::LinkMay;
 use super::person::Person;
 use super::session::Token;
@@ -29,7 +29,7 @@ pub struct Account {
     pub act_as: bool,
     /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
-    pub may: May,
+    pub permissions: Permissions,
     pub key_sha256: [u8; 32],
 }
 
@@ -50,7 +50,7 @@ pub struct Directory {
     links: Option<LinkMay>,
     /// User ids that stand in other parts of the configuration, kept for their spelling. They count
     /// in every tenant.
-    named: Vec<(UserKey, String)>,
+    named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
@@ -59,13 +59,13 @@ impl Directory {
     /// way.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
-        Self::default().with(accounts)
+        Self::default().with_accounts(accounts)
     }
 
     /// Compares user ids by `ids` from now on.
     #[must_use]
-    pub fn comparing(self, ids: UserIds) -> Self {
-        let named = self.named.into_iter().map(|(_, user)| user).collect();
+    pub fn with_user_ids(self, ids: UserIds) -> Self {
+        let named_users = self.named_users.into_iter().map(|(_, user)| user).collect();
         let people = self.people.into_iter().map(|(_, person)| person).collect();
         let accounts = self
             .accounts
@@ -77,12 +77,12 @@ impl Directory {
             links: self.links,
             ..Self::default()
         }
-        .with(accounts)
-        .telling(people)
-        .naming(named)
+        .with_accounts(accounts)
+        .with_people(people)
+        .with_named_users(named_users)
     }
 
-    fn with(self, accounts: Vec<Account>) -> Self {
+    fn with_accounts(self, accounts: Vec<Account>) -> Self {
         let accounts = accounts
             .into_iter()
             .map(|account| (self.ids.key(&account.user), account))
@@ -92,12 +92,15 @@ impl Directory {
 
     /// Sets the user ids that stand in other parts of the configuration.
     #[must_use]
-    pub fn naming(self, named: Vec<String>) -> Self {
-        let named = named
+    pub fn with_named_users(self, named_users: Vec<String>) -> Self {
+        let named_users = named_users
             .into_iter()
             .map(|user| (self.ids.key(&user), user))
             .collect();
-        Self { named, ..self }
+        Self {
+            named_users,
+            ..self
+        }
     }
 
     /// Returns the way in which user ids are compared.
@@ -107,10 +110,10 @@ impl Directory {
     }
 
     /// Returns the id of a user. If the configuration file names the user, the id has the file's
-    /// spelling, otherwise that of `came`.
+    /// spelling, otherwise that of `user_id`.
     #[must_use]
-    pub fn user(&self, tenant: &str, came: &str) -> UserId {
-        let key = self.ids.key(came);
+    pub fn user(&self, tenant: &str, user_id: &str) -> UserId {
+        let key = self.ids.key(user_id);
         let own = self
             .accounts
             .iter()
@@ -122,16 +125,17 @@ impl Directory {
             .filter(|(_, person)| person.tenant == tenant);
         let known = own
             .chain(people.map(|(key, person)| (key, &person.user)))
-            .chain(self.named.iter().map(|(key, user)| (key, user)))
+            .chain(self.named_users.iter().map(|(key, user)| (key, user)))
             .find(|(known, _)| **known == key);
-        self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
+        self.ids
+            .id(known.map_or(user_id, |(_, user)| user.as_str()))
     }
 
     /// Returns the account of this key. Compares every account, even after a match, to take
     /// constant time.
     #[must_use]
-    pub fn by_key(&self, key: &str) -> Option<&Account> {
-        let presented = hash(key);
+    pub fn account_by_key(&self, key: &str) -> Option<&Account> {
+        let presented = hash_key(key);
         let mut found = None;
         for (_, account) in &self.accounts {
             let same: Choice = account.key_sha256.ct_eq(&presented);
@@ -145,7 +149,7 @@ impl Directory {
     /// Returns the account whose key opened the session with this token and binding. Compares every
     /// account, even after a match, to take constant time.
     #[must_use]
-    pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
+    pub fn account_by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
         for (_, account) in &self.accounts {
             let same: Choice = token
@@ -177,12 +181,12 @@ impl Directory {
     ) -> impl Iterator<Item = &'d (UserKey, Account)> + use<'d, 't> {
         self.accounts
             .iter()
-            .filter(move |(_, account)| account.tenant == tenant && account.may.decide)
+            .filter(move |(_, account)| account.tenant == tenant && account.permissions.decide)
     }
 
     /// Returns the current groups of a user; `None` if the user has no key that may decide.
     #[must_use]
-    pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
+    pub fn groups_of_decider(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let wanted = self.ids.key(user);
         self.deciders(tenant)
             .find(|(key, _)| *key == wanted)
@@ -192,7 +196,7 @@ impl Directory {
     /// Whether the user has a key that may speak for other people and decide. An approval that was
     /// given through a key of this user counts only while this holds.
     #[must_use]
-    pub fn vouches(&self, tenant: &str, user: &str) -> bool {
+    pub fn has_deciding_service_key(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
         self.deciders(tenant)
             .any(|(key, account)| account.act_as && *key == wanted)
@@ -204,22 +208,23 @@ impl Directory {
     /// (`usize::MAX`). If `owner` is `None` (not known) and the approvers include the owner, the
     /// owner counts as one more person.
     #[must_use]
-    pub fn could_approve(
+    pub fn possible_approver_count(
         &self,
         tenant: &str,
         approvers: &Approvers,
         owner: Option<&str>,
         except: Option<&str>,
     ) -> usize {
-        let anybody = self.deciders(tenant).any(|(_, account)| account.act_as);
-        if anybody && !approvers.groups.is_empty() {
+        let has_service_key = self.deciders(tenant).any(|(_, account)| account.act_as);
+        if has_service_key && !approvers.groups.is_empty() {
             return usize::MAX;
         }
         let member =
             |groups: &[String]| groups.iter().any(|group| approvers.groups.contains(group));
         let key = |user: &str| self.ids.key(user);
         let candidates = || self.candidates(tenant, approvers);
-        let known = |wanted: &UserKey| anybody || candidates().any(|(key, _)| key == wanted);
+        let known =
+            |wanted: &UserKey| has_service_key || candidates().any(|(key, _)| key == wanted);
         let members = candidates().filter(|(_, groups)| member(groups));
         let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
         people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
@@ -236,19 +241,19 @@ impl Directory {
 
 /// Returns the SHA-256 of a key.
 #[must_use]
-pub fn hash(key: &str) -> [u8; 32] {
+pub fn hash_key(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
 /// Whether a text is a valid user id: 1 to 128 visible characters, no whitespace.
 #[must_use]
-pub fn is_user(text: &str) -> bool {
-    !text.is_empty() && text.chars().count() <= 128 && text.chars().all(visible)
+pub fn is_valid_user_id(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= 128 && text.chars().all(is_visible)
 }
 
 /// Whether a character is visible: neither whitespace, nor a control character, nor an invisible
 /// mark by which two names could look alike.
-fn visible(c: char) -> bool {
+fn is_visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
         | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
@@ -267,8 +272,8 @@ mod tests {
             groups: vec![format!("{user}s")],
             act_as: user == "web",
             admin: false,
-            may: May::ALL,
-            key_sha256: hash(key),
+            permissions: Permissions::ALL,
+            key_sha256: hash_key(key),
         }
     }
 
@@ -278,17 +283,20 @@ mod tests {
             account("alice", "alice-key"),
             account("web", "web-key"),
         ]);
-        assert_eq!(directory.by_key("alice-key").unwrap().user, "alice");
-        assert_eq!(directory.by_key("web-key").unwrap().user, "web");
+        assert_eq!(directory.account_by_key("alice-key").unwrap().user, "alice");
+        assert_eq!(directory.account_by_key("web-key").unwrap().user, "web");
         for wrong in ["", "alice-ke", "alice-key ", "Alice-key", "web-key\0"] {
-            assert_eq!(directory.by_key(wrong), None, "{wrong:?}");
+            assert_eq!(directory.account_by_key(wrong), None, "{wrong:?}");
         }
         assert_eq!(
-            directory.groups("acme", "alice"),
+            directory.groups_of_decider("acme", "alice"),
             Some(&["alices".to_owned()][..])
         );
-        assert_eq!(directory.groups("other", "alice"), None);
-        assert!(directory.vouches("acme", "web") && !directory.vouches("acme", "alice"));
+        assert_eq!(directory.groups_of_decider("other", "alice"), None);
+        assert!(
+            directory.has_deciding_service_key("acme", "web")
+                && !directory.has_deciding_service_key("acme", "alice")
+        );
         assert!(!format!("{directory:?}").contains("key"));
     }
 
@@ -298,20 +306,20 @@ mod tests {
             account("alice", "alice-key"),
             account("web", "web-key"),
         ]);
-        let token = Token::of([5; 32]);
+        let token = Token::from_bytes([5; 32]);
         assert_eq!(
             directory
-                .by_binding(&token, &token.binding(&hash("web-key")))
+                .account_by_binding(&token, &token.binding(&hash_key("web-key")))
                 .unwrap()
                 .user,
             "web"
         );
         for wrong in [
             "",
-            &token.binding(&hash("old-key")),
-            &Token::of([6; 32]).binding(&hash("web-key")),
+            &token.binding(&hash_key("old-key")),
+            &Token::from_bytes([6; 32]).binding(&hash_key("web-key")),
         ] {
-            assert_eq!(directory.by_binding(&token, wrong), None, "{wrong}");
+            assert_eq!(directory.account_by_binding(&token, wrong), None, "{wrong}");
         }
     }
 
@@ -321,14 +329,14 @@ mod tests {
             account("Alice", "alice-key"),
             account("web", "web-key"),
         ])
-        .naming(vec!["BOB".to_owned(), "ALICE".to_owned()]);
-        for (came, shown) in [
+        .with_named_users(vec!["BOB".to_owned(), "ALICE".to_owned()]);
+        for (user_id, shown) in [
             ("alice", "Alice"),
             ("ALICE", "Alice"),
             ("bob", "BOB"),
             ("Zoe", "Zoe"),
         ] {
-            assert_eq!(directory.user("acme", came).as_str(), shown);
+            assert_eq!(directory.user("acme", user_id).as_str(), shown);
         }
         assert_eq!(
             directory.user("other", "alice").as_str(),
@@ -337,7 +345,7 @@ mod tests {
         );
         assert_eq!(
             directory
-                .comparing(UserIds::Exact)
+                .with_user_ids(UserIds::Exact)
                 .user("acme", "alice")
                 .as_str(),
             "alice"
@@ -359,7 +367,7 @@ mod tests {
             links: None,
         };
         let could = |approvers: &Approvers, owner, except| {
-            directory.could_approve("acme", approvers, owner, except)
+            directory.possible_approver_count("acme", approvers, owner, except)
         };
         assert_eq!(
             could(&of(&["bob", "BOB"], &["bobs", "Bobs"]), None, None),
@@ -373,7 +381,7 @@ mod tests {
         );
         assert_eq!(could(&of(&["alice", "bob"], &[]), None, Some("BOB")), 1);
         assert_eq!(
-            directory.groups("acme", "ALICE"),
+            directory.groups_of_decider("acme", "ALICE"),
             Some(&["alices".to_owned()][..])
         );
     }
@@ -381,7 +389,7 @@ mod tests {
     #[test]
     fn user_id_is_visible_and_short() {
         for user in ["alice", "alice@acme.com", "José", "李雷", "a"] {
-            assert!(is_user(user), "{user}");
+            assert!(is_valid_user_id(user), "{user}");
         }
         for user in [
             "",
@@ -392,7 +400,7 @@ mod tests {
             "a\u{0}",
             &"x".repeat(129),
         ] {
-            assert!(!is_user(user), "{user:?}");
+            assert!(!is_valid_user_id(user), "{user:?}");
         }
     }
 }

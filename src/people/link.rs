@@ -123,24 +123,24 @@ impl Links {
     }
 
     /// Returns the URL of a new link by which a person gets at a request, for the message of a
-    /// delivery. `until` is the request's deadline, if any; `now` is the present time. `None` if
+    /// delivery. `deadline` is the request's deadline, if any; `now` is the present time. `None` if
     /// the deadline has passed, or the system has no randomness.
     #[must_use]
     pub fn url(
         &self,
         person: &Person,
         request_id: RequestId,
-        until: Option<Time>,
+        deadline: Option<Time>,
         now: Time,
         delivery_id: Uuid,
     ) -> Option<String> {
-        let most = now + self.settings.expires_in;
+        let latest_end = now + self.settings.expires_in;
         let link = Link {
             tenant: person.tenant.clone(),
             user: person.user.clone(),
             request_id,
             made_at: now,
-            expires_at: until.map_or(most, |until| until.min(most)),
+            expires_at: deadline.map_or(latest_end, |deadline| deadline.min(latest_end)),
             delivery_id,
         };
         if link.expires_at <= now {
@@ -162,9 +162,9 @@ impl Links {
     /// this machine's time; another check compares the request's own deadline with the database's
     /// time.
     #[must_use]
-    pub fn is_over(&self, link: &Link, now: Time) -> bool {
-        let first = self.settings.not_before;
-        link.expires_at <= now || first.is_some_and(|first| link.made_at < first)
+    pub fn has_ended(&self, link: &Link, now: Time) -> bool {
+        let not_before = self.settings.not_before;
+        link.expires_at <= now || not_before.is_some_and(|time| link.made_at < time)
     }
 }
 
@@ -236,12 +236,12 @@ mod tests {
     const REQUEST: RequestId = RequestId(Uuid::from_u128(7));
     const DELIVERY: Uuid = Uuid::from_u128(9);
 
-    fn url(links: &Links, until: Option<Time>) -> Option<String> {
-        links.url(&bob(), REQUEST, until, NOW, DELIVERY)
+    fn url(links: &Links, deadline: Option<Time>) -> Option<String> {
+        links.url(&bob(), REQUEST, deadline, NOW, DELIVERY)
     }
 
-    fn token(links: &Links, until: Option<Time>) -> String {
-        let url = url(links, until).unwrap();
+    fn token(links: &Links, deadline: Option<Time>) -> String {
+        let url = url(links, deadline).unwrap();
         url.strip_prefix("https://h/agents/l/").unwrap().to_owned()
     }
 
@@ -269,19 +269,19 @@ mod tests {
             expires_in: Duration::from_hours(1),
             ..LinkSettings::default()
         };
-        for (settings, until, hours) in [
+        for (settings, deadline, hours) in [
             (LinkSettings::default(), None, 72),
             (LinkSettings::default(), Some(2), 2),
             (short.clone(), Some(2), 1),
             (short, None, 1),
         ] {
             let links = links(settings);
-            let until = until.map(|hours| NOW + Duration::from_hours(hours));
-            let token = token(&links, until);
+            let deadline = deadline.map(|hours| NOW + Duration::from_hours(hours));
+            let token = token(&links, deadline);
             let end = NOW + Duration::from_hours(hours);
             let link = links.open(&token).unwrap();
-            assert!(!links.is_over(&link, Time(end.0 - 1)), "{hours}");
-            assert!(links.is_over(&link, end), "{hours}");
+            assert!(!links.has_ended(&link, Time(end.0 - 1)), "{hours}");
+            assert!(links.has_ended(&link, end), "{hours}");
         }
         assert_eq!(url(&links(LinkSettings::default()), Some(NOW)), None);
     }
@@ -295,7 +295,7 @@ mod tests {
                 ..LinkSettings::default()
             });
             let link = links.open(&token).unwrap();
-            assert_eq!(links.is_over(&link, NOW), over);
+            assert_eq!(links.has_ended(&link, NOW), over);
         }
     }
 

@@ -2,10 +2,10 @@
 //! caller's permissions.
 
 pub(crate) mod authenticator;
+pub mod authorization;
 pub mod directory;
 pub mod language;
 pub mod link;
-pub mod may;
 pub mod person;
 pub(crate) mod session;
 pub(crate) mod settings;
@@ -14,7 +14,7 @@ use crate::task::decision::Door;
 use crate::task::user::UserId;
 
 /// The user id of every caller in a service without accounts.
-pub const LOCAL: &str = "local";
+pub const LOCAL_USER: &str = "local";
 
 /// The authenticated sender of an HTTP request, or the person who answers in a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub struct Caller {
     /// Whether the caller sees all tasks of the tenant, and may cancel and retry them.
     pub admin: bool,
     /// The operations that the key, session or link permits.
-    pub may: May,
+    pub permissions: Permissions,
     /// Whether the service has no accounts. Then every caller is `local`, and counts as an approver
     /// under every rule.
-    pub unaccounted: bool,
+    pub without_accounts: bool,
 }
 
 /// The kinds of operation that a key permits.
@@ -46,7 +46,7 @@ pub struct Caller {
     clippy::struct_excessive_bools,
     reason = "each is a word of `may` in the configuration"
 )]
-pub struct May {
+pub struct Permissions {
     /// Permits every POST under `/v1`.
     pub create: bool,
     /// Permits every GET.
@@ -57,7 +57,7 @@ pub struct May {
     pub gate: bool,
 }
 
-impl May {
+impl Permissions {
     /// All permissions: the default of a key.
     pub const ALL: Self = Self {
         create: true,

@@ -27,9 +27,9 @@ impl fmt::Debug for Person {
 
 /// Maximum lengths: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a domain (RFC
 /// 1035, 2.3.4), and of an address, which a path of at most 256 characters encloses in `<>`.
-const LOCAL: usize = 64;
-const LABEL: usize = 63;
-const ADDRESS: usize = 254;
+const MAX_LOCAL_BYTES: usize = 64;
+const MAX_LABEL_BYTES: usize = 63;
+const MAX_ADDRESS_BYTES: usize = 254;
 
 /// Whether a text is a mail address: `local@domain` in ASCII, with a dot-atom (RFC 5322, 3.2.3) and
 /// a host name. Quoted local parts and address literals are refused: few servers accept them. An
@@ -39,22 +39,23 @@ pub fn is_email(text: &str) -> bool {
     let Some((local, domain)) = text.split_once('@') else {
         return false;
     };
-    text.len() <= ADDRESS
-        && local.len() <= LOCAL
+    text.len() <= MAX_ADDRESS_BYTES
+        && local.len() <= MAX_LOCAL_BYTES
         && local.split('.').all(is_atom)
         && domain.split('.').all(is_label)
 }
 
 fn is_atom(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
-    !text.is_empty() && text.bytes().all(plain)
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_plain)
 }
 
 fn is_label(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty()
-        && text.len() <= LABEL
-        && text.bytes().all(plain)
+        && text.len() <= MAX_LABEL_BYTES
+        && text.bytes().all(is_plain)
         && !text.starts_with('-')
         && !text.ends_with('-')
 }

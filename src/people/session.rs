@@ -10,7 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 /// The duration of a session from sign-in.
-pub(crate) const LIFE: Duration = Duration::from_hours(12);
+pub(crate) const SESSION_DURATION: Duration = Duration::from_hours(12);
 
 /// The secret that authenticates a browser after sign-in: 32 random bytes. `Debug` hides it.
 pub struct Token([u8; 32]);
@@ -24,7 +24,7 @@ impl fmt::Debug for Token {
 impl Token {
     /// Makes a token of these bytes, which must be random.
     #[must_use]
-    pub fn of(bytes: [u8; 32]) -> Self {
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn token_has_43_characters_and_one_spelling() {
-        let text = Token::of([7; 32]).text();
+        let text = Token::from_bytes([7; 32]).text();
         assert_eq!(text.len(), 43);
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
@@ -85,15 +85,18 @@ mod tests {
         ] {
             assert!(Token::read(wrong).is_none(), "{wrong}");
         }
-        assert_eq!(format!("{:?}", Token::of([7; 32])), "Token");
+        assert_eq!(format!("{:?}", Token::from_bytes([7; 32])), "Token");
     }
 
     #[test]
     fn digest_and_binding_depend_on_token_and_key() {
-        let (one, two) = (Token::of([1; 32]), Token::of([2; 32]));
-        assert_eq!(one.digest(), Token::of([1; 32]).digest());
+        let (one, two) = (Token::from_bytes([1; 32]), Token::from_bytes([2; 32]));
+        assert_eq!(one.digest(), Token::from_bytes([1; 32]).digest());
         assert_ne!(one.digest(), two.digest());
-        assert_eq!(one.binding(&[3; 32]), Token::of([1; 32]).binding(&[3; 32]));
+        assert_eq!(
+            one.binding(&[3; 32]),
+            Token::from_bytes([1; 32]).binding(&[3; 32])
+        );
         assert_ne!(one.binding(&[3; 32]), one.binding(&[4; 32]));
         assert_ne!(one.binding(&[3; 32]), two.binding(&[3; 32]));
         assert_ne!(one.binding(&[3; 32]), one.digest());

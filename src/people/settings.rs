@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::May;
-use super::directory::{Account, hash};
+use super::Permissions;
+use super::directory::{Account, hash_key};
 use super::language::Language;
 use super::person::Person;
 use crate::secret::Secret;
@@ -29,11 +29,14 @@ impl Settings {
     /// Returns the people whom messages reach. A person without a tenant gets that of the keys.
     #[must_use]
     pub fn people(&self) -> Vec<Person> {
-        let usual = ApiKey::default().tenant;
-        let only = self.api_keys.first().map_or(&usual, |key| &key.tenant);
+        let default_tenant = ApiKey::default().tenant;
+        let common_tenant = self
+            .api_keys
+            .first()
+            .map_or(&default_tenant, |key| &key.tenant);
         let people = self.people.iter().map(|person| Person {
             user: person.user.clone(),
-            tenant: person.tenant.as_ref().unwrap_or(only).clone(),
+            tenant: person.tenant.as_ref().unwrap_or(common_tenant).clone(),
             groups: person.groups.clone(),
             email: person.email.clone(),
             language: person.language,
@@ -122,7 +125,7 @@ impl ApiKey {
     #[must_use]
     pub fn account(&self) -> Option<Account> {
         let key_sha256 = match (&self.key, &self.key_sha256) {
-            (Some(text), None) => hash(text.reveal()),
+            (Some(text), None) => hash_key(text.reveal()),
             (None, Some(hex)) => parse_hex(hex.reveal())?,
             (_, _) => return None,
         };
@@ -132,16 +135,16 @@ impl ApiKey {
             groups: self.groups.clone(),
             act_as: self.act_as,
             admin: self.admin,
-            may: self.permissions(),
+            permissions: self.permissions(),
             key_sha256,
         })
     }
 
     /// Returns the permissions of the key. `create` includes `gate`.
     #[must_use]
-    pub(crate) fn permissions(&self) -> May {
+    pub(crate) fn permissions(&self) -> Permissions {
         let may = |permission: Use| self.may.contains(&permission);
-        May {
+        Permissions {
             create: may(Use::Create),
             read: may(Use::Read),
             decide: may(Use::Decide),

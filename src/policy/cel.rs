@@ -16,21 +16,21 @@ use cel::parser::{ParseErrors, PrattParser};
 use regex::RegexBuilder;
 
 pub(super) use self::expression::{
-    Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Pattern, Yields,
+    Arithmetic, Comparison, Function, Literal, Loop, Node, Pattern, Variable, Yields,
 };
 
 /// The maximum length of an expression, in bytes.
-pub(super) const MAX_SOURCE: usize = 1024;
+pub(super) const MAX_SOURCE_BYTES: usize = 1024;
 const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 400;
-const MAX_PATTERN: usize = 64 * 1024;
-const STACK: usize = 64 * 1024 * 1024;
+const MAX_PATTERN_BYTES: usize = 64 * 1024;
+const STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// The reason why a `when` is refused. Quotes names only, never a string literal, because the
 /// literal may come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Flaw {
-    #[error("the expression is longer than {MAX_SOURCE} bytes")]
+pub(super) enum ExpressionError {
+    #[error("the expression is longer than {MAX_SOURCE_BYTES} bytes")]
     TooLong,
     #[error("the expression is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
@@ -60,39 +60,41 @@ pub(super) enum Flaw {
     Pattern,
 }
 
-pub(super) fn parse(source: &str) -> Result<Node, Flaw> {
-    if source.len() > MAX_SOURCE {
-        return Err(Flaw::TooLong);
+pub(super) fn parse(source: &str) -> Result<Node, ExpressionError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(ExpressionError::TooLong);
     }
     std::thread::scope(|scope| {
-        let reader = std::thread::Builder::new()
-            .stack_size(STACK)
+        let handle = std::thread::Builder::new()
+            .stack_size(STACK_BYTES)
             .spawn_scoped(scope, || parse_here(source));
-        reader
+        handle
             .ok()
-            .and_then(|reader| reader.join().ok())
-            .unwrap_or(Err(Flaw::Unreadable))
+            .and_then(|handle| handle.join().ok())
+            .unwrap_or(Err(ExpressionError::Unreadable))
     })
 }
 
-fn parse_here(source: &str) -> Result<Node, Flaw> {
+fn parse_here(source: &str) -> Result<Node, ExpressionError> {
     let parser = PrattParser::new()
         .enable_variadic_operator_asts(true)
         .enable_ident_escape_syntax(true);
-    let tree = parser.parse(source).map_err(|errors| syntax(&errors))?;
-    Reader::default().read(&tree, 1)
+    let tree = parser
+        .parse(source)
+        .map_err(|errors| syntax_error(&errors))?;
+    TreeReader::default().read(&tree, 1)
 }
 
-fn syntax(errors: &ParseErrors) -> Flaw {
+fn syntax_error(errors: &ParseErrors) -> ExpressionError {
     if errors
         .errors
         .iter()
         .any(|error| error.msg.contains("recursion limit"))
     {
-        return Flaw::TooDeep;
+        return ExpressionError::TooDeep;
     }
     let (line, column) = errors.errors.first().map_or((1, 1), |error| error.pos);
-    Flaw::Syntax {
+    ExpressionError::Syntax {
         line: line.max(1),
         column: column.max(1),
     }
@@ -100,35 +102,35 @@ fn syntax(errors: &ParseErrors) -> Flaw {
 
 const ROOTS: [&str; 6] = ["args", "tool", "agent", "user", "task", "session"];
 
-fn known(root: &str, member: &str) -> Option<Known> {
+fn variable_at(root: &str, member: &str) -> Option<Variable> {
     Some(match (root, member) {
-        ("tool", "name") => Known::ToolName,
-        ("tool", "effect") => Known::ToolEffect,
-        ("agent", "name") => Known::AgentName,
-        ("agent", "path") => Known::AgentPath,
-        ("user", "id") => Known::UserId,
-        ("user", "tenant") => Known::UserTenant,
-        ("user", "groups") => Known::UserGroups,
-        ("task", "id") => Known::TaskId,
-        ("task", "metadata") => Known::TaskMetadata,
+        ("tool", "name") => Variable::ToolName,
+        ("tool", "effect") => Variable::ToolEffect,
+        ("agent", "name") => Variable::AgentName,
+        ("agent", "path") => Variable::AgentPath,
+        ("user", "id") => Variable::UserId,
+        ("user", "tenant") => Variable::UserTenant,
+        ("user", "groups") => Variable::UserGroups,
+        ("task", "id") => Variable::TaskId,
+        ("task", "metadata") => Variable::TaskMetadata,
         _ => return None,
     })
 }
 
 #[derive(Default)]
-struct Reader {
+struct TreeReader {
     nodes: usize,
     local: Option<String>,
 }
 
-impl Reader {
-    fn read(&mut self, expression: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+impl TreeReader {
+    fn read(&mut self, expression: &IdedExpr, depth: usize) -> Result<Node, ExpressionError> {
         self.nodes += 1;
         if depth > MAX_DEPTH {
-            return Err(Flaw::TooDeep);
+            return Err(ExpressionError::TooDeep);
         }
         if self.nodes > MAX_NODES {
-            return Err(Flaw::TooLarge);
+            return Err(ExpressionError::TooLarge);
         }
         match &expression.expr {
             Expr::Literal(value) => literal(value).map(Node::Literal),
@@ -138,42 +140,46 @@ impl Reader {
             Expr::Select(select) => self.select(select, depth),
             Expr::Call(call) => self.call(call, depth),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth),
-            Expr::Struct(_) => Err(Flaw::Unsupported("a message literal")),
-            Expr::Unspecified => Err(Flaw::Unreadable),
+            Expr::Struct(_) => Err(ExpressionError::Unsupported("a message literal")),
+            Expr::Unspecified => Err(ExpressionError::Unreadable),
         }
     }
 
-    fn boxed(&mut self, expression: &IdedExpr, depth: usize) -> Result<Box<Node>, Flaw> {
+    fn boxed(&mut self, expression: &IdedExpr, depth: usize) -> Result<Box<Node>, ExpressionError> {
         self.read(expression, depth + 1).map(Box::new)
     }
 
-    fn each(&mut self, expressions: &[IdedExpr], depth: usize) -> Result<Vec<Node>, Flaw> {
+    fn each(
+        &mut self,
+        expressions: &[IdedExpr],
+        depth: usize,
+    ) -> Result<Vec<Node>, ExpressionError> {
         expressions
             .iter()
             .map(|expression| self.read(expression, depth + 1))
             .collect()
     }
 
-    fn variable(&self, name: &str) -> Result<Node, Flaw> {
+    fn variable(&self, name: &str) -> Result<Node, ExpressionError> {
         if self.local.as_deref() == Some(name) {
             return Ok(Node::Local(name.to_owned()));
         }
         match name {
-            "args" => Ok(Node::Known(Known::Args)),
-            "session" => Ok(Node::Known(Known::Session)),
-            _ if ROOTS.contains(&name) => Err(Flaw::Whole(name.to_owned())),
-            _ => Err(Flaw::Variable(name.to_owned())),
+            "args" => Ok(Node::Variable(Variable::Args)),
+            "session" => Ok(Node::Variable(Variable::Session)),
+            _ if ROOTS.contains(&name) => Err(ExpressionError::Whole(name.to_owned())),
+            _ => Err(ExpressionError::Variable(name.to_owned())),
         }
     }
 
-    fn list(&mut self, list: &ListExpr, depth: usize) -> Result<Node, Flaw> {
+    fn list(&mut self, list: &ListExpr, depth: usize) -> Result<Node, ExpressionError> {
         if !list.optional_indices.is_empty() {
-            return Err(Flaw::Unsupported("an optional element"));
+            return Err(ExpressionError::Unsupported("an optional element"));
         }
         self.each(&list.elements, depth).map(Node::List)
     }
 
-    fn entries(&mut self, map: &MapExpr, depth: usize) -> Result<Node, Flaw> {
+    fn entries(&mut self, map: &MapExpr, depth: usize) -> Result<Node, ExpressionError> {
         let mut entries = Vec::new();
         for entry in &map.entries {
             match &entry.expr {
@@ -184,23 +190,23 @@ impl Reader {
                     ));
                 }
                 EntryExpr::MapEntry(_) | EntryExpr::StructField(_) => {
-                    return Err(Flaw::Unsupported("an optional entry"));
+                    return Err(ExpressionError::Unsupported("an optional entry"));
                 }
             }
         }
         Ok(Node::Entries(entries))
     }
 
-    fn select(&mut self, select: &SelectExpr, depth: usize) -> Result<Node, Flaw> {
+    fn select(&mut self, select: &SelectExpr, depth: usize) -> Result<Node, ExpressionError> {
         if let Expr::Ident(root) = &select.operand.expr
             && matches!(root.as_str(), "tool" | "agent" | "user" | "task")
         {
-            let found = known(root, &select.field)
-                .ok_or_else(|| Flaw::Member(format!("{root}.{}", select.field)))?;
+            let variable = variable_at(root, &select.field)
+                .ok_or_else(|| ExpressionError::Member(format!("{root}.{}", select.field)))?;
             return Ok(if select.test {
                 Node::Literal(Literal::Bool(true))
             } else {
-                Node::Known(found)
+                Node::Variable(variable)
             });
         }
         let of = self.boxed(&select.operand, depth)?;
@@ -212,7 +218,7 @@ impl Reader {
         })
     }
 
-    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, Flaw> {
+    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, ExpressionError> {
         if call.target.is_none() {
             match (call.func_name.as_str(), call.args.as_slice()) {
                 (operators::LOGICAL_AND, all) => return self.each(all, depth).map(Node::All),
@@ -229,16 +235,16 @@ impl Reader {
                 (operators::INDEX, [of, at]) => return self.index(of, at, depth),
                 (operators::IN, [item, of]) => return self.membership(item, of, depth),
                 (name, [left, right]) => {
-                    if let Some(how) = comparison(name) {
+                    if let Some(operator) = comparison(name) {
                         return Ok(Node::Compare(
-                            how,
+                            operator,
                             self.boxed(left, depth)?,
                             self.boxed(right, depth)?,
                         ));
                     }
-                    if let Some(how) = arithmetic(name) {
+                    if let Some(operator) = arithmetic(name) {
                         return Ok(Node::Calculate(
-                            how,
+                            operator,
                             self.boxed(left, depth)?,
                             self.boxed(right, depth)?,
                         ));
@@ -250,7 +256,12 @@ impl Reader {
         self.function(call, depth)
     }
 
-    fn index(&mut self, of: &IdedExpr, at: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+    fn index(
+        &mut self,
+        of: &IdedExpr,
+        at: &IdedExpr,
+        depth: usize,
+    ) -> Result<Node, ExpressionError> {
         let of = self.boxed(of, depth)?;
         let at = self.read(at, depth + 1)?;
         Ok(if let Node::Literal(Literal::Text(name)) = at {
@@ -260,15 +271,22 @@ impl Reader {
         })
     }
 
-    fn membership(&mut self, item: &IdedExpr, of: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+    fn membership(
+        &mut self,
+        item: &IdedExpr,
+        of: &IdedExpr,
+        depth: usize,
+    ) -> Result<Node, ExpressionError> {
         let (item, of) = (self.read(item, depth + 1)?, self.boxed(of, depth)?);
         Ok(match (item, of.as_ref()) {
-            (Node::Literal(Literal::Text(name)), Node::Known(Known::Args)) => Node::Has(of, name),
+            (Node::Literal(Literal::Text(name)), Node::Variable(Variable::Args)) => {
+                Node::Has(of, name)
+            }
             (item, _) => Node::Compare(Comparison::In, Box::new(item), of),
         })
     }
 
-    fn function(&mut self, call: &CallExpr, depth: usize) -> Result<Node, Flaw> {
+    fn function(&mut self, call: &CallExpr, depth: usize) -> Result<Node, ExpressionError> {
         let mut arguments = Vec::new();
         if let Some(target) = &call.target {
             arguments.push(self.read(target, depth + 1)?);
@@ -277,7 +295,7 @@ impl Reader {
         let method = call.target.is_some();
         let function = match (call.func_name.as_str(), arguments.len(), method) {
             ("matches", 2, _) => return matches(arguments),
-            ("dyn", 1, false) => return arguments.pop().ok_or(Flaw::Unreadable),
+            ("dyn", 1, false) => return arguments.pop().ok_or(ExpressionError::Unreadable),
             ("size", 1, _) => Function::Size,
             ("contains", 2, true) => Function::Contains,
             ("startsWith", 2, true) => Function::StartsWith,
@@ -288,19 +306,23 @@ impl Reader {
             ("int", 1, false) => Function::Int,
             ("double", 1, false) => Function::Double,
             ("string", 1, false) => Function::Text,
-            (name, _, _) => return Err(Flaw::Function(name.to_owned())),
+            (name, _, _) => return Err(ExpressionError::Function(name.to_owned())),
         };
         Ok(Node::Call(function, arguments))
     }
 
     /// Reads a loop. The parser has expanded a macro such as `all` into it; the form of the loop
     /// step tells which macro.
-    fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
+    fn comprehension(
+        &mut self,
+        expanded: &ComprehensionExpr,
+        depth: usize,
+    ) -> Result<Node, ExpressionError> {
         if self.local.is_some() {
-            return Err(Flaw::NestedLoop);
+            return Err(ExpressionError::NestedLoop);
         }
         if ROOTS.contains(&expanded.iter_var.as_str()) {
-            return Err(Flaw::Shadow(expanded.iter_var.clone()));
+            return Err(ExpressionError::Shadow(expanded.iter_var.clone()));
         }
         let over = self.read(&expanded.iter_range, depth + 1)?;
         self.local = Some(expanded.iter_var.clone());
@@ -314,9 +336,13 @@ impl Reader {
         })))
     }
 
-    fn body(&mut self, step: &IdedExpr, depth: usize) -> Result<(Option<Node>, Yields), Flaw> {
+    fn body(
+        &mut self,
+        step: &IdedExpr,
+        depth: usize,
+    ) -> Result<(Option<Node>, Yields), ExpressionError> {
         let Expr::Call(step) = &step.expr else {
-            return Err(Flaw::Unreadable);
+            return Err(ExpressionError::Unreadable);
         };
         match (step.func_name.as_str(), step.args.as_slice()) {
             (operators::LOGICAL_AND, [_, test]) => Ok((None, Yields::All(self.read(test, depth)?))),
@@ -331,24 +357,24 @@ impl Reader {
                 }
             }
             (operators::ADD, [_, item]) => {
-                let item = single(item).ok_or(Flaw::Unreadable)?;
+                let item = single(item).ok_or(ExpressionError::Unreadable)?;
                 Ok((None, Yields::List(self.read(item, depth)?)))
             }
-            _ => Err(Flaw::Unreadable),
+            _ => Err(ExpressionError::Unreadable),
         }
     }
 }
 
 /// Returns the item that the loop step appends (`@result + [item]`); `None` if the step counts
 /// (`@result + 1`). The parser calls the accumulator of an expanded macro `@result`.
-fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
+fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, ExpressionError> {
     let Expr::Call(call) = &step.expr else {
-        return Err(Flaw::Unreadable);
+        return Err(ExpressionError::Unreadable);
     };
     if call.func_name == operators::ADD {
         Ok(call.args.last().and_then(single))
     } else {
-        Err(Flaw::Unreadable)
+        Err(ExpressionError::Unreadable)
     }
 }
 
@@ -383,22 +409,22 @@ fn comparison(name: &str) -> Option<Comparison> {
     })
 }
 
-fn matches(arguments: Vec<Node>) -> Result<Node, Flaw> {
+fn matches(arguments: Vec<Node>) -> Result<Node, ExpressionError> {
     let mut arguments = arguments.into_iter();
     let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) =
         (arguments.next(), arguments.next())
     else {
-        return Err(Flaw::Pattern);
+        return Err(ExpressionError::Pattern);
     };
     let build = |folded| {
         let mut builder = RegexBuilder::new(&pattern);
         let builder = builder
-            .size_limit(MAX_PATTERN)
+            .size_limit(MAX_PATTERN_BYTES)
             .dfa_size_limit(1 << 20)
             .case_insensitive(folded);
-        builder.build().map_err(|_| Flaw::Pattern)
+        builder.build().map_err(|_| ExpressionError::Pattern)
     };
-    let folded = matches!(text, Node::Known(Known::UserId))
+    let folded = matches!(text, Node::Variable(Variable::UserId))
         .then(|| build(true))
         .transpose()?;
     Ok(Node::Matches(
@@ -410,7 +436,7 @@ fn matches(arguments: Vec<Node>) -> Result<Node, Flaw> {
     ))
 }
 
-fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {
+fn literal(value: &LiteralValue) -> Result<Literal, ExpressionError> {
     match value {
         LiteralValue::Null => Ok(Literal::Null),
         LiteralValue::Boolean(value) => Ok(Literal::Bool(*value.inner())),
@@ -418,9 +444,9 @@ fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {
         LiteralValue::Double(value) if value.inner().is_finite() => {
             Ok(Literal::Double(*value.inner()))
         }
-        LiteralValue::Double(_) => Err(Flaw::Unsupported("a number that is not finite")),
+        LiteralValue::Double(_) => Err(ExpressionError::Unsupported("a number that is not finite")),
         LiteralValue::String(value) => Ok(Literal::Text(value.inner().to_owned())),
-        LiteralValue::UInt(_) => Err(Flaw::Unsupported("an unsigned number")),
-        LiteralValue::Bytes(_) => Err(Flaw::Unsupported("a bytes literal")),
+        LiteralValue::UInt(_) => Err(ExpressionError::Unsupported("an unsigned number")),
+        LiteralValue::Bytes(_) => Err(ExpressionError::Unsupported("a bytes literal")),
     }
 }

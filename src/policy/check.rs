@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
+use super::cel::{Arithmetic, Comparison, Function, Literal, Loop, Node, Variable, Yields};
 use super::shape::{Member, Shape};
 
 /// The findings about one expression for one tool.
@@ -27,29 +27,29 @@ pub(super) struct Findings {
 }
 
 /// Checks an expression for a tool. `arguments` is the shape of the tool's arguments.
-pub(super) fn look(node: &Node, arguments: &Shape) -> Findings {
-    let mut survey = Survey {
+pub(super) fn check_types(node: &Node, arguments: &Shape) -> Findings {
+    let mut checker = TypeChecker {
         arguments,
         local: Shape::Free,
         found: Findings::default(),
     };
-    let result = survey.shape(node);
+    let result = checker.shape(node);
     if !may_be(&result, &Shape::Bool) {
-        survey.misfit(format!(
+        checker.misfit(format!(
             "gives a value of type {}, neither true nor false, so it can never allow",
-            result.word()
+            result.type_name()
         ));
     }
-    survey.found
+    checker.found
 }
 
-struct Survey<'a> {
+struct TypeChecker<'a> {
     arguments: &'a Shape,
     local: Shape,
     found: Findings,
 }
 
-impl Survey<'_> {
+impl TypeChecker<'_> {
     fn refuse(&mut self, detail: String) -> Shape {
         self.found.refused.insert(detail);
         Shape::Free
@@ -64,8 +64,8 @@ impl Survey<'_> {
         if !may_be(&shape, wanted) {
             self.misfit(format!(
                 "uses a value of type {} as {}",
-                shape.word(),
-                wanted.word()
+                shape.type_name(),
+                wanted.type_name()
             ));
         }
     }
@@ -73,10 +73,10 @@ impl Survey<'_> {
     fn shape(&mut self, node: &Node) -> Shape {
         match node {
             Node::Literal(literal) => constant(literal),
-            Node::Known(Known::Args) => {
+            Node::Variable(Variable::Args) => {
                 self.refuse("reads `args` whole; it may only read members by name".to_owned())
             }
-            Node::Known(known) => self.known(*known),
+            Node::Variable(variable) => self.variable(*variable),
             Node::Local(_) => self.local.clone(),
             Node::List(items) => {
                 let shapes: Vec<Shape> = items.iter().map(|item| self.shape(item)).collect();
@@ -111,32 +111,32 @@ impl Survey<'_> {
                 let shapes = vec![self.shape(yes), self.shape(no)];
                 common(shapes)
             }
-            Node::Compare(how, left, right) => self.compare(*how, left, right),
-            Node::Calculate(how, left, right) => self.calculate(*how, left, right),
+            Node::Compare(operator, left, right) => self.compare(*operator, left, right),
+            Node::Calculate(operator, left, right) => self.calculate(*operator, left, right),
             Node::Matches(text, _) => {
                 self.expect(text, &Shape::Text);
                 Shape::Bool
             }
             Node::Call(function, arguments) => self.call(*function, arguments),
-            Node::Loop(each) => self.each(each),
+            Node::Loop(each) => self.check_loop(each),
         }
     }
 
-    fn known(&mut self, known: Known) -> Shape {
-        match known {
-            Known::Args
-            | Known::ToolName
-            | Known::ToolEffect
-            | Known::AgentName
-            | Known::UserId
-            | Known::UserTenant
-            | Known::TaskId => Shape::Text,
-            Known::AgentPath | Known::UserGroups => Shape::List(Box::new(Shape::Text)),
-            Known::TaskMetadata => {
+    fn variable(&mut self, variable: Variable) -> Shape {
+        match variable {
+            Variable::Args
+            | Variable::ToolName
+            | Variable::ToolEffect
+            | Variable::AgentName
+            | Variable::UserId
+            | Variable::UserTenant
+            | Variable::TaskId => Shape::Text,
+            Variable::AgentPath | Variable::UserGroups => Shape::List(Box::new(Shape::Text)),
+            Variable::TaskMetadata => {
                 self.found.from_caller.insert("task.metadata");
                 Shape::Free
             }
-            Known::Session => {
+            Variable::Session => {
                 self.found.from_caller.insert("session");
                 Shape::Text
             }
@@ -145,7 +145,7 @@ impl Survey<'_> {
 
     fn member(&mut self, of: &Node, name: &str, read: bool) -> Shape {
         let path = format!("{}.{name}", path(of));
-        let shape = if let Node::Known(Known::Args) = of {
+        let shape = if let Node::Variable(Variable::Args) = of {
             self.arguments.clone()
         } else {
             self.shape(of)
@@ -179,7 +179,7 @@ impl Survey<'_> {
             | Shape::List(_)) => {
                 self.misfit(format!(
                     "reads a member of a value of type {}",
-                    shape.word()
+                    shape.type_name()
                 ));
                 Shape::Free
             }
@@ -188,7 +188,7 @@ impl Survey<'_> {
 
     fn index(&mut self, of: &Node, at: &Node) -> Shape {
         let computed = |path: String| format!("reads a member of `{path}` by a computed name");
-        if let Node::Known(Known::Args) = of {
+        if let Node::Variable(Variable::Args) = of {
             self.shape(at);
             return self.refuse(computed("args".to_owned()));
         }
@@ -197,54 +197,61 @@ impl Survey<'_> {
             Shape::Object(_) | Shape::Untyped => self.refuse(computed(path(of))),
             Shape::List(item) => {
                 if !may_be(&at, &Shape::Int) {
-                    self.misfit(format!("uses a value of type {} as an index", at.word()));
+                    self.misfit(format!(
+                        "uses a value of type {} as an index",
+                        at.type_name()
+                    ));
                 }
                 *item
             }
             Shape::Free => Shape::Free,
             shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text) => {
-                self.misfit(format!("indexes a value of type {}", shape.word()));
+                self.misfit(format!("indexes a value of type {}", shape.type_name()));
                 Shape::Free
             }
         }
     }
 
-    fn compare(&mut self, how: Comparison, left: &Node, right: &Node) -> Shape {
-        let (one, two) = (self.shape(left), self.shape(right));
-        let fits = match how {
-            Comparison::Equal | Comparison::NotEqual => equatable(&one, &two),
+    fn compare(&mut self, operator: Comparison, left: &Node, right: &Node) -> Shape {
+        let (left_shape, right_shape) = (self.shape(left), self.shape(right));
+        let fits = match operator {
+            Comparison::Equal | Comparison::NotEqual => equatable(&left_shape, &right_shape),
             Comparison::Less
             | Comparison::LessOrEqual
             | Comparison::Greater
-            | Comparison::GreaterOrEqual => orderable(&one, &two),
+            | Comparison::GreaterOrEqual => orderable(&left_shape, &right_shape),
             Comparison::In => {
-                if let Shape::Object(_) = two {
+                if let Shape::Object(_) = right_shape {
                     return self.refuse(format!("looks for a computed name in `{}`", path(right)));
                 }
-                if let Shape::List(item) = &two {
-                    equatable(&one, item)
+                if let Shape::List(item) = &right_shape {
+                    equatable(&left_shape, item)
                 } else {
-                    anything(&two)
+                    is_any(&right_shape)
                 }
             }
         };
         if !fits {
-            self.unlike(&one, &two);
+            self.mismatch(&left_shape, &right_shape);
         }
         Shape::Bool
     }
 
-    fn calculate(&mut self, how: Arithmetic, left: &Node, right: &Node) -> Shape {
-        let (one, two) = (self.shape(left), self.shape(right));
-        if !calculable(how, &one, &two) {
-            self.unlike(&one, &two);
+    fn calculate(&mut self, operator: Arithmetic, left: &Node, right: &Node) -> Shape {
+        let (left_shape, right_shape) = (self.shape(left), self.shape(right));
+        if !calculable(operator, &left_shape, &right_shape) {
+            self.mismatch(&left_shape, &right_shape);
             return Shape::Free;
         }
-        if anything(&one) { two } else { one }
+        if is_any(&left_shape) {
+            right_shape
+        } else {
+            left_shape
+        }
     }
 
-    fn unlike(&mut self, one: &Shape, two: &Shape) {
-        let (one, two) = (one.word(), two.word());
+    fn mismatch(&mut self, one: &Shape, two: &Shape) {
+        let (one, two) = (one.type_name(), two.type_name());
         self.misfit(format!(
             "puts values of types {one} and {two} together, which always fails"
         ));
@@ -261,7 +268,7 @@ impl Survey<'_> {
                     ) {
                         self.misfit(format!(
                             "takes the size of a value of type {}",
-                            shape.word()
+                            shape.type_name()
                         ));
                     }
                 }
@@ -294,7 +301,7 @@ impl Survey<'_> {
         }
     }
 
-    fn each(&mut self, each: &Loop) -> Shape {
+    fn check_loop(&mut self, each: &Loop) -> Shape {
         self.local = match self.shape(&each.over) {
             Shape::List(item) => *item,
             shape @ (Shape::Free | Shape::Untyped) => shape,
@@ -302,7 +309,7 @@ impl Survey<'_> {
                 self.refuse(format!("loops over the names of `{}`", path(&each.over)))
             }
             shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text) => {
-                self.misfit(format!("loops over a value of type {}", shape.word()));
+                self.misfit(format!("loops over a value of type {}", shape.type_name()));
                 Shape::Free
             }
         };
@@ -327,9 +334,9 @@ fn path(node: &Node) -> String {
         format!("{}[]", path(of))
     } else if let Node::Local(name) = node {
         name.clone()
-    } else if let Node::Known(Known::TaskMetadata) = node {
+    } else if let Node::Variable(Variable::TaskMetadata) = node {
         "task.metadata".to_owned()
-    } else if let Node::Known(Known::Args) = node {
+    } else if let Node::Variable(Variable::Args) = node {
         "args".to_owned()
     } else {
         "(…)".to_owned()
@@ -358,17 +365,17 @@ fn common(shapes: Vec<Shape>) -> Shape {
     }
 }
 
-fn anything(shape: &Shape) -> bool {
+fn is_any(shape: &Shape) -> bool {
     matches!(shape, Shape::Free | Shape::Untyped)
 }
 
 fn may_be(shape: &Shape, wanted: &Shape) -> bool {
-    anything(shape) || shape == wanted
+    is_any(shape) || shape == wanted
 }
 
 fn orderable(left: &Shape, right: &Shape) -> bool {
-    anything(left)
-        || anything(right)
+    is_any(left)
+        || is_any(right)
         || matches!(
             (left, right),
             (Shape::Int | Shape::Double, Shape::Int | Shape::Double)
@@ -385,13 +392,15 @@ fn equatable(left: &Shape, right: &Shape) -> bool {
     }
 }
 
-fn calculable(how: Arithmetic, left: &Shape, right: &Shape) -> bool {
+fn calculable(operator: Arithmetic, left: &Shape, right: &Shape) -> bool {
     match (left, right) {
         (Shape::Free | Shape::Untyped, _)
         | (_, Shape::Free | Shape::Untyped)
         | (Shape::Int, Shape::Int) => true,
-        (Shape::Double, Shape::Double) => how != Arithmetic::Remainder,
-        (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => how == Arithmetic::Add,
+        (Shape::Double, Shape::Double) => operator != Arithmetic::Remainder,
+        (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => {
+            operator == Arithmetic::Add
+        }
         _ => false,
     }
 }

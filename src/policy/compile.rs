@@ -5,22 +5,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cel::{self, Node};
-use super::check::{Findings, look};
-use super::covers::Tools;
-use super::remember::Offered;
+use super::check::{Findings, check_types};
+use super::remember::CompiledRemember;
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
+use super::tool_patterns::ToolPatterns;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
 /// The size of arguments in bytes above which a call is judged on a blocking thread.
-const HEAVY: usize = 16 * 1024;
+const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 
 /// The compiled rules of the configuration, in the file's order.
 #[derive(Debug, Default)]
 pub struct Policy {
-    pub(super) rules: Vec<Compiled>,
+    pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
     /// The bases (`Offer::basis`) of the standing decisions that the rules offer, each without the
     /// part for a call's arguments.
@@ -28,33 +28,33 @@ pub struct Policy {
 }
 
 #[derive(Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledRule {
     pub(super) name: String,
     pub(super) decide: Decide,
     pub(super) reason: Option<String>,
     pub(super) terms: Terms,
     pub(super) when: When,
-    pub(super) remember: Option<Offered>,
-    tools: Tools,
+    pub(super) remember: Option<CompiledRemember>,
+    tools: ToolPatterns,
 }
 
 /// The condition of a rule.
 #[derive(Debug)]
 pub(super) enum When {
     Always,
-    Holds(Node),
+    Expression(Node),
     /// The expression has a mistake: the rule always faults.
-    Refused,
+    Invalid,
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` never applies to a tool that asks a person. A
     /// `hold` or `deny` that gives a tool's exact name also applies if no configured tool has that
     /// name.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
-        (named || self.tools.cover(tool))
-            && (!tool.kind.facts().asks_person || self.decide != Decide::Allow)
+        (named || self.tools.matches(tool))
+            && (!tool.kind.properties().asks_person || self.decide != Decide::Allow)
     }
 }
 
@@ -71,21 +71,30 @@ impl Policy {
     /// reports every mistake under `policy`, by the rule's index.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
-        Self::compiled(rules, tools, true, mistakes)
+        Self::compile(rules, tools, true, mistakes)
     }
 
     /// Like [`Policy::new`], for a service at whose gates tools outside of `tools` are judged, too.
     /// A rule that matches no configured tool is then no mistake. Only globs match the name of such
     /// a tool.
     #[must_use]
-    pub fn beside_other_tools(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
-        Self::compiled(rules, tools, false, mistakes)
+    pub fn with_unlisted_tools(
+        rules: &[Rule],
+        tools: &[ToolSpec],
+        mistakes: &mut Mistakes,
+    ) -> Self {
+        Self::compile(rules, tools, false, mistakes)
     }
 
-    fn compiled(rules: &[Rule], tools: &[ToolSpec], all: bool, mistakes: &mut Mistakes) -> Self {
+    fn compile(
+        rules: &[Rule],
+        tools: &[ToolSpec],
+        requires_known_tools: bool,
+        mistakes: &mut Mistakes,
+    ) -> Self {
         let shapes: Vec<_> = tools
             .iter()
-            .map(|tool| (tool.clone(), Shape::of_arguments(&tool.parameters)))
+            .map(|tool| (tool.clone(), Shape::from_parameters(&tool.parameters)))
             .collect();
         let mut seen = BTreeSet::new();
         let rules = rules.iter().enumerate().map(|(index, rule)| {
@@ -97,12 +106,12 @@ impl Policy {
                 );
                 mistakes.warn(&["policy", &index, "name"], detail);
             }
-            if all {
+            if requires_known_tools {
                 unknown_tools(rule, &index, tools, mistakes);
             }
-            Compiled::new(rule, &index, &shapes, mistakes)
+            CompiledRule::new(rule, &index, &shapes, mistakes)
         });
-        let rules: Vec<Compiled> = rules.collect();
+        let rules: Vec<CompiledRule> = rules.collect();
         let mut offered = BTreeSet::new();
         for rule in &rules {
             let tools = shapes.iter().filter(|(tool, _)| rule.covers(tool));
@@ -121,11 +130,11 @@ impl Policy {
     /// further conditions fault, and a fault never allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
-        args_bytes > HEAVY
+        args_bytes > HEAVY_ARGUMENT_BYTES
             && self
                 .rules
                 .iter()
-                .any(|rule| matches!(rule.when, When::Holds(_)) || rule.remember.is_some())
+                .any(|rule| matches!(rule.when, When::Expression(_)) || rule.remember.is_some())
     }
 
     /// Returns the shape of a tool's arguments, if the tool was known when the rules were compiled.
@@ -141,26 +150,26 @@ impl Policy {
     }
 }
 
-impl Compiled {
+impl CompiledRule {
     fn new(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) -> Self {
         let place = ["policy", index];
         rule.check(&place, mistakes);
-        let (mut covers, broken) = rule.compiled_tools();
-        for at in broken {
+        let (mut patterns, invalid) = rule.tool_patterns();
+        for at in invalid {
             mistakes.add(
                 &["policy", index, "tools", &at.to_string()],
-                format!("rule `{}`: this is no glob", rule.name),
+                format!("rule `{}`: this is not a valid glob", rule.name),
             );
         }
-        covers.keep_known(tools.iter().map(|(tool, _)| tool));
+        patterns.limit_to(tools.iter().map(|(tool, _)| tool));
         let covered: Vec<_> = tools
             .iter()
-            .filter(|(tool, _)| covers.cover(tool))
+            .filter(|(tool, _)| patterns.matches(tool))
             .collect();
         if rule.decide == Decide::Allow
             && covered
                 .iter()
-                .any(|(tool, _)| tool.kind.facts().asks_person)
+                .any(|(tool, _)| tool.kind.properties().asks_person)
         {
             let detail = format!(
                 "rule `{}`: an `allow` has no effect on a tool that asks a human",
@@ -176,7 +185,7 @@ impl Compiled {
             when: rule.when.as_deref().map_or(When::Always, |when| {
                 compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)
             }),
-            remember: Offered::new(
+            remember: CompiledRemember::new(
                 rule,
                 &place,
                 &covered,
@@ -190,7 +199,7 @@ impl Compiled {
                     compile_when(&rule, when, place, tools, mistakes)
                 },
             ),
-            tools: covers,
+            tools: patterns,
         }
     }
 }
@@ -202,8 +211,8 @@ fn unknown_tools(rule: &Rule, index: &str, tools: &[ToolSpec], mistakes: &mut Mi
             tools: vec![entry.clone()],
             ..rule.clone()
         };
-        let (covers, broken) = alone.compiled_tools();
-        if broken.is_empty() && !tools.iter().any(|tool| covers.cover(tool)) {
+        let (patterns, invalid) = alone.tool_patterns();
+        if invalid.is_empty() && !tools.iter().any(|tool| patterns.matches(tool)) {
             let detail = format!("rule `{}`: `{entry}` names no tool", rule.name);
             mistakes.add(&["policy", index, "tools", &at.to_string()], detail);
         }
@@ -221,21 +230,21 @@ fn compile_when(
         Ok(node) => node,
         Err(flaw) => {
             mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
-            return When::Refused;
+            return When::Invalid;
         }
     };
     let mut found: Vec<(&str, Findings)> = tools
         .iter()
-        .map(|(tool, shape)| (tool.name.as_str(), look(&node, shape)))
+        .map(|(tool, shape)| (tool.name.as_str(), check_types(&node, shape)))
         .collect();
     if found.is_empty() {
         // The rule matches no tool to type-check against. Another mistake reports that.
         found.push(("", Findings::default()));
     }
     if report(rule, place, &found, mistakes) {
-        When::Holds(node)
+        When::Expression(node)
     } else {
-        When::Refused
+        When::Invalid
     }
 }
 
@@ -269,8 +278,8 @@ fn report(
         }
         for (member, shape) in &findings.members {
             let (first, known) = *types.entry(member).or_insert((tool, shape));
-            if known.word() != shape.word() {
-                let (one, two) = (known.word(), shape.word());
+            if known.type_name() != shape.type_name() {
+                let (one, two) = (known.type_name(), shape.type_name());
                 let detail =
                     format!("`{member}` is {one} of tool `{first}` and {two} of tool `{tool}`");
                 mistakes.add(
@@ -431,7 +440,7 @@ mod tests {
             let rule = rule("r", entries, "", Decide::Deny);
             tools()
                 .into_iter()
-                .filter(|tool| rule.compiled_tools().0.cover(tool))
+                .filter(|tool| rule.tool_patterns().0.matches(tool))
                 .map(|tool| tool.name)
                 .collect()
         };

@@ -6,8 +6,10 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::Case;
-use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Pattern, Yields};
+use super::JudgementInput;
+use super::cel::{
+    Arithmetic, Comparison, Function, Literal, Loop, Node, Pattern, Variable, Yields,
+};
 use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
@@ -63,18 +65,18 @@ impl Fuel {
 /// The inputs of the evaluation of one rule's condition.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
-    pub(super) case: &'a Case<'a>,
+    pub(super) input: &'a JudgementInput<'a>,
     /// The names of the agents from the root's agent to the agent for which the call is judged.
     pub(super) path: &'a [String],
     pub(super) shape: &'a Shape,
     pub(super) fuel: &'a Fuel,
 }
 
-static FREE: Shape = Shape::Free;
+static FREE_SHAPE: Shape = Shape::Free;
 
 /// Evaluates a condition. A value that is not boolean is a fault.
 pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
-    let value = Run {
+    let value = Evaluator {
         scope: *scope,
         local: None,
     }
@@ -86,18 +88,18 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
     }
 }
 
-struct Run<'a> {
+struct Evaluator<'a> {
     scope: Scope<'a>,
     /// The loop variable, inside a loop. One suffices, because loops do not nest.
     local: Option<Val<'a>>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Evaluator<'a> {
     fn value(&mut self, node: &'a Node) -> Result<Val<'a>, Fault> {
         self.scope.fuel.spend(1)?;
         match node {
             Node::Literal(literal) => Ok(constant(literal)),
-            Node::Known(known) => self.known(*known),
+            Node::Variable(variable) => self.variable(*variable),
             Node::Local(_) => self.local.clone().ok_or(Fault::Refused),
             Node::List(items) => {
                 let items: Result<Vec<_>, _> = items.iter().map(|item| self.value(item)).collect();
@@ -117,9 +119,9 @@ impl<'a> Run<'a> {
             Node::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
             Node::Index(of, at) => self.index(of, at),
             Node::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
-            Node::Negate(of) => negated(&self.value(of)?),
-            Node::All(parts) => self.until(parts, false),
-            Node::Any(parts) => self.until(parts, true),
+            Node::Negate(of) => negate(&self.value(of)?),
+            Node::All(parts) => self.eval_logical(parts, false),
+            Node::Any(parts) => self.eval_logical(parts, true),
             Node::If(condition, yes, no) => {
                 if self.truth(condition)? {
                     self.value(yes)
@@ -127,37 +129,37 @@ impl<'a> Run<'a> {
                     self.value(no)
                 }
             }
-            Node::Compare(how, left, right) => self.compared(*how, left, right),
-            Node::Calculate(how, left, right) => {
+            Node::Compare(operator, left, right) => self.eval_comparison(*operator, left, right),
+            Node::Calculate(operator, left, right) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
-                calculate(*how, &left, &right, self.scope.fuel)
+                calculate(*operator, &left, &right, self.scope.fuel)
             }
-            Node::Matches(text, pattern) => self.matched(text, pattern),
-            Node::Call(function, arguments) => self.called(*function, arguments),
-            Node::Loop(each) => self.each(each),
+            Node::Matches(text, pattern) => self.eval_matches(text, pattern),
+            Node::Call(function, arguments) => self.eval_call(*function, arguments),
+            Node::Loop(each) => self.eval_loop(each),
         }
     }
 
-    fn compared(
+    fn eval_comparison(
         &mut self,
-        how: Comparison,
+        operator: Comparison,
         left: &'a Node,
         right: &'a Node,
     ) -> Result<Val<'a>, Fault> {
-        let folds = is_user(left) || is_user(right);
+        let folds_ids = is_user_id(left) || is_user_id(right);
         let (mut left, mut right) = (self.value(left)?, self.value(right)?);
-        if folds {
-            (left, right) = (self.keyed(left)?, self.keyed(right)?);
+        if folds_ids {
+            (left, right) = (self.with_user_keys(left)?, self.with_user_keys(right)?);
         }
-        compare(how, &left, &right, self.scope.fuel).map(Val::Bool)
+        compare(operator, &left, &right, self.scope.fuel).map(Val::Bool)
     }
 
-    fn matched(&mut self, text: &'a Node, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
-        let folds = is_user(text) && self.scope.case.user.ids() == UserIds::Folded;
+    fn eval_matches(&mut self, text: &'a Node, pattern: &'a Pattern) -> Result<Val<'a>, Fault> {
+        let folds_ids = is_user_id(text) && self.scope.input.user.ids() == UserIds::Folded;
         let pattern = pattern
             .folded
             .as_ref()
-            .filter(|_| folds)
+            .filter(|_| folds_ids)
             .unwrap_or(&pattern.plain);
         let Val::Text(text) = self.value(text)? else {
             return Err(Fault::Type);
@@ -166,15 +168,20 @@ impl<'a> Run<'a> {
         Ok(Val::Bool(pattern.is_match(&text)))
     }
 
-    fn called(&mut self, function: Function, arguments: &'a [Node]) -> Result<Val<'a>, Fault> {
+    fn eval_call(&mut self, function: Function, arguments: &'a [Node]) -> Result<Val<'a>, Fault> {
         let searches = matches!(
             function,
             Function::Contains | Function::StartsWith | Function::EndsWith
         );
-        let folds = searches && arguments.iter().any(is_user);
+        let folds_ids = searches && arguments.iter().any(is_user_id);
         let value = |argument| {
-            self.value(argument)
-                .and_then(|it| if folds { self.keyed(it) } else { Ok(it) })
+            self.value(argument).and_then(|it| {
+                if folds_ids {
+                    self.with_user_keys(it)
+                } else {
+                    Ok(it)
+                }
+            })
         };
         let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
         call(function, &arguments?, self.scope.fuel)
@@ -182,20 +189,24 @@ impl<'a> Run<'a> {
 
     /// Replaces each text in a value by its comparison key. Both sides of a comparison with the
     /// user's id are replaced, so that another spelling of an id does not evade a rule.
-    fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
+    fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;
             Ok(Val::Text(Cow::Owned(
-                self.scope.case.user.ids().key(text).as_str().to_owned(),
+                self.scope.input.user.ids().key(text).as_str().to_owned(),
             )))
         };
         if let Val::Text(text) = &value {
             return key(text);
         }
-        let Ok(count) = value.items() else {
+        let Ok(count) = value.list_len() else {
             return Ok(value);
         };
-        let items = (0..count).map(|at| value.item(at).and_then(|item| self.keyed(item)));
+        let items = (0..count).map(|at| {
+            value
+                .list_item(at)
+                .and_then(|item| self.with_user_keys(item))
+        });
         Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
     }
 
@@ -209,7 +220,7 @@ impl<'a> Run<'a> {
 
     /// Evaluates the parts of `&&` or `||` from left to right, up to the first part that equals
     /// `decisive`. If an earlier part faults, returns the fault.
-    fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
+    fn eval_logical(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {
                 return Ok(Val::Bool(decisive));
@@ -218,22 +229,22 @@ impl<'a> Run<'a> {
         Ok(Val::Bool(!decisive))
     }
 
-    fn known(&self, known: Known) -> Result<Val<'a>, Fault> {
+    fn variable(&self, variable: Variable) -> Result<Val<'a>, Fault> {
         let Scope {
-            case, path, shape, ..
+            input, path, shape, ..
         } = self.scope;
-        Ok(match known {
-            Known::Args => Val::read(case.args, shape)?,
-            Known::ToolName => text(&case.tool.name),
-            Known::ToolEffect => text(case.tool.effect.as_str()),
-            Known::AgentName => text(path.last().ok_or(Fault::Refused)?),
-            Known::AgentPath => Val::Names(path),
-            Known::UserId => text(case.user.as_str()),
-            Known::UserTenant => text(case.tenant),
-            Known::UserGroups => Val::Names(case.groups),
-            Known::TaskId => text(case.task_id),
-            Known::TaskMetadata => Val::read(case.metadata, &FREE)?,
-            Known::Session => text(case.session),
+        Ok(match variable {
+            Variable::Args => Val::from_json(input.args, shape)?,
+            Variable::ToolName => text(&input.tool.name),
+            Variable::ToolEffect => text(input.tool.effect.as_str()),
+            Variable::AgentName => text(path.last().ok_or(Fault::Refused)?),
+            Variable::AgentPath => Val::Names(path),
+            Variable::UserId => text(input.user.as_str()),
+            Variable::UserTenant => text(input.tenant),
+            Variable::UserGroups => Val::Names(input.groups),
+            Variable::TaskId => text(input.task_id),
+            Variable::TaskMetadata => Val::from_json(input.metadata, &FREE_SHAPE)?,
+            Variable::Session => text(input.session),
         })
     }
 
@@ -251,17 +262,17 @@ impl<'a> Run<'a> {
                 }
                 Err(Fault::Index)
             }
-            (list, Val::Int(at)) => list.item(usize::try_from(*at).map_err(|_| Fault::Index)?),
+            (list, Val::Int(at)) => list.list_item(usize::try_from(*at).map_err(|_| Fault::Index)?),
             _ => Err(Fault::Type),
         }
     }
 
-    fn each(&mut self, each: &'a Loop) -> Result<Val<'a>, Fault> {
+    fn eval_loop(&mut self, each: &'a Loop) -> Result<Val<'a>, Fault> {
         let over = self.value(&each.over)?;
         let mut list = Vec::new();
         let mut found = 0_usize;
-        for at in 0..over.items()? {
-            self.local = Some(over.item(at)?);
+        for at in 0..over.list_len()? {
+            self.local = Some(over.list_item(at)?);
             if let Some(filter) = &each.filter
                 && !self.truth(filter)?
             {
@@ -291,8 +302,8 @@ impl<'a> Run<'a> {
     }
 }
 
-fn is_user(node: &Node) -> bool {
-    matches!(node, Node::Known(Known::UserId))
+fn is_user_id(node: &Node) -> bool {
+    matches!(node, Node::Variable(Variable::UserId))
 }
 
 fn text(value: &str) -> Val<'_> {
@@ -314,14 +325,19 @@ fn contains(of: &Val<'_>, item: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
         return Ok(of.member(name)?.is_some());
     }
     let mut found = false;
-    for at in 0..of.items()? {
-        found |= of.item(at)?.equals(item, fuel)?;
+    for at in 0..of.list_len()? {
+        found |= of.list_item(at)?.equals(item, fuel)?;
     }
     Ok(found)
 }
 
-fn compare(how: Comparison, left: &Val<'_>, right: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
-    Ok(match how {
+fn compare(
+    operator: Comparison,
+    left: &Val<'_>,
+    right: &Val<'_>,
+    fuel: &Fuel,
+) -> Result<bool, Fault> {
+    Ok(match operator {
         Comparison::Equal => left.equals(right, fuel)?,
         Comparison::NotEqual => !left.equals(right, fuel)?,
         Comparison::Less => left.order(right, fuel)?.is_lt(),
@@ -332,7 +348,7 @@ fn compare(how: Comparison, left: &Val<'_>, right: &Val<'_>, fuel: &Fuel) -> Res
     })
 }
 
-fn negated<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
+fn negate<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
     if let Val::Double(value) = of {
         return Ok(Val::Double(-value));
     }
@@ -343,13 +359,13 @@ fn negated<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
 }
 
 fn calculate<'a>(
-    how: Arithmetic,
+    operator: Arithmetic,
     left: &Val<'a>,
     right: &Val<'a>,
     fuel: &Fuel,
 ) -> Result<Val<'a>, Fault> {
     match (left, right) {
-        (Val::Int(left), Val::Int(right)) => match how {
+        (Val::Int(left), Val::Int(right)) => match operator {
             Arithmetic::Add => left.checked_add(*right),
             Arithmetic::Subtract => left.checked_sub(*right),
             Arithmetic::Multiply => left.checked_mul(*right),
@@ -359,7 +375,7 @@ fn calculate<'a>(
         .map(Val::Int)
         .ok_or(Fault::Range),
         (Val::Double(left), Val::Double(right)) => {
-            let result = match how {
+            let result = match operator {
                 Arithmetic::Add => left + right,
                 Arithmetic::Subtract => left - right,
                 Arithmetic::Multiply => left * right,
@@ -372,16 +388,16 @@ fn calculate<'a>(
                 Err(Fault::Range)
             }
         }
-        (Val::Text(left), Val::Text(right)) if how == Arithmetic::Add => {
+        (Val::Text(left), Val::Text(right)) if operator == Arithmetic::Add => {
             fuel.spend_text(left.len() + right.len())?;
             Ok(Val::Text(Cow::Owned(format!("{left}{right}"))))
         }
-        (left, right) if how == Arithmetic::Add => {
-            let (first, second) = (left.items()?, right.items()?);
+        (left, right) if operator == Arithmetic::Add => {
+            let (first, second) = (left.list_len()?, right.list_len()?);
             fuel.spend(first + second)?;
             let items = (0..first)
-                .map(|at| left.item(at))
-                .chain((0..second).map(|at| right.item(at)));
+                .map(|at| left.list_item(at))
+                .chain((0..second).map(|at| right.list_item(at)));
             Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
         }
         _ => Err(Fault::Type),
@@ -423,7 +439,7 @@ fn size(of: &Val<'_>) -> Result<usize, Fault> {
     } else if let Val::Entries(entries) = of {
         Ok(entries.len())
     } else {
-        of.items()
+        of.list_len()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Case, Decide, Policy, Rule};
+use super::{Decide, JudgementInput, Policy, Rule};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::task::verdict::Judgement;
 use crate::world::Mistakes;
@@ -120,7 +120,7 @@ fn judge_case(
     path: &[String],
     at_gate: bool,
 ) -> Judgement {
-    policy.judge(&Case {
+    policy.judge(&JudgementInput {
         tool,
         args,
         agent_path: path,

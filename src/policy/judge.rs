@@ -2,15 +2,15 @@
 //! beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never lets a
 //! later rule allow; and no judgement quotes an argument.
 
-use super::Case;
-use super::compile::{Compiled, Policy, When};
+use super::JudgementInput;
+use super::compile::{CompiledRule, Policy, When};
 use super::eval::{Fault, Fuel, Scope, test};
 use super::rules::Decide;
 use super::shape::Shape;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 /// The maximum number of steps per judgement, over all rules and agents.
-const STEPS: u32 = 1_000_000;
+const MAX_STEPS: u32 = 1_000_000;
 
 /// The opinion that the rules give for one agent of the path.
 #[derive(Debug)]
@@ -32,40 +32,40 @@ impl Policy {
     /// Judges a call. Never panics, takes bounded time, and never allows a call that it could not
     /// evaluate.
     #[must_use]
-    pub fn judge(&self, case: &Case<'_>) -> Judgement {
-        let made;
-        let shape = if let Some(shape) = self.shape(case.tool) {
+    pub fn judge(&self, input: &JudgementInput<'_>) -> Judgement {
+        let computed;
+        let shape = if let Some(shape) = self.shape(input.tool) {
             shape
         } else {
-            made = Shape::of_arguments(&case.tool.parameters);
-            &made
+            computed = Shape::from_parameters(&input.tool.parameters);
+            &computed
         };
-        let fits = shape.fits(case.args);
-        let fuel = Fuel::new(STEPS);
+        let arguments_fit = shape.fits(input.args);
+        let fuel = Fuel::new(MAX_STEPS);
         let mut opinions = Vec::new();
-        for length in 1..=case.agent_path.len() {
-            let path = case.agent_path.get(..length).unwrap_or_default();
+        for length in 1..=input.agent_path.len() {
+            let path = input.agent_path.get(..length).unwrap_or_default();
             opinions.push(self.opinion(
                 &Scope {
-                    case,
+                    input,
                     path,
                     shape,
                     fuel: &fuel,
                 },
-                fits,
+                arguments_fit,
             ));
         }
-        conclude(case, opinions)
+        conclude(input, opinions)
     }
 
-    fn opinion(&self, scope: &Scope<'_>, fits: bool) -> Opinion {
+    fn opinion(&self, scope: &Scope<'_>, arguments_fit: bool) -> Opinion {
         let mut faulted: Option<String> = None;
         for rule in self
             .rules
             .iter()
-            .filter(|rule| rule.covers(scope.case.tool))
+            .filter(|rule| rule.covers(scope.input.tool))
         {
-            let matched = rule.matches(scope, fits);
+            let matched = rule.matches(scope, arguments_fit);
             match (rule.decide, matched) {
                 (_, Ok(false)) => {}
                 (Decide::Allow, Ok(true)) => {
@@ -87,7 +87,7 @@ impl Policy {
                         faulted.iter().chain(&own).map(String::as_str).collect();
                     let mut judgement = rule.judgement(verdict, &notices);
                     if verdict == Verdict::Hold && notices.is_empty() {
-                        judgement.offer = rule.offer(scope, fits);
+                        judgement.offer = rule.offer(scope, arguments_fit);
                     }
                     return Opinion::Rule(rule.decide, judgement);
                 }
@@ -97,14 +97,14 @@ impl Policy {
     }
 }
 
-impl Compiled {
-    fn matches(&self, scope: &Scope<'_>, fits: bool) -> Result<bool, Fault> {
+impl CompiledRule {
+    fn matches(&self, scope: &Scope<'_>, arguments_fit: bool) -> Result<bool, Fault> {
         match &self.when {
-            When::Refused => Err(Fault::Refused),
-            When::Always if !fits && self.decide == Decide::Allow => Err(Fault::Misfit),
+            When::Invalid => Err(Fault::Refused),
+            When::Always if !arguments_fit && self.decide == Decide::Allow => Err(Fault::Misfit),
             When::Always => Ok(true),
-            When::Holds(_) if !fits => Err(Fault::Misfit),
-            When::Holds(when) => test(when, scope),
+            When::Expression(_) if !arguments_fit => Err(Fault::Misfit),
+            When::Expression(when) => test(when, scope),
         }
     }
 
@@ -123,46 +123,46 @@ impl Compiled {
             rule: Some(self.name.clone()),
             reason: (!reason.is_empty()).then(|| reason.join(" ")),
             terms: (verdict == Verdict::Hold).then(|| self.terms.clone()),
-            ..Judgement::of(verdict)
+            ..Judgement::new(verdict)
         }
     }
 }
 
-fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
+fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement {
     let terms = matches!(verdict, Verdict::Hold | Verdict::Human).then(Terms::default);
     Judgement {
         reason,
         terms,
-        ..Judgement::of(verdict)
+        ..Judgement::new(verdict)
     }
 }
 
 /// Combines the opinions for the agents of the path, the root's first. The last opinion is that for
 /// the agent that made the call. Only for that agent a missing rule matters.
-fn conclude(case: &Case<'_>, mut opinions: Vec<Opinion>) -> Judgement {
-    let asking = opinions
+fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
+    let own_opinion = opinions
         .pop()
         .unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
-    let facts = case.tool.kind.facts();
-    let allowed = match asking {
+    let properties = input.tool.kind.properties();
+    let allowed = match own_opinion {
         Opinion::Rule(Decide::Allow, judgement) => Some(judgement),
-        Opinion::None if case.at_gate || facts.without_rule == Verdict::Hold => {
+        Opinion::None if input.at_gate || properties.without_rule == Verdict::Hold => {
             opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
             None
         }
-        Opinion::None => Some(unruled(facts.without_rule, None)),
-        asking @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)) => {
-            opinions.push(asking);
+        Opinion::None => Some(judgement_without_rule(properties.without_rule, None)),
+        other @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)) => {
+            opinions.push(other);
             None
         }
     };
     let (mut held, mut faulted): (Option<Judgement>, _) = (None, None);
-    let mut unanimous = true;
+    let mut is_unanimous = true;
     for opinion in opinions {
         match opinion {
             Opinion::Rule(Decide::Deny, judgement) => return judgement,
             Opinion::Rule(Decide::Hold, judgement) => {
-                unanimous &= held.as_ref().is_none_or(|first| {
+                is_unanimous &= held.as_ref().is_none_or(|first| {
                     first.rule == judgement.rule && first.offer == judgement.offer
                 });
                 held = held.or(Some(judgement));
@@ -172,19 +172,20 @@ fn conclude(case: &Case<'_>, mut opinions: Vec<Opinion>) -> Judgement {
         }
     }
     if let Some(held) = &mut held
-        && (!unanimous || faulted.is_some())
+        && (!is_unanimous || faulted.is_some())
     {
         held.offer = None;
     }
-    let held = held.or_else(|| faulted.map(|notice| unruled(Verdict::Hold, Some(notice))));
+    let held =
+        held.or_else(|| faulted.map(|notice| judgement_without_rule(Verdict::Hold, Some(notice))));
     match (held, allowed) {
-        (Some(held), _) if facts.asks_person => Judgement {
+        (Some(held), _) if properties.asks_person => Judgement {
             verdict: Verdict::Human,
             ..held
         },
         (Some(held), _) => held,
         (None, Some(allowed)) => allowed,
-        (None, None) => unruled(Verdict::Hold, Some("No rule matches.".to_owned())),
+        (None, None) => judgement_without_rule(Verdict::Hold, Some("No rule matches.".to_owned())),
     }
 }
 

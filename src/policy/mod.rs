@@ -5,12 +5,12 @@
 mod cel;
 mod check;
 mod compile;
-mod covers;
 mod eval;
 mod judge;
 pub(crate) mod remember;
 pub(crate) mod rules;
 mod shape;
+mod tool_patterns;
 mod value;
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
 /// The input of a judgement: one call, whose arguments `tool/arguments.rs` has parsed and checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct JudgementInput<'a> {
     /// The called tool, as its server defines it now.
     pub tool: &'a ToolSpec,
     /// The arguments; always an object.

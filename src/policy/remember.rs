@@ -7,21 +7,21 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Case;
-use super::compile::{Compiled, When};
+use super::JudgementInput;
+use super::compile::{CompiledRule, When};
 use super::eval::{Scope, test};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
 use crate::task::grant::{GrantScope, Offer};
-use crate::task::rejections::canonical;
-use crate::task::request::request_digest;
+use crate::task::rejections::json_equality_key;
+use crate::task::request::digest_of_texts;
 use crate::task::tool_spec::{Effect, ToolSpec};
-use crate::task::units::{duration_text, write_duration};
+use crate::task::units::{duration_text, format_duration};
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
 /// The number of calls that a standing decision lets through if the rule does not set `uses`.
-const USES: u32 = 20;
+const DEFAULT_USES: u32 = 20;
 
 /// The standing decision that an approver may give with an approval. It lets later calls run
 /// without a request. Exactly one of `same` and `when` must be set: it tells which calls.
@@ -52,7 +52,7 @@ pub struct RuleRemember {
 
 /// The compiled `remember` of a rule.
 #[derive(Debug)]
-pub(super) struct Offered {
+pub(super) struct CompiledRemember {
     when: Option<When>,
     settings: RuleRemember,
     /// The digest of the whole rule.
@@ -93,7 +93,7 @@ impl Rule {
     /// it.
     fn digest(&self) -> String {
         let remember = self.remember.clone().unwrap_or_default();
-        let most = write_duration(remember.most);
+        let most = format_duration(remember.most);
         let members = serde_json::json!([
             self.name,
             self.tools,
@@ -109,11 +109,11 @@ impl Rule {
                 remember.uses
             ],
         ]);
-        request_digest([members.to_string().as_str()].into_iter())
+        digest_of_texts([members.to_string().as_str()].into_iter())
     }
 }
 
-impl Offered {
+impl CompiledRemember {
     /// Compiles `remember` for the tools that the rule covers, and reports its mistakes. `compile`
     /// compiles a condition at a place of the file, for the given tools.
     pub(super) fn new(
@@ -125,16 +125,18 @@ impl Offered {
     ) -> Option<Self> {
         let settings = rule.remember.clone()?;
         let at = |key: &'static str| [place, &["remember", key]].concat();
-        let own: Vec<_> = covered
+        let own_tools: Vec<_> = covered
             .iter()
             .copied()
-            .filter(|(tool, _)| is_own(tool))
+            .filter(|(tool, _)| is_performed_here(tool))
             .collect();
-        if own.is_empty() && !covered.is_empty() {
+        if own_tools.is_empty() && !covered.is_empty() {
             let detail = "none of the rule's tools is called by this service itself, so nothing can be remembered";
             mistakes.add(&[place, &["remember"]].concat(), detail);
         }
-        let once = own.iter().find(|(tool, _)| tool.effect == Effect::Once);
+        let once = own_tools
+            .iter()
+            .find(|(tool, _)| tool.effect == Effect::Once);
         if let Some((tool, _)) = once {
             if settings.same {
                 let detail = format!(
@@ -154,7 +156,7 @@ impl Offered {
         let when = settings
             .when
             .as_deref()
-            .map(|when| compile(when, &at("when"), &own, mistakes));
+            .map(|when| compile(when, &at("when"), &own_tools, mistakes));
         Some(Self {
             when,
             rule: rule.digest(),
@@ -163,23 +165,25 @@ impl Offered {
     }
 
     /// Returns the offer for a call that the rule holds. `None` if no standing decision may cover
-    /// the call, or the condition cannot be evaluated. `fits`: whether the arguments have the types
-    /// that the tool declares.
-    pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Offer> {
-        let Case { tool, args, .. } = scope.case;
-        if !fits || !is_own(tool) {
+    /// the call, or the condition cannot be evaluated. `arguments_fit`: whether the arguments have
+    /// the types that the tool declares.
+    pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Offer> {
+        let JudgementInput { tool, args, .. } = scope.input;
+        if !arguments_fit || !is_performed_here(tool) {
             return None;
         }
         let arguments = match &self.when {
-            Some(When::Holds(when)) if test(when, scope) == Ok(true) => None,
-            None if self.settings.same && tool.effect.repeatable() => Some(canonical(args)),
+            Some(When::Expression(when)) if test(when, scope) == Ok(true) => None,
+            None if self.settings.same && tool.effect.is_repeatable() => {
+                Some(json_equality_key(args))
+            }
             Some(_) | None => return None,
         };
         let basis = self.basis(tool);
         Some(Offer {
             basis: match arguments {
                 Some(arguments) => {
-                    let digest = request_digest([arguments.as_str()].into_iter());
+                    let digest = digest_of_texts([arguments.as_str()].into_iter());
                     format!("{basis}/{digest}")
                 }
                 None => basis,
@@ -187,7 +191,7 @@ impl Offered {
             when: self.settings.when.clone(),
             scopes: self.settings.scopes.clone(),
             most: self.settings.most,
-            uses: self.settings.uses.unwrap_or(USES),
+            uses: self.settings.uses.unwrap_or(DEFAULT_USES),
         })
     }
 
@@ -200,22 +204,22 @@ impl Offered {
             tool.target.as_str(),
             tool.effect.as_str(),
         ];
-        request_digest(parts.into_iter())
+        digest_of_texts(parts.into_iter())
     }
 }
 
 /// Whether this service performs the tool's calls itself. Other tools get no offer, because a use
 /// is counted when this service starts a call.
-fn is_own(tool: &ToolSpec) -> bool {
-    let facts = tool.kind.facts();
-    !facts.performed_elsewhere && !facts.asks_person
+fn is_performed_here(tool: &ToolSpec) -> bool {
+    let properties = tool.kind.properties();
+    !properties.performed_elsewhere && !properties.asks_person
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Returns the rule's offer for a call that it holds; `None` if the rule has no `remember`.
-    pub(super) fn offer(&self, scope: &Scope<'_>, fits: bool) -> Option<Box<Offer>> {
+    pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Box<Offer>> {
         let remember = self.remember.as_ref()?;
-        remember.offer(scope, fits).map(Box::new)
+        remember.offer(scope, arguments_fit).map(Box::new)
     }
 }
 
@@ -231,8 +235,10 @@ impl super::Policy {
     /// unchanged.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
-        let whole = basis.split_once('/').map_or(basis, |(whole, _)| whole);
-        self.offered.contains(whole)
+        let tool_basis = basis
+            .split_once('/')
+            .map_or(basis, |(tool_basis, _)| tool_basis);
+        self.offered.contains(tool_basis)
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remember::RuleRemember;
 use crate::task::decision::{Action, Then};
-use crate::task::units::{duration, duration_text};
+use crate::task::units::{duration_text, parse_duration};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
@@ -125,9 +125,9 @@ impl RuleApprovers {
     /// Returns the approvers in the form that requests store.
     #[must_use]
     pub fn approvers(&self) -> Approvers {
-        let nobody = self.users.is_empty() && self.groups.is_empty();
+        let owner_decides = self.users.is_empty() && self.groups.is_empty();
         Approvers {
-            owner: self.owner.unwrap_or(nobody),
+            owner: self.owner.unwrap_or(owner_decides),
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
@@ -162,7 +162,7 @@ impl<'de> Deserialize<'de> for Expiry {
                 if text == "never" {
                     return Ok(Expiry::Never);
                 }
-                duration(text)
+                parse_duration(text)
                     .map(Expiry::After)
                     .ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
             }
@@ -229,7 +229,7 @@ impl Rule {
         {
             mistakes.add(
                 &at("approvers"),
-                "nobody could decide: neither the owner nor a user nor a group",
+                "no person could decide: neither the owner nor a user nor a group",
             );
         }
         if self.expires_in == Expiry::After(Duration::ZERO) {
@@ -245,7 +245,7 @@ impl Rule {
                 Action::Retry | Action::Mixed => {
                     mistakes.add(
                         &at("allow"),
-                        format!("`{}` is no answer to an approval", action.as_str()),
+                        format!("`{}` is not an answer to an approval", action.as_str()),
                     );
                 }
             }

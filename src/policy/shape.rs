@@ -35,17 +35,17 @@ pub(super) struct Member {
 
 impl Shape {
     /// Returns the shape that a schema declares.
-    pub(super) fn of(schema: &Value) -> Self {
-        Survey {
+    pub(super) fn from_schema(schema: &Value) -> Self {
+        SchemaReader {
             root: schema,
-            left: MAX_PARTS,
+            remaining_parts: MAX_PARTS,
         }
         .shape(schema, 0)
     }
 
     /// Returns the shape of a tool's arguments; always an object.
-    pub(super) fn of_arguments(parameters: &Value) -> Self {
-        match Self::of(parameters) {
+    pub(super) fn from_parameters(parameters: &Value) -> Self {
+        match Self::from_schema(parameters) {
             object @ Self::Object(_) => object,
             Self::Null
             | Self::Bool
@@ -55,9 +55,9 @@ impl Shape {
             | Self::List(_)
             | Self::Free
             | Self::Untyped => Self::Object(
-                Survey {
+                SchemaReader {
                     root: parameters,
-                    left: MAX_PARTS,
+                    remaining_parts: MAX_PARTS,
                 }
                 .members(&[parameters], 0),
             ),
@@ -84,7 +84,7 @@ impl Shape {
     }
 
     /// Returns the type's name in JSON Schema, for messages to people.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Bool => "boolean",
@@ -107,17 +107,17 @@ pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     })
 }
 
-struct Survey<'a> {
+struct SchemaReader<'a> {
     root: &'a Value,
-    left: usize,
+    remaining_parts: usize,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> SchemaReader<'a> {
     fn shape(&mut self, schema: &'a Value, depth: usize) -> Shape {
-        if self.left == 0 || depth > MAX_DEPTH {
+        if self.remaining_parts == 0 || depth > MAX_DEPTH {
             return Shape::Untyped;
         }
-        self.left -= 1;
+        self.remaining_parts -= 1;
         let mut facets = Vec::new();
         self.facets(schema, 0, &mut facets);
         match single_type(&facets) {
@@ -223,9 +223,9 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
 /// Returns the type of a value that satisfies all these schemas. `None` unless at least one of them
 /// declares a type, and all declared types are the same single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
-    let mut one = None;
-    for said in facets.iter().filter_map(|facet| facet.get("type")) {
-        let said = match said {
+    let mut single = None;
+    for declared in facets.iter().filter_map(|facet| facet.get("type")) {
+        let declared = match declared {
             Value::String(name) => name.as_str(),
             Value::Array(names) => match names.as_slice() {
                 [Value::String(name)] => name.as_str(),
@@ -233,10 +233,10 @@ fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
             },
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
         };
-        if one.is_some_and(|one| one != said) {
+        if single.is_some_and(|single| single != declared) {
             return None;
         }
-        one = Some(said);
+        single = Some(declared);
     }
-    one
+    single
 }

@@ -29,7 +29,7 @@ pub(super) enum Val<'a> {
 
 impl<'a> Val<'a> {
     /// Reads a JSON value by its shape. A value that does not fit the shape is a fault.
-    pub(super) fn read(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
+    pub(super) fn from_json(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
         Ok(match (shape, value) {
             (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
             (Shape::Bool | Shape::Free | Shape::Untyped, Value::Bool(value)) => Self::Bool(*value),
@@ -79,7 +79,7 @@ impl<'a> Val<'a> {
                 };
                 object
                     .get(name)
-                    .map(|value| Self::read(value, shape))
+                    .map(|value| Self::from_json(value, shape))
                     .transpose()
             }
             Self::Entries(entries) => Ok(entries
@@ -98,7 +98,7 @@ impl<'a> Val<'a> {
     }
 
     /// Returns the length of a list; a fault for any other value.
-    pub(super) fn items(&self) -> Result<usize, Fault> {
+    pub(super) fn list_len(&self) -> Result<usize, Fault> {
         match self {
             Self::Array(items, _) => Ok(items.len()),
             Self::Names(names) => Ok(names.len()),
@@ -114,12 +114,12 @@ impl<'a> Val<'a> {
     }
 
     /// Returns the item of a list at this index; a fault if there is none.
-    pub(super) fn item(&self, at: usize) -> Result<Self, Fault> {
+    pub(super) fn list_item(&self, at: usize) -> Result<Self, Fault> {
         match self {
             Self::Array(items, shape) => items
                 .get(at)
                 .ok_or(Fault::Index)
-                .and_then(|item| Self::read(item, shape)),
+                .and_then(|item| Self::from_json(item, shape)),
             Self::Names(names) => names
                 .get(at)
                 .map(|name| Self::Text(Cow::Borrowed(name.as_str())))
@@ -146,9 +146,9 @@ impl<'a> Val<'a> {
                 Self::Array(..) | Self::Names(_) | Self::List(_),
                 Self::Array(..) | Self::Names(_) | Self::List(_),
             ) => {
-                let mut same = self.items()? == other.items()?;
-                for at in 0..self.items()?.min(other.items()?) {
-                    same &= self.item(at)?.equals(&other.item(at)?, fuel)?;
+                let mut same = self.list_len()? == other.list_len()?;
+                for at in 0..self.list_len()?.min(other.list_len()?) {
+                    same &= self.list_item(at)?.equals(&other.list_item(at)?, fuel)?;
                 }
                 Ok(same)
             }
@@ -182,12 +182,12 @@ impl<'a> Val<'a> {
     reason = "within the range of i64, by the comparison before"
 )]
 fn order_mixed(left: i64, right: f64) -> Result<Ordering, Fault> {
-    const EDGE: f64 = 9_223_372_036_854_775_808.0;
+    const I64_LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if right.is_nan() {
         Err(Fault::Type)
-    } else if right >= EDGE {
+    } else if right >= I64_LIMIT {
         Ok(Ordering::Less)
-    } else if right < -EDGE {
+    } else if right < -I64_LIMIT {
         Ok(Ordering::Greater)
     } else {
         let whole = left.cmp(&(right.trunc() as i64));

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// The maximum number of nested escapes that are undone. A percent-encoded value in a JSON string
 /// in a JSON string, for example, has three.
-const DEPTH: usize = 3;
+const MAX_DEPTH: usize = 3;
 
 /// A text at one level of unescaping.
 pub(super) struct Layer<'p> {
@@ -19,26 +19,26 @@ pub(super) struct Layer<'p> {
     /// outermost layer.
     runs: Vec<Run>,
     /// The offset in the parent where this layer's text ends.
-    rest: usize,
+    parent_end: usize,
     /// Whether line ends are removed, to undo the wrapping of base64.
     pub joined: bool,
 }
 
 /// A range of a layer's bytes: a copy of bytes of the parent, or the decoded form of one escape in
-/// the parent. The range begins at `here` in this layer and at `there` in the parent.
+/// the parent. The range begins at `start` in this layer and at `parent_start` in the parent.
 struct Run {
-    here: usize,
-    there: usize,
+    start: usize,
+    parent_start: usize,
     /// The length in bytes of the escape in the parent; 0 for a copy.
-    width: usize,
+    escape_len: usize,
 }
 
 /// The result of parsing an escape at the start of a text.
 enum Escape {
     /// A complete escape, and its length in bytes.
-    Whole(Unescaped, usize),
+    Complete(Unescaped, usize),
     /// The beginning of an escape that the end of the text cuts off.
-    Open,
+    Incomplete,
     /// The text does not start with an escape.
     None,
 }
@@ -49,54 +49,64 @@ enum Unescaped {
     Char(char),
 }
 
-/// Options of [`each`].
+/// Options of [`for_each_layer`].
 #[derive(Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct UnescapeOptions {
     /// Whether the text may be form-encoded, with `+` for a space.
-    pub forms: bool,
+    pub decode_forms: bool,
     /// Whether more text will follow. If so, each layer ends before an incomplete escape.
-    pub begun: bool,
+    pub more_follows: bool,
 }
 
-/// Calls `look` with the text itself, with the result of each sequence of up to [`DEPTH`]
+/// Calls `visit` with the text itself, with the result of each sequence of up to [`MAX_DEPTH`]
 /// unescapings, and with each of these texts without its line ends.
-pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
+pub(super) fn for_each_layer(
+    text: &str,
+    options: UnescapeOptions,
+    visit: &mut dyn FnMut(&Layer<'_>),
+) {
     let bytes = Cow::Borrowed(text.as_bytes());
-    below(
+    visit_layers(
         &Layer {
             parent: None,
             bytes,
             runs: Vec::new(),
-            rest: 0,
+            parent_end: 0,
             joined: false,
         },
-        DEPTH,
-        reading,
-        look,
+        MAX_DEPTH,
+        options,
+        visit,
     );
 }
 
-fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
-    look(layer);
+fn visit_layers(
+    layer: &Layer<'_>,
+    depth: usize,
+    options: UnescapeOptions,
+    visit: &mut dyn FnMut(&Layer<'_>),
+) {
+    visit(layer);
     if let Some(joined) = layer.joined() {
-        look(&joined);
+        visit(&joined);
     }
     let Some(depth) = depth.checked_sub(1) else {
         return;
     };
-    let under =
-        |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape, reading.begun);
-    for next in [under(b"\\", json), under(b"%", percent)]
+    let child = |mark: &[u8], escape: fn(&[u8]) -> Escape| {
+        layer.unescaped(mark, escape, options.more_follows)
+    };
+    for next in [child(b"\\", json), child(b"%", percent)]
         .into_iter()
         .flatten()
     {
-        below(&next, depth, reading, look);
+        visit_layers(&next, depth, options, visit);
     }
-    if reading.forms
+    if options.decode_forms
         && layer.bytes.contains(&b'+')
-        && let Some(next) = under(b"%+", form)
+        && let Some(next) = child(b"%+", form)
     {
-        below(&next, depth, reading, look);
+        visit_layers(&next, depth, options, visit);
     }
 }
 
@@ -105,9 +115,9 @@ impl Layer<'_> {
     pub(super) fn start(&self, at: usize) -> usize {
         let Some(parent) = self.parent else { return at };
         match self.run(at).filter(|_| at < self.bytes.len()) {
-            Some(run) if run.width > 0 => parent.start(run.there),
-            Some(run) => parent.start(run.there + (at - run.here)),
-            None => parent.start(self.rest),
+            Some(run) if run.escape_len > 0 => parent.start(run.parent_start),
+            Some(run) => parent.start(run.parent_start + (at - run.start)),
+            None => parent.start(self.parent_end),
         }
     }
 
@@ -117,8 +127,8 @@ impl Layer<'_> {
             return at;
         };
         match self.run(last) {
-            Some(run) if run.width > 0 => parent.end(run.there + run.width),
-            Some(run) => parent.end(run.there + (at - run.here)),
+            Some(run) if run.escape_len > 0 => parent.end(run.parent_start + run.escape_len),
+            Some(run) => parent.end(run.parent_start + (at - run.start)),
             None => 0,
         }
     }
@@ -127,18 +137,23 @@ impl Layer<'_> {
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| {
-            parent.map(|parent| (parent.start(run.there), parent.end(run.there + run.width)))
+            parent.map(|parent| {
+                (
+                    parent.start(run.parent_start),
+                    parent.end(run.parent_start + run.escape_len),
+                )
+            })
         };
         self.runs
             .iter()
-            .filter(|run| run.width > 0)
+            .filter(|run| run.escape_len > 0)
             .filter_map(whole)
     }
 
     fn run(&self, at: usize) -> Option<&Run> {
         self.runs.get(
             self.runs
-                .partition_point(|run| run.here <= at)
+                .partition_point(|run| run.start <= at)
                 .checked_sub(1)?,
         )
     }
@@ -146,75 +161,81 @@ impl Layer<'_> {
     /// Returns this layer without its line ends; `None` if it has no line ends.
     fn joined(&self) -> Option<Layer<'_>> {
         let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
-        let mut joined = Layer::under(self);
-        let mut there = 0;
+        let mut joined = Layer::child_of(self);
+        let mut parent_start = 0;
         for line in lines {
-            joined.copy(there, line);
-            there += line.len() + 1;
+            joined.copy(parent_start, line);
+            parent_start += line.len() + 1;
         }
-        joined.rest = self.bytes.len();
+        joined.parent_end = self.bytes.len();
         joined.joined = true;
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
     /// Returns this layer with its escapes undone; `None` if there is no escape to undo. An escape
-    /// starts with a byte of `marks`, and `escape` parses it. `begun` is [`Reading::begun`].
-    fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
-        let mut under = Layer::under(self);
-        let (mut copied, mut from) = (0, 0);
+    /// starts with a byte of `marks`, and `escape` parses it. `more_follows` is
+    /// [`UnescapeOptions::more_follows`].
+    fn unescaped(
+        &self,
+        marks: &[u8],
+        escape: fn(&[u8]) -> Escape,
+        more_follows: bool,
+    ) -> Option<Layer<'_>> {
+        let mut child = Layer::child_of(self);
+        let (mut copied, mut search_from) = (0, 0);
         let after = |at: usize| self.bytes.get(at..).unwrap_or_default();
-        while let Some(at) = after(from)
+        while let Some(at) = after(search_from)
             .iter()
             .position(|byte| marks.contains(byte))
-            .map(|found| from + found)
+            .map(|found| search_from + found)
         {
             match escape(after(at)) {
-                Escape::Whole(stands_for, width) => {
-                    under.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
-                    under.escape(at, width, &stands_for);
-                    (copied, from) = (at + width, at + width);
+                Escape::Complete(decoded, escape_len) => {
+                    child.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
+                    child.escape(at, escape_len, &decoded);
+                    (copied, search_from) = (at + escape_len, at + escape_len);
                 }
-                Escape::Open if begun => {
-                    under.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
-                    under.rest = at;
-                    return Some(under);
+                Escape::Incomplete if more_follows => {
+                    child.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
+                    child.parent_end = at;
+                    return Some(child);
                 }
-                Escape::Open | Escape::None => from = at + 1,
+                Escape::Incomplete | Escape::None => search_from = at + 1,
             }
         }
-        under.copy(copied, after(copied));
-        under.rest = self.bytes.len();
-        (copied > 0).then_some(under)
+        child.copy(copied, after(copied));
+        child.parent_end = self.bytes.len();
+        (copied > 0).then_some(child)
     }
 
-    fn under<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
+    fn child_of<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
         Layer {
             parent: Some(parent),
             bytes: Cow::Owned(Vec::new()),
             runs: Vec::new(),
-            rest: 0,
+            parent_end: 0,
             joined: false,
         }
     }
 
-    fn copy(&mut self, there: usize, bytes: &[u8]) {
+    fn copy(&mut self, parent_start: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.runs.push(Run {
-                here: self.bytes.len(),
-                there,
-                width: 0,
+                start: self.bytes.len(),
+                parent_start,
+                escape_len: 0,
             });
             self.bytes.to_mut().extend_from_slice(bytes);
         }
     }
 
-    fn escape(&mut self, there: usize, width: usize, stands_for: &Unescaped) {
+    fn escape(&mut self, parent_start: usize, escape_len: usize, decoded: &Unescaped) {
         self.runs.push(Run {
-            here: self.bytes.len(),
-            there,
-            width,
+            start: self.bytes.len(),
+            parent_start,
+            escape_len,
         });
-        match stands_for {
+        match decoded {
             Unescaped::Byte(byte) => self.bytes.to_mut().push(*byte),
             Unescaped::Char(c) => self
                 .bytes
@@ -228,11 +249,11 @@ impl Layer<'_> {
 fn percent(text: &[u8]) -> Escape {
     match text {
         [b'%', high, low, ..] => match (hex(*high), hex(*low)) {
-            (Some(high), Some(low)) => Escape::Whole(Unescaped::Byte(high * 16 + low), 3),
+            (Some(high), Some(low)) => Escape::Complete(Unescaped::Byte(high * 16 + low), 3),
             _ => Escape::None,
         },
-        [b'%'] => Escape::Open,
-        [b'%', digit] if hex(*digit).is_some() => Escape::Open,
+        [b'%'] => Escape::Incomplete,
+        [b'%', digit] if hex(*digit).is_some() => Escape::Incomplete,
         _ => Escape::None,
     }
 }
@@ -240,7 +261,7 @@ fn percent(text: &[u8]) -> Escape {
 /// Parses an escape of a form field: `+` for a space, or a percent-encoded byte.
 fn form(text: &[u8]) -> Escape {
     if text.starts_with(b"+") {
-        Escape::Whole(Unescaped::Byte(b' '), 1)
+        Escape::Complete(Unescaped::Byte(b' '), 1)
     } else {
         percent(text)
     }
@@ -248,15 +269,14 @@ fn form(text: &[u8]) -> Escape {
 
 /// Parses an escape of a JSON string (RFC 8259). A lone surrogate is no escape.
 fn json(text: &[u8]) -> Escape {
-    let short = |byte| Escape::Whole(Unescaped::Byte(byte), 2);
+    let short = |byte| Escape::Complete(Unescaped::Byte(byte), 2);
     match text {
-        [b'\\'] => Escape::Open,
+        [b'\\'] => Escape::Incomplete,
         [b'\\', b'u', digits @ ..] => match unit(digits) {
             Ok(Some(first @ 0xD800..=0xDBFF)) => pair(first, digits.get(4..).unwrap_or_default()),
-            Ok(Some(unit)) => {
-                char::from_u32(unit).map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 6))
-            }
-            Ok(None) => Escape::Open,
+            Ok(Some(unit)) => char::from_u32(unit)
+                .map_or(Escape::None, |c| Escape::Complete(Unescaped::Char(c), 6)),
+            Ok(None) => Escape::Incomplete,
             Err(()) => Escape::None,
         },
         [b'\\', b'"', ..] => short(b'"'),
@@ -275,13 +295,13 @@ fn json(text: &[u8]) -> Escape {
 /// escape encodes.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
-        [] | [b'\\'] => Escape::Open,
+        [] | [b'\\'] => Escape::Incomplete,
         [b'\\', b'u', digits @ ..] => match unit(digits) {
             Ok(Some(second @ 0xDC00..=0xDFFF)) => {
                 let c = char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00));
-                c.map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 12))
+                c.map_or(Escape::None, |c| Escape::Complete(Unescaped::Char(c), 12))
             }
-            Ok(None) => Escape::Open,
+            Ok(None) => Escape::Incomplete,
             Ok(Some(_)) | Err(()) => Escape::None,
         },
         _ => Escape::None,

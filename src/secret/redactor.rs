@@ -12,19 +12,19 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 
 use super::Secret;
-use super::layer::{self, Layer, Reading};
+use super::layer::{self, Layer, UnescapeOptions};
 
 /// The minimum length of a secret in characters; shorter values are not searched for.
-const SHORTEST: usize = 8;
+const MIN_SECRET_CHARS: usize = 8;
 
 /// Finds known secrets in text from outside.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    sets: Vec<Arc<Set>>,
+    sets: Vec<Arc<SecretSet>>,
 }
 
 /// Secrets that are searched for together. A needle is a value, or a base64 form of a value.
-struct Set {
+struct SecretSet {
     /// Finds the needles; `None` if there are too many needles to build the automaton. Then every
     /// text is redacted as a whole.
     finder: Option<AhoCorasick>,
@@ -32,23 +32,23 @@ struct Set {
     /// base64.
     origins: Vec<(usize, bool)>,
     /// The placeholders that replace the values, by index of the value.
-    shown: Vec<String>,
+    placeholders: Vec<String>,
     /// The needles in ascending order, for binary search.
     sorted: Vec<String>,
     /// The length of the longest needle in bytes.
     longest: usize,
     /// Whether some value contains a space: then a `+` in the text may be a space of a form field.
-    spaces: bool,
+    has_spaces: bool,
 }
 
 /// A range of the outermost text that a placeholder replaces.
 #[derive(Clone, Copy)]
-struct Find<'r> {
+struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest match in the range. `shown` is the placeholder of that match.
+    /// The length of the longest match in the range. `placeholder` is that of this match.
     longest: usize,
-    shown: &'r str,
+    placeholder: &'r str,
 }
 
 impl fmt::Debug for Redactor {
@@ -56,7 +56,10 @@ impl fmt::Debug for Redactor {
         write!(
             f,
             "Redactor({} values)",
-            self.sets.iter().map(|set| set.shown.len()).sum::<usize>()
+            self.sets
+                .iter()
+                .map(|set| set.placeholders.len())
+                .sum::<usize>()
         )
     }
 }
@@ -65,20 +68,20 @@ impl Redactor {
     /// Creates a redactor from (name, value) pairs. The redactor replaces each value of 8 or more
     /// characters by `[secret NAME]`.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret<String>)>) -> Self {
-        let (mut shown, mut needles, mut spaces) = (Vec::new(), Vec::new(), false);
+        let (mut placeholders, mut needles, mut has_spaces) = (Vec::new(), Vec::new(), false);
         for (name, secret) in secrets {
             let value = secret.reveal();
-            if value.chars().count() < SHORTEST {
+            if value.chars().count() < MIN_SECRET_CHARS {
                 continue;
             }
-            needles.push((value.clone(), (shown.len(), false)));
+            needles.push((value.clone(), (placeholders.len(), false)));
             needles.extend(
                 in_base64(value.as_bytes())
                     .into_iter()
-                    .map(|needle| (needle, (shown.len(), true))),
+                    .map(|needle| (needle, (placeholders.len(), true))),
             );
-            spaces |= value.contains(' ');
-            shown.push(format!("[secret {name}]"));
+            has_spaces |= value.contains(' ');
+            placeholders.push(format!("[secret {name}]"));
         }
         // If two values share a needle, the placeholder of the first value is shown.
         needles.sort();
@@ -90,20 +93,20 @@ impl Redactor {
         let finder = AhoCorasick::new(&sorted).ok();
         let longest = sorted.iter().map(String::len).max().unwrap_or(0);
         Self {
-            sets: vec![Arc::new(Set {
+            sets: vec![Arc::new(SecretSet {
                 finder,
                 origins,
-                shown,
+                placeholders,
                 sorted,
                 longest,
-                spaces,
+                has_spaces,
             })],
         }
     }
 
     /// Creates a redactor for the secrets of both redactors.
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn merged_with(&self, other: &Self) -> Self {
         Self {
             sets: [self.sets.as_slice(), other.sets.as_slice()].concat(),
         }
@@ -111,22 +114,22 @@ impl Redactor {
 
     /// Whether the text holds a known secret.
     #[must_use]
-    pub fn finds(&self, text: &str) -> bool {
-        !self.all_finds(text).is_empty()
+    pub fn finds_secret_in(&self, text: &str) -> bool {
+        !self.all_matches(text).is_empty()
     }
 
     /// Redacts the known secrets in a text.
     #[must_use]
-    pub fn clean<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let finds = self.all_finds(text);
-        if finds.is_empty() {
+    pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let matches = self.all_matches(text);
+        if matches.is_empty() {
             return Cow::Borrowed(text);
         }
         let (mut out, mut from) = (String::with_capacity(text.len()), 0);
-        for find in finds {
-            out.push_str(text.get(from..find.start).unwrap_or_default());
-            out.push_str(find.shown);
-            from = find.end;
+        for found in matches {
+            out.push_str(text.get(from..found.start).unwrap_or_default());
+            out.push_str(found.placeholder);
+            from = found.end;
         }
         out.push_str(text.get(from..).unwrap_or_default());
         Cow::Owned(out)
@@ -135,15 +138,15 @@ impl Redactor {
     /// Redacts `text`, the beginning of a longer text, and cuts off an end that may be the
     /// beginning of a secret.
     #[must_use]
-    pub fn clean_beginning<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.clean(text.get(..self.settled(text)).unwrap_or_default())
+    pub fn redact_prefix<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.redact(text.get(..self.safe_prefix_len(text)).unwrap_or_default())
     }
 
     /// Returns the length in bytes of the longest needle if each of its bytes is written as an
     /// escape of six bytes (`\u0041`). A reader that keeps only the beginning of a text reads this
     /// many bytes more, so that a secret at the cut is found.
     #[must_use]
-    pub fn longest(&self) -> usize {
+    pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
             .iter()
             .map(|set| set.longest * 6)
@@ -153,134 +156,138 @@ impl Redactor {
 
     /// Returns the length in bytes of a prefix that can be redacted before the rest of the text is
     /// known: no secret and no escape can cross the end of the prefix.
-    pub(super) fn settled(&self, text: &str) -> usize {
-        let (mut cut, mut whole) = (text.len(), Vec::new());
+    pub(super) fn safe_prefix_len(&self, text: &str) -> usize {
+        let (mut cut, mut unsplittable) = (text.len(), Vec::new());
         if self.sets.is_empty() {
             return cut;
         }
-        layer::each(
+        layer::for_each_layer(
             text,
-            Reading {
-                forms: self.spaces(),
-                begun: true,
+            UnescapeOptions {
+                decode_forms: self.has_spaces(),
+                more_follows: true,
             },
             &mut |layer| {
                 for set in &self.sets {
-                    cut = cut.min(layer.start(set.begun(&layer.bytes)));
+                    cut = cut.min(layer.start(set.needle_prefix_start(&layer.bytes)));
                 }
-                whole.extend(layer.escapes());
+                unsplittable.extend(layer.escapes());
             },
         );
-        whole.extend(
-            self.all_finds(text)
+        unsplittable.extend(
+            self.all_matches(text)
                 .iter()
-                .map(|find| (find.start, find.end)),
+                .map(|found| (found.start, found.end)),
         );
-        whole.sort_unstable();
-        // The text must not be cut inside a find or an escape, nor inside a run of overlapping
-        // finds and escapes: the cut moves back to the start of that run.
-        let mut row = (0, 0);
-        for (start, end) in whole {
-            row = if start < row.1 {
-                (row.0, row.1.max(end))
+        unsplittable.sort_unstable();
+        // The text must not be cut inside a match or an escape, nor inside a run of overlapping
+        // matches and escapes: the cut moves back to the start of that run.
+        let mut run = (0, 0);
+        for (start, end) in unsplittable {
+            run = if start < run.1 {
+                (run.0, run.1.max(end))
             } else {
                 (start, end)
             };
-            if row.0 >= cut {
+            if run.0 >= cut {
                 break;
             }
-            if row.1 > cut {
-                return row.0;
+            if run.1 > cut {
+                return run.0;
             }
         }
         cut
     }
 
-    fn spaces(&self) -> bool {
-        self.sets.iter().any(|set| set.spaces)
+    fn has_spaces(&self) -> bool {
+        self.sets.iter().any(|set| set.has_spaces)
     }
 
-    /// Returns all finds in order; overlapping finds are merged.
-    fn all_finds(&self, text: &str) -> Vec<Find<'_>> {
-        let mut finds = Vec::new();
+    /// Returns all matches in order; overlapping matches are merged.
+    fn all_matches(&self, text: &str) -> Vec<Match<'_>> {
+        let mut matches = Vec::new();
         if !self.sets.is_empty() {
-            layer::each(
+            layer::for_each_layer(
                 text,
-                Reading {
-                    forms: self.spaces(),
-                    begun: false,
+                UnescapeOptions {
+                    decode_forms: self.has_spaces(),
+                    more_follows: false,
                 },
                 &mut |layer| {
                     self.sets
                         .iter()
-                        .for_each(|set| finds.append(&mut set.finds(layer)));
+                        .for_each(|set| matches.append(&mut set.matches(layer)));
                 },
             );
         }
-        finds.sort_by_key(|find| (find.start, Reverse(find.end)));
-        let mut apart: Vec<Find<'_>> = Vec::new();
-        for find in finds {
-            joined(&mut apart, find);
+        matches.sort_by_key(|found| (found.start, Reverse(found.end)));
+        let mut merged: Vec<Match<'_>> = Vec::new();
+        for found in matches {
+            push_merged(&mut merged, found);
         }
-        apart
+        merged
     }
 }
 
-/// Adds a find and merges it with the overlapping finds at the end of `finds`. The caller adds
-/// finds either in order of their starts or in order of their ends.
-fn joined<'r>(finds: &mut Vec<Find<'r>>, mut find: Find<'r>) {
-    while let Some(last) = finds.pop_if(|last| find.start < last.end) {
-        let longer = if last.longest >= find.longest {
+/// Adds a match and merges it with the overlapping matches at the end of `matches`. The caller adds
+/// matches either in order of their starts or in order of their ends.
+fn push_merged<'r>(matches: &mut Vec<Match<'r>>, mut found: Match<'r>) {
+    while let Some(last) = matches.pop_if(|last| found.start < last.end) {
+        let longer = if last.longest >= found.longest {
             last
         } else {
-            find
+            found
         };
-        find = Find {
-            start: last.start.min(find.start),
-            end: last.end.max(find.end),
+        found = Match {
+            start: last.start.min(found.start),
+            end: last.end.max(found.end),
             ..longer
         };
     }
-    finds.push(find);
+    matches.push(found);
 }
 
-impl Set {
-    fn finds(&self, layer: &Layer<'_>) -> Vec<Find<'_>> {
-        let mut finds = Vec::new();
+impl SecretSet {
+    fn matches(&self, layer: &Layer<'_>) -> Vec<Match<'_>> {
+        let mut matches = Vec::new();
         let Some(finder) = &self.finder else {
             // The text cannot be searched, so all of it is redacted.
             let whole = layer.end(layer.bytes.len());
-            return vec![Find {
+            return vec![Match {
                 start: 0,
                 end: whole,
                 longest: whole,
-                shown: "[secret]",
+                placeholder: "[secret]",
             }];
         };
         for found in finder.find_overlapping_iter(layer.bytes.as_ref()) {
             let Some((value, base64)) = self.origins.get(found.pattern().as_usize()) else {
                 continue;
             };
-            let Some(shown) = self.shown.get(*value).filter(|_| *base64 || !layer.joined) else {
+            let Some(placeholder) = self
+                .placeholders
+                .get(*value)
+                .filter(|_| *base64 || !layer.joined)
+            else {
                 continue;
             };
             let (start, end) = (layer.start(found.start()), layer.end(found.end()));
-            joined(
-                &mut finds,
-                Find {
+            push_merged(
+                &mut matches,
+                Match {
                     start,
                     end,
                     longest: end - start,
-                    shown,
+                    placeholder,
                 },
             );
         }
-        finds
+        matches
     }
 
     /// Returns the offset of the longest suffix of `bytes` that may be the beginning of a needle;
     /// the length of `bytes` if there is no such suffix.
-    fn begun(&self, bytes: &[u8]) -> usize {
+    fn needle_prefix_start(&self, bytes: &[u8]) -> usize {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
             let ending = bytes.get(*at..).unwrap_or_default();
@@ -325,19 +332,19 @@ mod tests {
     #[test]
     fn without_a_finder_nothing_of_a_text_is_shown() {
         let sorted = vec!["hunter2-hunter2".to_owned()];
-        let (origins, shown) = (vec![(0, false)], vec!["[secret KEY]".to_owned()]);
-        let set = Set {
+        let (origins, placeholders) = (vec![(0, false)], vec!["[secret KEY]".to_owned()]);
+        let set = SecretSet {
             finder: None,
             origins,
-            shown,
+            placeholders,
             longest: 15,
-            spaces: false,
+            has_spaces: false,
             sorted,
         };
         let redactor = Redactor {
             sets: vec![Arc::new(set)],
         };
-        assert_eq!(redactor.clean("hunter2-hunter2 and more"), "[secret]");
-        assert!(redactor.finds("nothing of it"));
+        assert_eq!(redactor.redact("hunter2-hunter2 and more"), "[secret]");
+        assert!(redactor.finds_secret_in("nothing of it"));
     }
 }

@@ -30,21 +30,21 @@ const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
 /// The length of a nonce in bytes.
-const NONCE: usize = 24;
+const NONCE_BYTES: usize = 24;
 
 /// Why a value could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The system has no randomness, or the value is too long.
     #[error("it could not be sealed")]
-    Unsealed,
+    SealingFailed,
     /// No configured key has the id that the sealed value names.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
     /// The text cannot be opened for this row: it was changed, cut, moved from another row, or
     /// sealed with another key.
     #[error("it is not what was sealed here")]
-    Broken,
+    OpeningFailed,
 }
 
 /// A sealed value as it is stored.
@@ -66,9 +66,9 @@ impl fmt::Debug for Sealed {
 #[derive(Clone)]
 pub struct Sealer {
     /// The first configured key, which seals.
-    first: Arc<Key>,
+    sealing_key: Arc<Key>,
     /// All configured keys. Each key opens the values that it has sealed.
-    all: Arc<[Arc<Key>]>,
+    keys: Arc<[Arc<Key>]>,
 }
 
 struct Key {
@@ -109,14 +109,14 @@ impl Key {
         bound: &[&[u8]],
         plain: &[u8],
     ) -> Result<Vec<u8>, SealError> {
-        let nonce = XNonce::try_generate().map_err(|_| SealError::Unsealed)?;
+        let nonce = XNonce::try_generate().map_err(|_| SealError::SealingFailed)?;
         let payload = Payload {
             msg: plain,
             aad: &self.bind(bound),
         };
         let ciphertext = cipher
             .encrypt(&nonce, payload)
-            .map_err(|_| SealError::Unsealed)?;
+            .map_err(|_| SealError::SealingFailed)?;
         Ok([nonce.as_slice(), &ciphertext].concat())
     }
 
@@ -128,8 +128,10 @@ impl Key {
         bound: &[&[u8]],
         sealed: &[u8],
     ) -> Result<Secret<Vec<u8>>, SealError> {
-        let (nonce, ciphertext) = sealed.split_at_checked(NONCE).ok_or(SealError::Broken)?;
-        let nonce = XNonce::try_from(nonce).map_err(|_| SealError::Broken)?;
+        let (nonce, ciphertext) = sealed
+            .split_at_checked(NONCE_BYTES)
+            .ok_or(SealError::OpeningFailed)?;
+        let nonce = XNonce::try_from(nonce).map_err(|_| SealError::OpeningFailed)?;
         let payload = Payload {
             msg: ciphertext,
             aad: &self.bind(bound),
@@ -137,7 +139,7 @@ impl Key {
         cipher
             .decrypt(&nonce, payload)
             .map(Secret::new)
-            .map_err(|_| SealError::Broken)
+            .map_err(|_| SealError::OpeningFailed)
     }
 
     /// Builds the associated data of the encryption: format version, key id and the `bound` parts,
@@ -166,19 +168,19 @@ impl Sealer {
         let keys = keys
             .into_iter()
             .map(|(id, secret)| Key::new(id, secret.reveal()).map(Arc::new));
-        let all: Arc<[Arc<Key>]> = keys.collect::<Option<_>>()?;
+        let keys: Arc<[Arc<Key>]> = keys.collect::<Option<_>>()?;
         Some(Self {
-            first: Arc::clone(all.first()?),
-            all,
+            sealing_key: Arc::clone(keys.first()?),
+            keys,
         })
     }
 
     /// Seals a value for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::Unsealed`].
+    /// [`SealError::SealingFailed`].
     pub fn seal(&self, bound: &[&[u8]], plain: &[u8]) -> Result<Sealed, SealError> {
-        let key = &self.first;
+        let key = &self.sealing_key;
         let bytes = key.encrypt(&key.cipher, bound, plain)?;
         Ok(Sealed {
             key_id: key.id.clone(),
@@ -189,12 +191,12 @@ impl Sealer {
     /// Opens a value that was sealed for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] or [`SealError::Broken`].
+    /// [`SealError::UnknownKey`] or [`SealError::OpeningFailed`].
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_STANDARD
             .decode(&sealed.text)
-            .map_err(|_| SealError::Broken)?;
+            .map_err(|_| SealError::OpeningFailed)?;
         key.decrypt(&key.cipher, bound, &bytes)
     }
 
@@ -202,9 +204,9 @@ impl Sealer {
     /// and the ciphertext.
     ///
     /// # Errors
-    /// [`SealError::Unsealed`].
+    /// [`SealError::SealingFailed`].
     pub fn seal_link(&self, plain: &[u8]) -> Result<String, SealError> {
-        let key = &self.first;
+        let key = &self.sealing_key;
         let bytes = key.encrypt(&key.links, LINK, plain)?;
         let text = BASE64_URL_SAFE_NO_PAD.encode(bytes);
         Ok(format!("{}.{text}", key.id))
@@ -213,21 +215,24 @@ impl Sealer {
     /// Opens a token of [`Sealer::seal_link`] and returns the contents of the link.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] or [`SealError::Broken`].
+    /// [`SealError::UnknownKey`] or [`SealError::OpeningFailed`].
     pub fn open_link(&self, token: &str) -> Result<Secret<Vec<u8>>, SealError> {
-        let (key_id, text) = token.split_once('.').ok_or(SealError::Broken)?;
+        let (key_id, text) = token.split_once('.').ok_or(SealError::OpeningFailed)?;
         let key = self.key(key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_URL_SAFE_NO_PAD
             .decode(text)
-            .map_err(|_| SealError::Broken)?;
+            .map_err(|_| SealError::OpeningFailed)?;
         key.decrypt(&key.links, LINK, &bytes)
     }
 
     /// Returns the keyed hash of `bytes` (HMAC-SHA256) under the first key, as `<key id>:<hex>`.
     #[must_use]
     pub fn fingerprint(&self, bytes: &[u8]) -> String {
-        let mut text = format!("{}:", self.first.id);
-        hex(&self.first.mac(bytes).finalize().into_bytes(), &mut text);
+        let mut text = format!("{}:", self.sealing_key.id);
+        hex(
+            &self.sealing_key.mac(bytes).finalize().into_bytes(),
+            &mut text,
+        );
         text
     }
 
@@ -247,7 +252,7 @@ impl Sealer {
     }
 
     fn key(&self, id: &str) -> Option<&Key> {
-        self.all.iter().find(|key| key.id == id).map(AsRef::as_ref)
+        self.keys.iter().find(|key| key.id == id).map(AsRef::as_ref)
     }
 }
 
@@ -262,47 +267,50 @@ fn hex(bytes: &[u8], text: &mut String) {
 /// hold a credential. Without keys it is the SHA-256, because then no request can ask for a
 /// credential.
 #[derive(Clone)]
-pub struct Body {
+pub struct DigestedBody {
     bytes: Bytes,
     sealer: Option<Sealer>,
-    kept: String,
+    digest: String,
 }
 
-impl fmt::Debug for Body {
+impl fmt::Debug for DigestedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body({} bytes)", self.bytes.len())
+        write!(f, "DigestedBody({} bytes)", self.bytes.len())
     }
 }
 
-impl Body {
+impl DigestedBody {
     /// Takes the body as received. `sealer` is `None` if no sealing key is configured.
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
-        let kept = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
+        let digest = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
         Self {
             bytes,
             sealer: sealer.cloned(),
-            kept,
+            digest,
         }
     }
 
     /// Returns the digest to store in the idempotency key's row.
     #[must_use]
-    pub fn kept(&self) -> &str {
-        &self.kept
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 
-    /// Whether `kept` is a stored digest of this body. The digest may have been stored without
+    /// Whether `digest` is a stored digest of this body. The digest may have been stored without
     /// sealing keys, or under any key that is still configured.
     #[must_use]
-    pub fn is_kept_as(&self, kept: &str) -> bool {
-        if kept.contains(':') {
+    pub fn matches_digest(&self, digest: &str) -> bool {
+        if digest.contains(':') {
             return self
                 .sealer
                 .as_ref()
-                .is_some_and(|sealer| sealer.is_fingerprint(kept, &self.bytes));
+                .is_some_and(|sealer| sealer.is_fingerprint(digest, &self.bytes));
         }
-        sha256(&self.bytes).as_bytes().ct_eq(kept.as_bytes()).into()
+        sha256(&self.bytes)
+            .as_bytes()
+            .ct_eq(digest.as_bytes())
+            .into()
     }
 }
 

@@ -26,8 +26,8 @@ fn secret_is_found_plain_percent_encoded_and_in_base64() {
         "%733cr3t%2fvalue+1",
         &BASE64_STANDARD.encode(secret.reveal()),
     ] {
-        assert_eq!(redactor.clean(&format!("x {text} y")), "x [secret KEY] y");
-        assert!(redactor.finds(text));
+        assert_eq!(redactor.redact(&format!("x {text} y")), "x [secret KEY] y");
+        assert!(redactor.finds_secret_in(text));
     }
     assert_eq!(
         format!("{secret:?} {redactor:?}"),
@@ -47,11 +47,11 @@ fn secret_is_found_however_its_characters_are_escaped() {
     ] {
         let text = format!("%2 \\u00 {spelled}{spelled}+ a%25b a");
         assert_eq!(
-            redactor.clean(&text),
+            redactor.redact(&text),
             "%2 \\u00 [secret KEY][secret KEY]+ a%25b a",
             "{spelled}"
         );
-        assert!(spelled.len() <= redactor.longest());
+        assert!(spelled.len() <= redactor.max_escaped_secret_len());
     }
     for other in [
         "a%25b/%22c%22+d%c3%bc%f0%9f%98%80%0a-%2b2",
@@ -62,8 +62,8 @@ fn secret_is_found_however_its_characters_are_escaped() {
         "a%25b",
         "",
     ] {
-        assert_eq!(redactor.clean(other), other);
-        assert!(!redactor.finds(other));
+        assert_eq!(redactor.redact(other), other);
+        assert!(!redactor.finds_secret_in(other));
     }
 }
 
@@ -102,7 +102,7 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
                     encode(&percent, Escape::Json, &[true]),
                     encode(&json, Escape::Percent, &[true, false]),
                 ] {
-                    let clean = redactor.clean(&spelled).into_owned();
+                    let clean = redactor.redact(&spelled).into_owned();
                     assert!(
                         clean.contains("[secret KEY]") && !holds(&clean, secret),
                         "{spelled}: {clean}"
@@ -113,7 +113,7 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
     }
     // Nothing of the last base64 group stays if no text follows.
     assert_eq!(
-        redactor.clean(&format!("<{}>", BASE64_STANDARD.encode(secret))),
+        redactor.redact(&format!("<{}>", BASE64_STANDARD.encode(secret))),
         "<[secret KEY]>"
     );
 }
@@ -132,13 +132,13 @@ fn secret_is_found_under_two_layers_of_escapes() {
         "%25%37%30ass%2522wo/rd%2B1",
     ] {
         assert_eq!(
-            redactor.clean(&format!("({spelled})")),
+            redactor.redact(&format!("({spelled})")),
             "([secret KEY])",
             "{spelled}"
         );
     }
     assert_eq!(
-        redactor.clean("pass%2522wo%252Frd%25202"),
+        redactor.redact("pass%2522wo%252Frd%25202"),
         "pass%2522wo%252Frd%25202"
     );
 }
@@ -152,7 +152,7 @@ fn percent_encoded_secret_in_a_json_string_of_a_json_string_is_found() {
         "pass%252522wo%25252Frd-1",
     ] {
         assert_eq!(
-            redactor.clean(&format!("({spelled})")),
+            redactor.redact(&format!("({spelled})")),
             "([secret KEY])",
             "{spelled}"
         );
@@ -165,25 +165,26 @@ fn overlapping_finds_are_one_and_show_the_longest_name() {
     let secrets = [long, short, tail].map(|text| Secret::new(text.to_owned()));
     let redactor = Redactor::new(["LONG", "SHORT", "TAIL"].into_iter().zip(&secrets));
     assert_eq!(
-        redactor.clean("abcdefgh abcdefghijkl abcdefghijklmnop"),
+        redactor.redact("abcdefgh abcdefghijkl abcdefghijklmnop"),
         "[secret SHORT] [secret LONG] [secret LONG]"
     );
-    let both = Redactor::new([("ONE", &secrets[0])]).and(&Redactor::new([("TWO", &secrets[2])]));
+    let both =
+        Redactor::new([("ONE", &secrets[0])]).merged_with(&Redactor::new([("TWO", &secrets[2])]));
     assert_eq!(
-        both.clean("abcdefghijkl ghijklmnop"),
+        both.redact("abcdefghijkl ghijklmnop"),
         "[secret ONE] [secret TWO]"
     );
     let row = Redactor::new([("A", &Secret::new("aaaaaaaa".to_owned()))]);
-    assert_eq!(row.clean(&"a".repeat(1000)), "[secret A]");
+    assert_eq!(row.redact(&"a".repeat(1000)), "[secret A]");
 }
 
 #[test]
 fn short_values_are_not_searched_for() {
     let none = redactor("none");
-    assert_eq!(none.clean("none of it"), "none of it");
-    assert_eq!(none.longest(), 0);
-    assert_eq!(redactor("seven77").clean("seven77"), "seven77");
-    assert_eq!(redactor("eight888").clean("eight888"), "[secret KEY]");
+    assert_eq!(none.redact("none of it"), "none of it");
+    assert_eq!(none.max_escaped_secret_len(), 0);
+    assert_eq!(redactor("seven77").redact("seven77"), "seven77");
+    assert_eq!(redactor("eight888").redact("eight888"), "[secret KEY]");
 }
 
 #[test]
@@ -195,14 +196,14 @@ fn words_without_their_spaces_are_no_find() {
         "fraud-suspected",
         "Fraud suspected",
     ] {
-        assert_eq!(redactor.clean(other), other);
+        assert_eq!(redactor.redact(other), other);
     }
 }
 
 #[test]
 fn value_with_a_line_end_inside_is_another_text() {
     let redactor = redactor("suspected-fraud");
-    assert_eq!(redactor.clean("suspected-\nfraud"), "suspected-\nfraud");
+    assert_eq!(redactor.redact("suspected-\nfraud"), "suspected-\nfraud");
 }
 
 #[test]
@@ -227,9 +228,9 @@ fn search_takes_time_in_proportion_to_the_text() {
     ] {
         let text = piece.repeat(size / piece.len());
         let began = std::time::Instant::now();
-        let clean = redactor.clean(&text).into_owned();
+        let clean = redactor.redact(&text).into_owned();
         assert_eq!(clean, text);
-        assert!(redactor.clean_beginning(&text).len() <= text.len());
+        assert!(redactor.redact_prefix(&text).len() <= text.len());
         assert!(
             began.elapsed() < std::time::Duration::from_mins(1),
             "{piece}"
@@ -403,16 +404,16 @@ proptest! {
         let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);
-        let clean = redactor.clean(&text).into_owned();
-        prop_assert!(clean.contains("[secret KEY]") && redactor.finds(&text), "{clean:?}");
+        let clean = redactor.redact(&text).into_owned();
+        prop_assert!(clean.contains("[secret KEY]") && redactor.finds_secret_in(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
         // The result is equal for a text that arrives in pieces. For a text that is cut off, the
         // result is a prefix.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let mut redacting = Redacting::new(std::sync::Arc::new(redactor.clone()));
+        let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();
         prop_assert_eq!(&pieces, &clean);
-        let begun = redactor.clean_beginning(&text[..at]);
+        let begun = redactor.redact_prefix(&text[..at]);
         prop_assert!(clean.starts_with(&*begun), "{begun:?} of {clean:?}");
     }
 
@@ -420,7 +421,7 @@ proptest! {
     fn text_without_the_secret_stays_as_it_is(text in ".{0,60}", dice in prop::collection::vec(any::<bool>(), 1..20)) {
         let redactor = redactor("Correct-Horse-9");
         for text in [encode(&text, Escape::Json, &dice), encode(&text, Escape::Form, &dice), BASE64_STANDARD.encode(&text), text] {
-            prop_assert_eq!(redactor.clean(&text), text.as_str());
+            prop_assert_eq!(redactor.redact(&text), text.as_str());
         }
     }
 }

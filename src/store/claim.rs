@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::batch::micros;
+use super::change_rows::micros;
 use super::claim_statement::CLAIM;
 use super::db::{Sql, Value, sql};
 use super::record::record;
@@ -17,10 +17,10 @@ use crate::task::id::TaskId;
 
 /// A task is driven alone once this many of its leases have run out after work had begun, counted
 /// since its last new item. The statements of claims, and indexes, repeat this number.
-pub const BESIDE: i32 = 2;
+pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Sets whether the current lease counts as fruitless if it expires.
-const BEGIN: Sql = sql!(
+const SET_BEGUN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
 .by_key();
@@ -71,18 +71,18 @@ returning task_id",
     by_key: false,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, SET_BEGUN, RENEW, RELEASE];
 
 record! {
     /// A task whose lease was written.
-    pub(super) struct Leased {
+    pub(super) struct LeasedTask {
         task_id: Uuid,
     }
 }
 
 record! {
     /// A candidate of a claim.
-    struct Row {
+    struct Candidate {
         task_id: Uuid,
         tenant: String,
         user_id: String,
@@ -97,7 +97,7 @@ record! {
 
 /// A task that this process has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedTask {
     /// The task's id; the claim does not read the journal.
     pub task: TaskId,
     /// Whether the task is driven beside other tasks, alone, or not yet.
@@ -111,25 +111,25 @@ pub struct Claimed {
 pub enum Drive {
     /// Concurrently with other tasks.
     Fresh,
-    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when
-    /// work begins.
-    Again,
-    /// The process drives no other task at the same time. [`Store::begin`] is called when work
+    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::set_begun`] is called
+    /// when work begins.
+    Takeover,
+    /// The process drives no other task at the same time. [`Store::set_begun`] is called when work
     /// begins.
     Alone,
     /// Not yet: the claim has put the task to sleep, because its last lease was fruitless.
-    Later,
+    Asleep,
 }
 
-impl Row {
-    fn claimed(&self) -> Claimed {
+impl Candidate {
+    fn claimed_task(&self) -> ClaimedTask {
         let drive = match (self.sleeps, self.takeovers, self.fruitless) {
-            (true, ..) => Drive::Later,
-            (false, _, fruitless) if fruitless >= i64::from(BESIDE) => Drive::Alone,
-            (false, 1.., _) => Drive::Again,
+            (true, ..) => Drive::Asleep,
+            (false, _, fruitless) if fruitless >= i64::from(LONE_DRIVE_AFTER) => Drive::Alone,
+            (false, 1.., _) => Drive::Takeover,
             (false, ..) => Drive::Fresh,
         };
-        Claimed {
+        ClaimedTask {
             task: TaskId(self.task_id),
             drive,
             fruitless: i32::try_from(self.fruitless).unwrap_or(i32::MAX),
@@ -140,7 +140,7 @@ impl Row {
 /// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
 /// last. The next claim continues after them.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct LastServed {
     tenant: String,
     /// By tenant: the user whose task was claimed last.
     users: BTreeMap<String, String>,
@@ -148,38 +148,40 @@ pub(super) struct Turns {
 
 /// The maximum number of statements of one claim. A claim sends another statement while the last
 /// statement returned candidates that were not claimed.
-const CLAIMS: usize = 16;
+const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
 /// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
 /// dropped; a dropped tenant starts over with its first user.
-const REMEMBERED: usize = 1000;
+const MAX_REMEMBERED_TENANTS: usize = 1000;
 
-impl Turns {
+impl LastServed {
     /// Returns `users` as the parameter that [`CLAIM`] expects: a JSON list of pairs of tenant and
     /// user.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
 
-    fn took(&mut self, claimed: &[&Row]) {
+    fn record_claimed(&mut self, claimed: &[&Candidate]) {
         let mut tenants: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for row in claimed {
             tenants.entry(&row.tenant).or_default().push(&row.user_id);
         }
         for (tenant, users) in tenants {
             let before = self.users.get(tenant).map_or("", String::as_str);
-            if let Some(last) = last_of(users, before) {
+            if let Some(last) = last_served_name(users, before) {
                 self.users.insert(tenant.to_owned(), last);
             }
         }
-        if let Some(tenant) = last_of(claimed.iter().map(|row| row.tenant.as_str()), &self.tenant) {
+        if let Some(tenant) =
+            last_served_name(claimed.iter().map(|row| row.tenant.as_str()), &self.tenant)
+        {
             self.tenant = tenant;
         }
-        if self.users.len() > REMEMBERED {
-            let mut keeps = false;
+        if self.users.len() > MAX_REMEMBERED_TENANTS {
+            let mut keep = false;
             self.users.retain(|_, _| {
-                keeps = !keeps;
-                keeps
+                keep = !keep;
+                keep
             });
         }
     }
@@ -189,16 +191,16 @@ impl Turns {
 /// tenant, or the user, of each claimed task. A claim serves names in turns: in alphabetical order
 /// from the first name after `last` to the end, then from the beginning. So the result is the last
 /// name in this order among the most frequent names.
-fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
+fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
         *counts.entry((name <= last, name)).or_default() += 1;
     }
-    let most = counts.values().max().copied()?;
+    let highest_count = counts.values().max().copied()?;
     counts
         .iter()
         .rev()
-        .find(|(_, count)| **count == most)
+        .find(|(_, count)| **count == highest_count)
         .map(|((_, name), _)| (*name).to_owned())
 }
 
@@ -217,26 +219,26 @@ impl Store {
         lease: Duration,
         limit: i64,
         alone: bool,
-    ) -> Result<Vec<Claimed>, ReadError> {
+    ) -> Result<Vec<ClaimedTask>, ReadError> {
         let mut claimed = Vec::new();
         // Each statement corrects `claimable_task` for the candidates that are not to be claimed,
         // so the next statement does not find them again.
-        for _ in 0..CLAIMS {
-            let left = limit - i64::try_from(claimed.len()).unwrap_or(limit);
+        for _ in 0..MAX_STATEMENTS_PER_CLAIM {
+            let remaining = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone
                 && claimed
                     .iter()
-                    .all(|row: &Row| row.fruitless < BESIDE.into());
-            let mut rows = self.claim_once(owner, lease, left, alone).await?;
+                    .all(|row: &Candidate| row.fruitless < LONE_DRIVE_AFTER.into());
+            let mut rows = self.claim_once(owner, lease, remaining, alone).await?;
             let found = rows.len();
             rows.retain(|row| row.taken);
-            let missed = rows.len() < found;
+            let has_unclaimed = rows.len() < found;
             claimed.append(&mut rows);
-            if !missed {
+            if !has_unclaimed {
                 break;
             }
         }
-        Ok(claimed.iter().map(Row::claimed).collect())
+        Ok(claimed.iter().map(Candidate::claimed_task).collect())
     }
 
     async fn claim_once(
@@ -245,10 +247,10 @@ impl Store {
         lease: Duration,
         limit: i64,
         alone: bool,
-    ) -> Result<Vec<Row>, ReadError> {
+    ) -> Result<Vec<Candidate>, ReadError> {
         let (tenant, users) = {
-            let turns = self.turns();
-            (turns.tenant.clone(), turns.users())
+            let last_served = self.last_served();
+            (last_served.tenant.clone(), last_served.users())
         };
         let values = vec![
             Value::Now,
@@ -259,9 +261,9 @@ impl Store {
             Value::Text(users),
             Value::Bool(alone),
         ];
-        let rows: Vec<Row> = self.db().write(CLAIM, values).await?;
-        let taken: Vec<&Row> = rows.iter().filter(|row| row.taken).collect();
-        self.turns().took(&taken);
+        let rows: Vec<Candidate> = self.db().write(CLAIM, values).await?;
+        let taken: Vec<&Candidate> = rows.iter().filter(|row| row.taken).collect();
+        self.last_served().record_claimed(&taken);
         Ok(rows)
     }
 
@@ -270,13 +272,18 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn begin(&self, owner: &str, task: TaskId, begun: bool) -> Result<bool, ReadError> {
+    pub async fn set_begun(
+        &self,
+        owner: &str,
+        task: TaskId,
+        begun: bool,
+    ) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(task.0),
             Value::Text(owner.to_owned()),
             Value::Bool(begun),
         ];
-        Ok(!self.leased(BEGIN, values).await?.is_empty())
+        Ok(!self.write_leases(SET_BEGUN, values).await?.is_empty())
     }
 
     /// Renews leases of this process. Returns those of `tasks` whose lease this process still
@@ -297,7 +304,7 @@ impl Store {
             Value::Int(micros(lease)),
             Value::Ids(ids),
         ];
-        self.leased(RENEW, values).await
+        self.write_leases(RENEW, values).await
     }
 
     /// Releases leases at shutdown, so that other processes need not wait for them to expire.
@@ -307,21 +314,21 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
-        self.leased(
+        self.write_leases(
             RELEASE,
             vec![Value::Text(owner.to_owned()), Value::Ids(ids)],
         )
         .await
     }
 
-    async fn leased(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
-        let rows: Vec<Leased> = self.db().write(sql, values).await?;
+    async fn write_leases(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
+        let rows: Vec<LeasedTask> = self.db().write(sql, values).await?;
         Ok(rows.into_iter().map(|row| TaskId(row.task_id)).collect())
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
+    fn last_served(&self) -> MutexGuard<'_, LastServed> {
         self.inner
-            .turns
+            .last_served
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,62 +11,61 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::batch::rows;
-use super::commit_single::{MOST_LINES, is_single};
+use super::change_rows::rows;
+use super::commit_single::{MAX_BATCH_LINES, is_single};
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
-use super::notices::Wanted;
+use super::notices::EventFilters;
 use super::record::record;
 use super::rows::{QUEUE, Rows};
-use super::{CommitError, Stopped, commit_postgres, commit_single, commit_sqlite};
+use super::{CommitError, StoppedTask, commit_postgres, commit_single, commit_sqlite};
 use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
 /// The limits of a batch: the number of its changes, and the bytes of their items and credentials.
 /// A batch of a single change may have more bytes.
-const MOST_CHANGES: usize = 128;
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BATCH_CHANGES: usize = 128;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. A change that is not
 /// found is sent again before the next lookup. The lookups also end once they have taken as long as
 /// one statement may take. After the last lookup, the outcome is reported as unknown.
-const MOST_ATTEMPTS: usize = 48;
+const MAX_LOOKUPS: usize = 48;
 /// The backoff between two attempts to write or look up a change. After a conflict of locks, it
 /// grows with each attempt; otherwise it is constant.
-const BREATH: Duration = Duration::from_millis(100);
+const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The maximum number of times that a single change is sent, the first included, if each attempt
 /// loses to other transactions' locks.
-const MOST_COLLISIONS: u32 = 3;
+const MAX_SENDS: u32 = 3;
 
 /// The maximum number of changes of a failed batch that are repeated concurrently.
-const REPEATED_AT_ONCE: usize = 4;
+const MAX_CONCURRENT_REPEATS: usize = 4;
 
 pub(super) const FIND: Sql =
     sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3")
         .by_key();
 
-type Answer = Result<Committed, CommitError>;
+type CommitReply = Result<Committed, CommitError>;
 
-struct Waiting {
+struct QueuedChange {
     rows: Arc<Rows>,
-    stopped: Option<Stopped>,
-    reply: oneshot::Sender<Answer>,
+    stopped: Option<StoppedTask>,
+    reply: oneshot::Sender<CommitReply>,
 }
 
 /// The changes that wait for a writer.
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedChange>,
     /// The roots with a change in [`Committer::repeat`]. Later changes of such a root stay queued.
-    busy: HashSet<TaskId>,
+    repeated_roots: HashSet<TaskId>,
     closed: bool,
 }
 
@@ -74,7 +73,7 @@ struct Queue {
 #[derive(Default)]
 struct Writer {
     queue: Mutex<Queue>,
-    news: Notify,
+    wake: Notify,
 }
 
 /// The committer's state, shared by the writers.
@@ -85,9 +84,9 @@ pub(super) struct Committer {
     tasks: TaskTracker,
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
-    observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+    batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     /// The events about which messages are sent. Until this is set, no change gets a notice.
-    wanted: std::sync::OnceLock<Wanted>,
+    event_filters: std::sync::OnceLock<EventFilters>,
 }
 
 impl std::fmt::Debug for Committer {
@@ -121,8 +120,8 @@ impl Committer {
             writers: (0..writers).map(|_| Writer::default()).collect(),
             tasks: tasks.clone(),
             stop,
-            observe: std::sync::OnceLock::new(),
-            wanted: std::sync::OnceLock::new(),
+            batch_observer: std::sync::OnceLock::new(),
+            event_filters: std::sync::OnceLock::new(),
         });
         for number in 0..committer.writers.len() {
             tasks.spawn(Arc::clone(&committer).work(number));
@@ -132,12 +131,12 @@ impl Committer {
 
     /// Writes one change. If the change stops its root, `stopped` is the root as the change leaves
     /// it, for the readers in this process. Dropping the future does not withdraw a queued change.
-    pub(super) async fn commit(&self, change: Change, stopped: Option<Stopped>) -> Answer {
-        let nothing = Wanted::default();
-        let Some(rows) = rows(change, self.wanted.get().unwrap_or(&nothing)) else {
+    pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
+        let no_filters = EventFilters::default();
+        let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
             return Err(CommitError::Refused);
         };
-        let (reply, mut answer) = oneshot::channel();
+        let (reply, mut receiver) = oneshot::channel();
         let id = rows.change;
         let Some(writer) = self.writer_of(rows.root) else {
             return Err(CommitError::Unavailable);
@@ -147,21 +146,21 @@ impl Committer {
             if queue.closed {
                 return Err(CommitError::Unavailable);
             }
-            queue.waiting.push_back(Waiting {
+            queue.waiting.push_back(QueuedChange {
                 rows: Arc::new(rows),
                 stopped,
                 reply,
             });
         }
-        writer.news.notify_one();
-        let answered = match timeout(self.db.patience, &mut answer).await {
-            Ok(answered) => answered,
-            Err(_) if writer.take_back(id) => return Err(CommitError::Unavailable),
+        writer.wake.notify_one();
+        let result = match timeout(self.db.statement_limit, &mut receiver).await {
+            Ok(result) => result,
+            Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
             // A writer has taken the change, so it may still be written. Each statement of the
             // writer has a time limit, so an answer comes.
-            Err(_) => answer.await,
+            Err(_) => receiver.await,
         };
-        answered.unwrap_or(Err(CommitError::Unknown))
+        result.unwrap_or(Err(CommitError::Unknown))
     }
 
     fn writer_of(&self, root: TaskId) -> Option<&Writer> {
@@ -171,13 +170,13 @@ impl Committer {
     }
 
     /// Registers the observer of batch sizes, once for the life of the store.
-    pub(super) fn observe(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
-        let _ = self.observe.set(observer);
+    pub(super) fn set_batch_observer(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
+        let _ = self.batch_observer.set(observer);
     }
 
     /// Sets the events about which messages are sent. Only the first call takes effect.
-    pub(super) fn want(&self, wanted: Wanted) {
-        let _ = self.wanted.set(wanted);
+    pub(super) fn set_event_filters(&self, event_filters: EventFilters) {
+        let _ = self.event_filters.set(event_filters);
     }
 
     /// Rejects further changes as `Unavailable`. Queued changes are still written.
@@ -197,34 +196,31 @@ impl Committer {
                 self.write(number, batch).await;
                 continue;
             }
-            let stops = self.stop.is_cancelled();
-            if stops && writer.queue().waiting.is_empty() {
+            let is_stopping = self.stop.is_cancelled();
+            if is_stopping && writer.queue().waiting.is_empty() {
                 return;
             }
             tokio::select! {
-                () = writer.news.notified() => {}
-                () = self.stop.cancelled(), if !stops => {}
+                () = writer.wake.notified() => {}
+                () = self.stop.cancelled(), if !is_stopping => {}
             }
         }
     }
 
-    async fn write(self: &Arc<Self>, writer: usize, batch: Vec<Waiting>) {
-        if let Some(observe) = self.observe.get() {
+    async fn write(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>) {
+        if let Some(observe) = self.batch_observer.get() {
             observe(batch.len());
         }
-        let rows: Vec<_> = batch
-            .iter()
-            .map(|waiting| Arc::clone(&waiting.rows))
-            .collect();
-        match self.send(rows, false).await {
+        let rows = batch.iter().map(|waiting| Arc::clone(&waiting.rows));
+        match self.send(rows.collect(), false).await {
             Ok(times) => {
                 for (waiting, at) in batch.into_iter().zip(times) {
-                    self.answer(waiting, answer(at));
+                    self.finish(waiting, result_at(at));
                 }
             }
             Err(failure) if !failure.sent => {
                 for waiting in batch {
-                    self.answer(waiting, Err(CommitError::Unavailable));
+                    self.finish(waiting, Err(CommitError::Unavailable));
                 }
             }
             Err(failure) => self.repeat(writer, batch, failure),
@@ -234,9 +230,10 @@ impl Committer {
     /// Handles a failed batch change by change: a change that cannot be stored must not fail the
     /// others, and a lost commit result is looked up. Meanwhile the writer goes on with other
     /// roots. So a change that waits for a lock delays only its own root.
-    fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<Waiting>, failure: Failure) {
-        let apart = !failure.lost() && (batch.len() > 1 || collided(&failure));
-        if apart {
+    fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
+        let one_by_one =
+            !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
+        if one_by_one {
             tracing::info!(
                 changes = batch.len(),
                 code = failure.code(),
@@ -245,52 +242,53 @@ impl Committer {
         }
         if let Some(writer) = self.writers.get(writer) {
             let roots = batch.iter().map(|waiting| waiting.rows.root);
-            writer.queue().busy.extend(roots);
+            writer.queue().repeated_roots.extend(roots);
         }
         let committer = Arc::clone(self);
         self.tasks.spawn(async move {
-            let each = |waiting: Waiting| async {
-                let answer = if apart {
-                    committer.alone(&waiting.rows).await
+            let each = |waiting: QueuedChange| async {
+                let result = if one_by_one {
+                    committer.commit_alone(&waiting.rows).await
                 } else {
-                    committer.failed(&waiting.rows, &failure).await
+                    committer.result_of_failure(&waiting.rows, &failure).await
                 };
                 let root = waiting.rows.root;
-                committer.answer(waiting, answer);
+                committer.finish(waiting, result);
                 if let Some(writer) = committer.writers.get(writer) {
-                    writer.queue().busy.remove(&root);
-                    writer.news.notify_one();
+                    writer.queue().repeated_roots.remove(&root);
+                    writer.wake.notify_one();
                 }
             };
             stream::iter(batch)
-                .for_each_concurrent(REPEATED_AT_ONCE, each)
+                .for_each_concurrent(MAX_CONCURRENT_REPEATS, each)
                 .await;
         });
     }
 
-    fn answer(&self, waiting: Waiting, answer: Answer) {
-        let Waiting {
+    /// Publishes a written change, and answers the caller of `commit`.
+    fn finish(&self, waiting: QueuedChange, result: CommitReply) {
+        let QueuedChange {
             rows,
             stopped,
             reply,
         } = waiting;
-        if let Ok(Committed { at }) = &answer
-            && !rows.is_presence()
+        if let Ok(Committed { at }) = &result
+            && !rows.only_changes_presence()
         {
-            let stopped = stopped.map(|stopped| stopped.committed(*at, rows.asker()));
+            let stopped = stopped.map(|stopped| stopped.with_commit_time(*at, rows.asker()));
             self.feed
-                .tell(rows.root, rows.root_runs(), rows.items.len(), stopped);
-            self.feed.touch(&rows.tenant, rows.touched_requests());
+                .publish_commit(rows.root, rows.root_runs(), rows.items.len(), stopped);
+            self.feed
+                .publish_requests(&rows.tenant, rows.affected_requests());
             if rows.tasks.iter().any(|line| line.lease == QUEUE) {
-                self.feed.queued();
+                self.feed.announce_queued_task();
             }
-            if rows.noticed {
-                self.feed.noticed();
+            if rows.gets_notice {
+                self.feed.wake_sender();
             }
         }
-        // The future that waits for this reply may have been dropped; the change is written all the
-        // same.
-        let _ = reply.send(answer);
+        // The receiving future may have been dropped; the change is written all the same.
+        let _ = reply.send(result);
     }
 
     async fn send(
@@ -309,29 +307,27 @@ impl Committer {
         }
     }
 
-    async fn alone(&self, rows: &Arc<Rows>) -> Answer {
-        match self.send_apart(rows).await {
+    async fn commit_alone(&self, rows: &Arc<Rows>) -> CommitReply {
+        match self.send_alone(rows).await {
             Ok(answers) => answers
                 .into_iter()
                 .next()
-                .map_or(Err(CommitError::Unknown), answer),
-            Err(failure) => self.failed(rows, &failure).await,
+                .map_or(Err(CommitError::Unknown), result_at),
+            Err(failure) => self.result_of_failure(rows, &failure).await,
         }
     }
 
     /// Sends one change. Sends the change again if the statement lost to another writer's locks,
     /// because such a statement wrote nothing.
-    async fn send_apart(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
+    async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
-                Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
+                Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
                     // Spread the retries of changes that collided.
-                    let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
-                    self.db
-                        .clock
-                        .sleep(BREATH * sent + BREATH / 8 * apart)
-                        .await;
+                    let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
+                    let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
+                    self.db.clock.sleep(pause).await;
                     sent += 1;
                 }
                 answers => return answers,
@@ -341,31 +337,31 @@ impl Committer {
 
     /// Returns the result of a change whose statement failed. If the commit result was lost, looks
     /// the change up.
-    async fn failed(&self, rows: &Arc<Rows>, failure: &Failure) -> Answer {
+    async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
         }
-        if failure.lost() {
+        if failure.is_result_lost() {
             return self.find_or_repeat(rows).await;
         }
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, error = %failure.error,
             "a change could not be written");
-        Err(refusal(failure))
+        Err(commit_error(failure))
     }
 
     /// Handles a lost commit result: looks the change up by its first item, and sends the change
     /// again if that item is missing. This cannot write the change twice. If the first statement
     /// still runs, the second waits for the first one's locks. If the first has written the change,
     /// the second is stale.
-    async fn find_or_repeat(&self, rows: &Arc<Rows>) -> Answer {
+    async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
-        if !rows.fenced() {
+        if !rows.is_fenced() {
             return Err(CommitError::Unknown);
         }
         let mut last = None;
         let began = Instant::now();
-        for _ in 0..MOST_ATTEMPTS {
-            if began.elapsed() > self.db.patience {
+        for _ in 0..MAX_LOOKUPS {
+            if began.elapsed() > self.db.statement_limit {
                 break;
             }
             match self.find(rows).await {
@@ -374,7 +370,7 @@ impl Committer {
                 Err(failure) if failure.sent => continue,
                 // The connection may be back in a moment; then the lookup can tell.
                 Err(_) => {
-                    self.db.clock.sleep(BREATH).await;
+                    self.db.clock.sleep(RETRY_BACKOFF).await;
                     continue;
                 }
             }
@@ -388,10 +384,12 @@ impl Committer {
                     None if rows.first_item().is_none() => return Err(CommitError::Unknown),
                     None => last = Some(CommitError::Stale),
                 },
-                Err(failure) if !failure.sent || failure.lost() || collided(&failure) => {
-                    self.db.clock.sleep(BREATH).await;
+                Err(failure)
+                    if !failure.sent || failure.is_result_lost() || is_lock_conflict(&failure) =>
+                {
+                    self.db.clock.sleep(RETRY_BACKOFF).await;
                 }
-                Err(failure) => last = Some(refusal(&failure)),
+                Err(failure) => last = Some(commit_error(&failure)),
             }
         }
         Err(CommitError::Unknown)
@@ -418,7 +416,7 @@ impl Writer {
     }
 
     /// Removes a change from the queue. Returns `false` if the writer has already taken the change.
-    fn take_back(&self, id: uuid::Uuid) -> bool {
+    fn withdraw(&self, id: uuid::Uuid) -> bool {
         let mut queue = self.queue();
         let before = queue.waiting.len();
         queue.waiting.retain(|waiting| waiting.rows.change != id);
@@ -427,19 +425,19 @@ impl Writer {
 
     /// Takes waiting changes in order, up to the limits of a batch: at most one change of each
     /// root, and only changes that go into the same statement as the first (see `is_single`).
-    fn take(&self) -> Vec<Waiting> {
+    fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
         // If a root's earlier change is in the batch or stays in the queue, its later changes stay.
-        let mut roots: HashSet<TaskId> = queue.busy.clone();
+        let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {
             let size = waiting.rows.size();
             let more = waiting.rows.lines();
-            let over = bytes + size > MOST_BYTES || lines + more > MOST_LINES;
-            let full = batch.len() >= MOST_CHANGES || (!batch.is_empty() && over);
+            let exceeds_limits = bytes + size > MAX_BATCH_BYTES || lines + more > MAX_BATCH_LINES;
+            let full = batch.len() >= MAX_BATCH_CHANGES || (!batch.is_empty() && exceeds_limits);
             let kind = is_single(&waiting.rows);
             let fits = !full && single.is_none_or(|single| single == kind);
             if roots.insert(waiting.rows.root) && fits {
@@ -459,14 +457,14 @@ impl Writer {
     }
 }
 
-fn answer(at: Option<i64>) -> Answer {
+fn result_at(at: Option<i64>) -> CommitReply {
     at.map(|at| Committed { at: Time(at) })
         .ok_or(CommitError::Stale)
 }
 
 /// Whether the statement lost to another writer's locks: it was rolled back and may succeed when
 /// repeated.
-fn collided(failure: &Failure) -> bool {
+fn is_lock_conflict(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
@@ -474,7 +472,7 @@ fn collided(failure: &Failure) -> bool {
 /// that does not fit, a row too big) would occur again: `Refused`. All others come from the state
 /// of the database (a full disk, a read-only server, a lost privilege, a statement that took too
 /// long): `Unavailable`.
-pub(super) fn refusal(failure: &Failure) -> CommitError {
+pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
     // SQLite: the primary code is the low byte (too big, a constraint, a type mismatch).
     let sqlite = code
@@ -486,9 +484,9 @@ pub(super) fn refusal(failure: &Failure) -> CommitError {
         .get(..2)
         .filter(|_| code.len() == 5)
         .unwrap_or_default();
-    let blamed =
+    let is_data_error =
         matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18..=20));
-    if blamed || code.is_empty() {
+    if is_data_error || code.is_empty() {
         CommitError::Refused
     } else {
         CommitError::Unavailable

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use super::db::{Db, Failure, Sql, Value};
 use super::lists::{
-    APPROVERS, ASKED, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, TASKS,
-    TOUCHED, USES,
+    APPROVERS, CHANGES, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES,
+    REQUEST_UPDATES, REQUESTS, TASKS, USES,
 };
 use super::record::record;
 use super::rows::Rows;
@@ -23,9 +23,9 @@ use super::tables::CLAIMABLE;
 const LISTS: [&List; 9] = [
     &CHANGES,
     &TASKS,
-    &TOUCHED,
+    &REQUEST_UPDATES,
     &ITEMS,
-    &ASKED,
+    &REQUESTS,
     &APPROVERS,
     &DECISIONS,
     &KEYS,
@@ -37,9 +37,9 @@ const LISTS: [&List; 9] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extras {
     /// Whether a change of the batch gets a notice.
-    noticed: bool,
+    has_notices: bool,
     /// Whether a change of the batch gives a standing decision or relies on one.
-    grants: bool,
+    has_grants: bool,
 }
 
 static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
@@ -47,44 +47,48 @@ static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
 impl Extras {
     const ALL: [Self; 4] = [
         Self {
-            noticed: false,
-            grants: false,
+            has_notices: false,
+            has_grants: false,
         },
         Self {
-            noticed: true,
-            grants: false,
+            has_notices: true,
+            has_grants: false,
         },
         Self {
-            noticed: false,
-            grants: true,
+            has_notices: false,
+            has_grants: true,
         },
         Self {
-            noticed: true,
-            grants: true,
+            has_notices: true,
+            has_grants: true,
         },
     ];
 
-    fn of(batch: &[&Rows]) -> Self {
+    fn for_batch(batch: &[&Rows]) -> Self {
         Self {
-            noticed: batch.iter().any(|rows| rows.noticed),
-            grants: batch.iter().any(|rows| rows.has_grants()),
+            has_notices: batch.iter().any(|rows| rows.gets_notice),
+            has_grants: batch.iter().any(|rows| rows.has_grants()),
         }
     }
 
     fn lists(self) -> Vec<&'static List> {
         let mut lists = LISTS.to_vec();
-        if self.grants {
+        if self.has_grants {
             lists.extend([&GRANTS, &USES]);
         }
-        if self.noticed {
+        if self.has_notices {
             lists.push(&NOTICES);
         }
         lists
     }
 
     fn text(self) -> String {
-        let grants = |part: &'static str| if self.grants { part } else { "" };
-        let notices = if self.noticed { NOTICES_INSERTED } else { "" };
+        let grants = |part: &'static str| if self.has_grants { part } else { "" };
+        let notices = if self.has_notices {
+            NOTICES_INSERTED
+        } else {
+            ""
+        };
         postgres(
             WRITE,
             &self.lists(),
@@ -103,7 +107,7 @@ impl Extras {
     }
 
     fn statement(self) -> Sql {
-        let text = TEXTS.get(usize::from(self.noticed) + 2 * usize::from(self.grants));
+        let text = TEXTS.get(usize::from(self.has_notices) + 2 * usize::from(self.has_grants));
         Sql {
             postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
             sqlite: "",
@@ -123,8 +127,8 @@ with changes as materialized (
     select * from {changes c}
 ), named as materialized (
     select * from {tasks n}
-), touched as materialized (
-    select * from {touched u}
+), request_updates as materialized (
+    select * from {request_updates u}
 ), locked as materialized (
     select t.task_id, t.root_task_id, t.version, t.last_seq, t.next_event, t.tenant, t.user_id, t.agent,
            t.call_key
@@ -132,7 +136,7 @@ with changes as materialized (
 ), held as materialized (
     select r.request_id, r.status, r.expires_at, r.required, r.call_id, r.tenant
       from intervention_request r
-     where r.request_id = any({touched.request_id}) and (select count(*) from locked) >= 0
+     where r.request_id = any({request_updates.request_id}) and (select count(*) from locked) >= 0
      order by r.request_id for update of r
 ){held_grants}, moment as materialized (
     select {now} as at where (select count(*) from locked) + (select count(*) from held){counted_grants} >= 0
@@ -144,7 +148,7 @@ with changes as materialized (
             when 1 then l.root_task_id = n.root_task_id and l.version = n.version and l.last_seq = n.last_seq
             else l.root_task_id = n.root_task_id end, false)
     union all
-    select u.change from touched u left join held h on h.request_id = u.request_id cross join moment m
+    select u.change from request_updates u left join held h on h.request_id = u.request_id cross join moment m
      where (u.is_open and coalesce(h.status, '') <> 'pending')
         or (u.in_time and h.expires_at <= m.at)
         or (u.overdue and coalesce(h.expires_at > m.at, true)){refused_grants}
@@ -180,7 +184,7 @@ with changes as materialized (
 ), inserted_requests as (
     insert into intervention_request ({intervention_request.columns})
     select {intervention_request.values}
-      from {asked a} join taken c on c.change = a.change join known k on k.task_id = a.task_id cross join moment m
+      from {requests a} join taken c on c.change = a.change join known k on k.task_id = a.task_id cross join moment m
 ), inserted_approvers as (
     insert into request_approver ({request_approver.columns})
     select {request_approver.values}
@@ -193,7 +197,7 @@ with changes as materialized (
     update intervention_request r
        set status = case when u.resumed and coalesce(u.status, h.status) = 'responded' then 'resumed'
             else coalesce(u.status, h.status) end
-      from touched u join taken c on c.change = u.change join held h on h.request_id = u.request_id
+      from request_updates u join taken c on c.change = u.change join held h on h.request_id = u.request_id
      where r.request_id = u.request_id and (u.status is not null or (u.resumed and h.status = 'responded'))
     returning r.request_id, r.status
 ), deleted_inbox as (
@@ -293,7 +297,7 @@ pub(super) async fn write(
     batch: &[&Rows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
-    let extras = Extras::of(batch);
+    let extras = Extras::for_batch(batch);
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
@@ -315,7 +319,7 @@ pub(super) async fn send(
     for Taken { change, at } in taken {
         let time = usize::try_from(change)
             .ok()
-            .and_then(|it| times.get_mut(it));
+            .and_then(|index| times.get_mut(index));
         let Some(time) = time else {
             return Err(Failure::sent(sqlx::Error::Protocol(
                 "a change of the batch was expected".to_owned(),
@@ -334,9 +338,9 @@ mod tests {
     fn batch_without_notices_and_grants_has_no_text_and_no_parameter_for_them() {
         for extras in Extras::ALL {
             let (text, lists) = (extras.text(), extras.lists());
-            assert_eq!(text.contains("notice"), extras.noticed);
-            assert_eq!(text.contains("grant"), extras.grants);
-            let more = usize::from(extras.noticed) + 2 * usize::from(extras.grants);
+            assert_eq!(text.contains("notice"), extras.has_notices);
+            assert_eq!(text.contains("grant"), extras.has_grants);
+            let more = usize::from(extras.has_notices) + 2 * usize::from(extras.has_grants);
             assert_eq!(lists.len(), LISTS.len() + more);
         }
     }

@@ -3,8 +3,8 @@
 //! `is_single`); all other changes go through `commit_postgres.rs`.
 //!
 //! A line of the subquery `n` is one change. The statement finds the change's items, requests,
-//! approvers, decisions and key by their line numbers in the lists, which `PLACES` gives. So it
-//! joins no list with another, and its cost is linear in the changes. The update itself compares
+//! approvers, decisions and key by their line numbers in the lists, which `LINE_RANGES` gives. So
+//! it joins no list with another, and its cost is linear in the changes. The update itself compares
 //! the task's version, so no task is locked before it, unless a change of the batch answers or
 //! closes a request or changes an asker's presence.
 //!
@@ -17,7 +17,9 @@ use std::sync::OnceLock;
 
 use super::commit_postgres::{STORED_KEYS, send};
 use super::db::{Db, Failure, Sql};
-use super::lists::{APPROVERS, ASKED, DECISIONS, ITEMS, KEYS, List, NOTICES, PLACES, TASKS};
+use super::lists::{
+    APPROVERS, DECISIONS, ITEMS, KEYS, LINE_RANGES, List, NOTICES, REQUESTS, TASKS,
+};
 use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
@@ -30,7 +32,7 @@ struct Parts(usize);
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
 /// Changes that answer or close a request, or change an asker's presence.
-const TOUCHES: usize = 1 << 2;
+const NEEDS_LOCKS: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
@@ -39,18 +41,19 @@ const QUEUES: usize = 1 << 6;
 /// Changes after which a task is not to be claimed.
 const PARKS: usize = 1 << 7;
 /// Changes that get a notice.
-const NOTICED: usize = 1 << 8;
+const WRITES_NOTICE: usize = 1 << 8;
 /// The maximum number of lines in the lists of a batch. A change with more lines goes through
 /// `commit_postgres.rs`. Postgres finds a text in an array by walking the array from its start, so
 /// the cost grows with the square of the lines.
-pub(super) const MOST_LINES: usize = 1_000;
+pub(super) const MAX_BATCH_LINES: usize = 1_000;
 /// The number of combinations of parts.
-const SHAPES: usize = 1 << 9;
+const PART_COMBINATIONS: usize = 1 << 9;
 
-static TEXTS: [OnceLock<String>; SHAPES] = [const { OnceLock::new() }; SHAPES];
+static TEXTS: [OnceLock<String>; PART_COMBINATIONS] =
+    [const { OnceLock::new() }; PART_COMBINATIONS];
 
 impl Parts {
-    fn of(batch: &[&Rows]) -> Self {
+    fn for_batch(batch: &[&Rows]) -> Self {
         let part = |part: usize, needed: fn(&Rows) -> bool| {
             part * usize::from(batch.iter().any(|rows| needed(rows)))
         };
@@ -61,15 +64,15 @@ impl Parts {
             part(UPDATES, |rows| {
                 rows.tasks.iter().any(|line| line.guard == VERSION)
             }),
-            part(TOUCHES, |rows| {
-                !rows.touched.is_empty() || rows.tasks.iter().any(moves_asker)
+            part(NEEDS_LOCKS, |rows| {
+                !rows.request_updates.is_empty() || rows.tasks.iter().any(changes_presence)
             }),
-            part(ASKS, |rows| !rows.asked.is_empty()),
+            part(ASKS, |rows| !rows.requests.is_empty()),
             part(USES_KEYS, |rows| rows.idempotency.is_some()),
             part(ENDS, |rows| rows.tasks.iter().any(TaskLine::ends)),
             part(QUEUES, |rows| rows.tasks.iter().any(TaskLine::queues)),
             part(PARKS, |rows| rows.tasks.iter().any(TaskLine::parks)),
-            part(NOTICED, |rows| rows.noticed),
+            part(WRITES_NOTICE, |rows| rows.gets_notice),
         ];
         Self(parts.into_iter().sum())
     }
@@ -79,24 +82,24 @@ impl Parts {
     }
 
     fn lists(self) -> Vec<&'static List> {
-        let mut lists = vec![&TASKS, &PLACES, &ITEMS];
+        let mut lists = vec![&TASKS, &LINE_RANGES, &ITEMS];
         if self.has(ASKS) {
-            lists.extend([&ASKED, &APPROVERS]);
+            lists.extend([&REQUESTS, &APPROVERS]);
         }
-        if self.has(TOUCHES) {
+        if self.has(NEEDS_LOCKS) {
             lists.push(&DECISIONS);
         }
         if self.has(USES_KEYS) {
             lists.push(&KEYS);
         }
-        if self.has(NOTICED) {
+        if self.has(WRITES_NOTICE) {
             lists.push(&NOTICES);
         }
         lists
     }
 
     fn statement(self) -> Sql {
-        // `self.0` is always below `SHAPES`, so the text exists.
+        // `self.0` is always below `PART_COMBINATIONS`, so the text exists.
         let text = TEXTS.get(self.0);
         Sql {
             postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
@@ -107,14 +110,14 @@ impl Parts {
 
     fn text(self) -> String {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
-        // With `TOUCHES`, the statement reads the clock once, after it holds the locks and before
-        // the update. Every change of the batch then has this time (`n.moment`).
-        let moment = if self.has(TOUCHES) {
+        // With `NEEDS_LOCKS`, the statement reads the clock once, after it holds the locks and
+        // before the update. Every change of the batch then has this time (`n.moment`).
+        let moment = if self.has(NEEDS_LOCKS) {
             "n.moment"
         } else {
             "{now}"
         };
-        let time = if self.has(TOUCHES) {
+        let time = if self.has(NEEDS_LOCKS) {
             "n.moment"
         } else {
             "t.updated_at"
@@ -126,22 +129,29 @@ impl Parts {
         };
         let parts = [
             (
-                "with n as materialized (select * from {tasks+places n})",
+                "with n as materialized (select * from {tasks+line_ranges n})",
                 "",
             ),
-            (if self.has(TOUCHES) { LOCKED } else { UNLOCKED }, ""),
+            (
+                if self.has(NEEDS_LOCKS) {
+                    LOCKED
+                } else {
+                    UNLOCKED
+                },
+                "",
+            ),
             (part(UPDATES, UPDATED), moment),
             (part(CREATES, FRESH), moment),
             (part(CREATES, CREATED), "n.at"),
             (ALL, "k.at"),
             (ITEMS_INSERTED, "k.at"),
             (part(ASKS, ASKED_INSERTED), "k.at"),
-            (part(TOUCHES, ANSWERED), "k.at"),
+            (part(NEEDS_LOCKS, ANSWERED), "k.at"),
             (part(USES_KEYS, KEYS_INSERTED), "k.at"),
             (part(ENDS, CREDENTIALS_DELETED), ""),
             (part(QUEUES, CLAIMABLE_STORED), ""),
             (part(PARKS, CLAIMABLE_DELETED), ""),
-            (part(NOTICED, NOTICES_INSERTED), ""),
+            (part(WRITES_NOTICE, NOTICES_INSERTED), ""),
             (" select k.change, k.at from k", ""),
         ];
         let lists = self.lists();
@@ -160,7 +170,7 @@ impl Parts {
     }
 }
 
-/// The part `ready` of a batch without `TOUCHES`: nothing is locked before the update, and the
+/// The part `ready` of a batch without `NEEDS_LOCKS`: nothing is locked before the update, and the
 /// update reads the clock itself, after it has waited for the task's row.
 const UNLOCKED: &str = "
 , ready as (
@@ -173,15 +183,15 @@ const LOCKED: &str = "
     select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
 ), held as materialized (
     select n.*, r.required, r.call_id as own_call, r.status as found, r.expires_at
-      from n join intervention_request r on r.request_id = n.touched
+      from n join intervention_request r on r.request_id = n.updated_request
      where (select count(*) from locked) >= 0 order by r.request_id for update of r
 ), moment as materialized (
     select {now} as at where (select count(*) from locked) + (select count(*) from held) >= 0
 ), ready as materialized (
     select n.*, null::bigint as required, null::uuid as own_call, m.at as moment
-      from n cross join moment m where n.touched is null
+      from n cross join moment m where n.updated_request is null
     union all
-    select {tasks+places of h}, h.required, h.own_call, m.at as moment
+    select {tasks+line_ranges of h}, h.required, h.own_call, m.at as moment
       from held h cross join moment m
      where (not h.is_open or h.found = 'pending')
        and (not h.in_time or h.expires_at is null or h.expires_at > m.at)
@@ -194,7 +204,7 @@ const UPDATED: &str = "
       from ready n
      where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
        and t.last_seq = n.last_seq
-    returning {places of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.agent, t.call_key,
+    returning {line_ranges of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.agent, t.call_key,
         {time} as at, t.next_event - n.events as base, n.lease, {claimable}
 )";
 
@@ -208,7 +218,7 @@ const CREATED: &str = "
 , inserted_tasks as (
     insert into agent_task ({agent_task.columns}) select {agent_task.values} from fresh n
 ), created as (
-    select {places of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.agent, n.call_key,
+    select {line_ranges of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.agent, n.call_key,
         n.at, 0::bigint as base, n.lease, case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
       from fresh n
 )";
@@ -228,7 +238,7 @@ const ASKED_INSERTED: &str = "
 , inserted_requests as (
     insert into intervention_request ({intervention_request.columns})
     select {intervention_request.values}
-      from k cross join lateral generate_series(k.asked_from, k.asked_to) g cross join lateral {asked[g] a}
+      from k cross join lateral generate_series(k.requests_from, k.requests_to) g cross join lateral {requests[g] a}
 ), inserted_approvers as (
     insert into request_approver ({request_approver.columns})
     select {request_approver.values}
@@ -243,9 +253,9 @@ const ASKED_INSERTED: &str = "
 
 const ANSWERED: &str = "
 , updated_requests as (
-    update intervention_request r set status = k.becomes from k where r.request_id = k.touched and k.becomes is not null
+    update intervention_request r set status = k.becomes from k where r.request_id = k.updated_request and k.becomes is not null
 ), deleted_inbox as (
-    delete from inbox i using k where i.request_id = k.touched and k.becomes is not null
+    delete from inbox i using k where i.request_id = k.updated_request and k.becomes is not null
 ), inserted_decisions as (
     insert into decision ({decision.columns})
     select {decision.values}
@@ -290,7 +300,7 @@ const NOTICES_INSERTED: &str = "
 
 /// Returns the statements of all shapes that can occur.
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
-    let all = (0..SHAPES).map(Parts);
+    let all = (0..PART_COMBINATIONS).map(Parts);
     all.filter(|parts| parts.has(CREATES | UPDATES))
         .map(Parts::statement)
 }
@@ -298,7 +308,7 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
 /// Whether the line changes the presence of a stored task's asker. Such a change needs the time
 /// that is read after the locks are held: the statement must return the time from which
 /// `asker_until` counts, and `updated_at` is not this time if the change has no items.
-fn moves_asker(line: &TaskLine) -> bool {
+fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }
 
@@ -308,24 +318,24 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         return false;
     };
     let is_root = task.task_id == rows.root.0;
-    let touches = match rows.touched.as_slice() {
+    let has_one_update_at_most = match rows.request_updates.as_slice() {
         [] => rows.decisions.is_empty(),
-        [touched] => {
-            touched.status.is_some()
+        [update] => {
+            update.status.is_some()
                 && rows
                     .decisions
                     .iter()
-                    .all(|line| line.request_id == touched.request_id)
+                    .all(|line| line.request_id == update.request_id)
         }
         _ => false,
     };
     is_root
-        && rows.lines() <= MOST_LINES
+        && rows.lines() <= MAX_BATCH_LINES
         && task.guard != ANY
-        && (task.facts > 0 || moves_asker(task))
+        && (task.facts > 0 || changes_presence(task))
         && task.facts == task.events
-        && touches
-        && (task.guard == VERSION || rows.touched.is_empty())
+        && has_one_update_at_most
+        && (task.guard == VERSION || rows.request_updates.is_empty())
         && rows.credentials.is_empty()
         && !rows.has_grants()
 }
@@ -343,7 +353,7 @@ pub(super) async fn write(
         .iter()
         .filter_map(|number| batch.get(*number).copied())
         .collect();
-    let parts = Parts::of(&rows);
+    let parts = Parts::for_batch(&rows);
     let times = send(db, parts.statement(), &parts.lists(), &rows, repeated).await?;
     let mut answers = vec![None; batch.len()];
     for (number, time) in sorted.into_iter().zip(times) {
@@ -360,8 +370,11 @@ mod tests {
 
     #[test]
     fn batch_without_a_notice_has_no_text_and_no_parameter_for_notices() {
-        for parts in (0..SHAPES).map(Parts).filter(|parts| !parts.has(NOTICED)) {
-            let more = Parts(parts.0 | NOTICED);
+        for parts in (0..PART_COMBINATIONS)
+            .map(Parts)
+            .filter(|parts| !parts.has(WRITES_NOTICE))
+        {
+            let more = Parts(parts.0 | WRITES_NOTICE);
             assert_eq!(parts.lists().len() + 1, more.lists().len());
             assert!(!parts.text().contains("notice"));
             assert!(more.text().contains("insert into notice"));

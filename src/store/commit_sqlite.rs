@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use super::db::{Db, Failure, Value};
 use super::lists::{
-    APPROVERS, ASKED, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, TASKS, TOUCHED,
-    USES,
+    APPROVERS, CREDENTIALS, DECISIONS, GRANTS, ITEMS, KEYS, List, NOTICES, REQUEST_UPDATES,
+    REQUESTS, TASKS, USES,
 };
 use super::record::record;
-use super::rows::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
+use super::rows::{ANY, NEW, RequiredState, Rows, TaskLine, VERSION};
 use super::sqlite::{execute_each, records};
 use super::statement;
 
@@ -45,7 +45,7 @@ const UPDATE_TASKS: &str = "update agent_task as t set {agent_task.sets}
   from {tasks n} where n.guard <> 0 and t.task_id = n.task_id";
 
 const INSERT_REQUESTS: &str = "insert into intervention_request ({intervention_request.columns})
-select {intervention_request.values} from {asked a} join agent_task k on k.task_id = a.task_id";
+select {intervention_request.values} from {requests a} join agent_task k on k.task_id = a.task_id";
 
 const INSERT_APPROVERS: &str = "insert into request_approver ({request_approver.columns})
 select {request_approver.values} from {approvers p} join agent_task k on k.task_id = p.task_id";
@@ -54,7 +54,7 @@ const INSERT_INBOX: &str = "insert into inbox ({inbox.columns})
 select {inbox.values} from {approvers p} join agent_task k on k.task_id = p.task_id where p.open";
 
 const DELETE_INBOX: &str = "
-delete from inbox where request_id = (select u.request_id from {touched u} where u.status is not null)";
+delete from inbox where request_id = (select u.request_id from {request_updates u} where u.status is not null)";
 
 const INSERT_DECISIONS: &str = "insert into decision ({decision.columns})
 select {decision.values} from {decisions d} join intervention_request r on r.request_id = d.request_id";
@@ -63,7 +63,7 @@ const UPDATE_REQUESTS: &str = "
 update intervention_request as r
    set status = case when u.resumed and coalesce(u.status, r.status) = 'responded' then 'resumed'
         else coalesce(u.status, r.status) end
-  from {touched u}
+  from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
 /// A person may have used the same idempotency key under another spelling of their user id; that
@@ -112,12 +112,12 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
         (&NOTICES, INSERT_NOTICES),
         (&TASKS, INSERT_TASKS),
         (&TASKS, UPDATE_TASKS),
-        (&ASKED, INSERT_REQUESTS),
+        (&REQUESTS, INSERT_REQUESTS),
         (&APPROVERS, INSERT_APPROVERS),
         (&APPROVERS, INSERT_INBOX),
         (&DECISIONS, INSERT_DECISIONS),
-        (&TOUCHED, UPDATE_REQUESTS),
-        (&TOUCHED, DELETE_INBOX),
+        (&REQUEST_UPDATES, UPDATE_REQUESTS),
+        (&REQUEST_UPDATES, DELETE_INBOX),
         (&KEYS, DELETE_SPENT_KEYS),
         (&KEYS, INSERT_KEYS),
         (&CREDENTIALS, INSERT_CREDENTIALS),
@@ -167,7 +167,7 @@ record! {
 }
 
 /// The current state of the rows that the batch names.
-struct State {
+struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision that is neither revoked nor expired.
     grants: HashMap<Uuid, i64>,
@@ -179,28 +179,35 @@ struct State {
 /// `None` if the change is stale.
 pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i64>>, Failure> {
     db.write_transaction(move |transaction, at| {
-        let mut state = read(transaction, at, &batch)?;
-        let taken = batch.iter();
-        let taken: Vec<bool> = taken
-            .map(|rows| state.takes(rows) && state.spends(rows))
+        let mut state = read_state(transaction, at, &batch)?;
+        let accepted = batch.iter();
+        let accepted: Vec<bool> = accepted
+            .map(|rows| state.accepts(rows) && state.reserve_grant_uses(rows))
             .collect();
         let rows: Vec<&Rows> = batch
             .iter()
-            .zip(&taken)
-            .filter_map(|(rows, taken)| taken.then_some(&**rows))
+            .zip(&accepted)
+            .filter_map(|(rows, accepted)| accepted.then_some(&**rows))
             .collect();
         for (list, sql) in WRITES.iter() {
             execute_each(transaction, sql, list, &rows, at)?;
         }
-        for task in ended(&rows, &state) {
+        for task in ended_tasks(&rows, &state) {
             records::<Deleted>(transaction, DELETE_CREDENTIALS, &[Value::Id(task)])?;
         }
-        Ok(taken.into_iter().map(|taken| taken.then_some(at)).collect())
+        Ok(accepted
+            .into_iter()
+            .map(|accepted| accepted.then_some(at))
+            .collect())
     })
     .await
 }
 
-fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite::Result<State> {
+fn read_state(
+    transaction: &Transaction<'_>,
+    at: i64,
+    batch: &[Arc<Rows>],
+) -> rusqlite::Result<StoredState> {
     let (mut tasks, mut requests) = (HashMap::new(), HashMap::new());
     let mut grants = HashMap::new();
     for rows in batch {
@@ -214,7 +221,7 @@ fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite
                 records(transaction, READ_TASK, &[Value::Id(line.task_id)])?;
             tasks.extend(found.into_iter().map(|task| (task.task_id, task)));
         }
-        for line in &rows.touched {
+        for line in &rows.request_updates {
             let id = Value::Id(line.request_id);
             let found: Vec<RequestState> = records(transaction, READ_REQUEST, &[id])?;
             requests.extend(
@@ -224,7 +231,7 @@ fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite
             );
         }
     }
-    Ok(State {
+    Ok(StoredState {
         at,
         grants,
         tasks,
@@ -232,32 +239,34 @@ fn read(transaction: &Transaction<'_>, at: i64, batch: &[Arc<Rows>]) -> rusqlite
     })
 }
 
-impl State {
-    fn takes(&self, rows: &Rows) -> bool {
+impl StoredState {
+    fn accepts(&self, rows: &Rows) -> bool {
         rows.tasks
             .iter()
             .all(|line| self.matches(line, rows.root.0))
-            && rows.touched.iter().all(|line| {
+            && rows.request_updates.iter().all(|line| {
                 let request = self.requests.get(&line.request_id);
                 let expires_at = request.and_then(|request| request.expires_at);
-                (!line.needs.open() || request.is_some_and(|request| request.status == "pending"))
-                    && (line.needs != Needs::InTime || expires_at.is_none_or(|end| end > self.at))
-                    && (line.needs != Needs::Overdue
+                (!line.required_state.requires_pending()
+                    || request.is_some_and(|request| request.status == "pending"))
+                    && (line.required_state != RequiredState::InTime
+                        || expires_at.is_none_or(|end| end > self.at))
+                    && (line.required_state != RequiredState::Overdue
                         || expires_at.is_some_and(|end| end <= self.at))
             })
     }
 
     /// Whether each standing decision that the change relies on counts, and has enough uses left
     /// after the earlier changes of the batch. If so, subtracts the uses of this change.
-    fn spends(&mut self, rows: &Rows) -> bool {
-        let mut left = self.grants.clone();
+    fn reserve_grant_uses(&mut self, rows: &Rows) -> bool {
+        let mut remaining = self.grants.clone();
         for line in &rows.uses {
-            match left.get_mut(&line.grant_id) {
+            match remaining.get_mut(&line.grant_id) {
                 Some(uses) if *uses >= line.calls => *uses -= line.calls,
                 Some(_) | None => return false,
             }
         }
-        self.grants = left;
+        self.grants = remaining;
         true
     }
 
@@ -277,7 +286,7 @@ impl State {
 
 /// Returns the tasks that end with this batch and have credentials. Most tasks have none and need
 /// no delete statement.
-fn ended<'b>(batch: &'b [&Rows], state: &'b State) -> impl Iterator<Item = Uuid> + 'b {
+fn ended_tasks<'b>(batch: &'b [&Rows], state: &'b StoredState) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());
     let found = ended.filter_map(|line| state.tasks.get(&line.task_id));

@@ -1,5 +1,5 @@
 //! The pool of connections to Postgres. An idle connection is checked before it is used. The check
-//! waits for a dead connection no longer than `PULSE`.
+//! waits for a dead connection no longer than `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,21 +10,22 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::identity::{self, Doubt};
+use super::identity::{self, UncertainUntil};
 use super::settings::OpenError;
 
 /// The timeout of the liveness check.
-const PULSE: Duration = Duration::from_millis(500);
+const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// A connection that has been idle for longer than this is checked before it is used.
-const STALE: Duration = Duration::from_secs(10);
+const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
 /// How long to wait for the answer to a statement whose caller is gone.
-const ABANDONED: Duration = Duration::from_secs(12);
+const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
 /// The maximum age of a connection, so that changes of the server's settings take effect.
-const LIFE: Duration = Duration::from_mins(30);
-/// The pause after the first failed attempt to open a connection; it doubles up to `LAST_PAUSE`.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
+/// The pause after the first failed attempt to open a connection; it doubles up to
+/// `MAX_RETRY_PAUSE`.
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The last time at which a connection was found broken, and the last time at which a connection
 /// did not answer in time. A connection that was idle at such a time has probably died, too. After
@@ -32,14 +33,14 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// not fail one statement per connection. After a silent connection, idle connections are replaced
 /// unchecked, so that no statement waits for several dead connections in turn.
 #[derive(Debug, Default)]
-pub(super) struct Breaks {
+pub(super) struct ConnectionFailures {
     broken: Mutex<Option<Instant>>,
     silent: Mutex<Option<Instant>>,
 }
 
-impl Breaks {
+impl ConnectionFailures {
     /// Records that a connection was found broken, with this error.
-    pub(super) fn another(&self, error: &sqlx::Error) {
+    pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut) {
@@ -51,28 +52,28 @@ impl Breaks {
     ///
     /// # Errors
     /// The connection did not answer and must be discarded.
-    pub(super) async fn alive(
+    pub(super) async fn is_usable(
         &self,
         connection: &mut PgConnection,
         idle_for: Duration,
     ) -> Result<bool, sqlx::Error> {
-        if during(&self.silent, idle_for) {
+        if is_within(&self.silent, idle_for) {
             return Ok(false);
         }
-        if idle_for < STALE && !during(&self.broken, idle_for) {
+        if idle_for < CHECK_AFTER_IDLE && !is_within(&self.broken, idle_for) {
             return Ok(true);
         }
-        let pulse = timeout(PULSE, connection.ping()).await;
-        let pulse = pulse.unwrap_or_else(|_| Err(timed_out()));
-        if let Err(error) = &pulse {
-            self.another(error);
+        let ping = timeout(PING_TIMEOUT, connection.ping()).await;
+        let ping = ping.unwrap_or_else(|_| Err(timed_out()));
+        if let Err(error) = &ping {
+            self.record_failure(error);
         }
-        pulse.map(|()| true)
+        ping.map(|()| true)
     }
 }
 
 /// Whether `moment` lies within the last `idle_for`.
-fn during(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
+fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
     moment
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -89,44 +90,44 @@ pub(super) fn timed_out() -> sqlx::Error {
 /// dropped, or if it does not answer a ping after an error of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
-    connections: managed::Pool<Connect>,
+    connections: managed::Pool<PostgresConnector>,
     /// The time limit for getting a connection.
     timeout: Duration,
 }
 
 #[derive(Debug)]
-pub(super) enum NoConnection {
+pub(super) enum ConnectFailure {
     /// Another attempt may succeed soon.
-    Yet,
+    Retryable,
     Refused(sqlx::Error),
 }
 
 /// The pool's manager, which opens and checks connections.
 #[derive(Debug)]
-pub(super) struct Connect {
+pub(super) struct PostgresConnector {
     pub(super) options: PgConnectOptions,
-    pub(super) breaks: Arc<Breaks>,
-    pub(super) doubt: Doubt,
+    pub(super) connection_failures: Arc<ConnectionFailures>,
+    pub(super) uncertain_until: UncertainUntil,
 }
 
-impl managed::Manager for Connect {
+impl managed::Manager for PostgresConnector {
     type Type = PgConnection;
-    type Error = NoConnection;
+    type Error = ConnectFailure;
 
-    async fn create(&self) -> Result<PgConnection, NoConnection> {
+    async fn create(&self) -> Result<PgConnection, ConnectFailure> {
         // Boxed, because the future of every statement contains this future.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
-                if starting(&error) {
-                    NoConnection::Yet
+                if is_transient(&error) {
+                    ConnectFailure::Retryable
                 } else {
-                    NoConnection::Refused(error)
+                    ConnectFailure::Refused(error)
                 }
             })?;
-            let compared = identity::compare(&mut connection, &self.doubt).await;
+            let compared = identity::compare(&mut connection, &self.uncertain_until).await;
             compared.map_err(|error| {
                 tracing::debug!(%error, "a new connection cannot be used");
-                NoConnection::Yet
+                ConnectFailure::Retryable
             })?;
             Ok(connection)
         })
@@ -137,11 +138,15 @@ impl managed::Manager for Connect {
         &self,
         connection: &mut PgConnection,
         metrics: &Metrics,
-    ) -> RecycleResult<NoConnection> {
-        if metrics.age() >= LIFE {
+    ) -> RecycleResult<ConnectFailure> {
+        if metrics.age() >= MAX_CONNECTION_AGE {
             return Err(RecycleError::message("too old"));
         }
-        match self.breaks.alive(connection, metrics.last_used()).await {
+        match self
+            .connection_failures
+            .is_usable(connection, metrics.last_used())
+            .await
+        {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(RecycleError::message("perhaps dead")),
         }
@@ -150,7 +155,11 @@ impl managed::Manager for Connect {
 
 impl Pool {
     /// Creates a pool of at most `size` connections, which are opened when they are needed.
-    pub(super) fn new(connect: Connect, size: u32, timeout: Duration) -> Result<Self, OpenError> {
+    pub(super) fn new(
+        connect: PostgresConnector,
+        size: u32,
+        timeout: Duration,
+    ) -> Result<Self, OpenError> {
         let connections = managed::Pool::builder(connect)
             .max_size(usize::try_from(size).unwrap_or(1))
             .queue_mode(QueueMode::Lifo)
@@ -165,22 +174,22 @@ impl Pool {
     /// server is just starting or has no connection to spare, or if the comparison of the server's
     /// identity failed.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
-        let patient = async {
-            let mut pause = FIRST_PAUSE;
+        let acquire = async {
+            let mut pause = MIN_RETRY_PAUSE;
             loop {
                 match self.connections.get().await {
                     Ok(connection) => return Ok(CheckedOut(Some(connection))),
-                    Err(PoolError::Backend(NoConnection::Yet)) => {
+                    Err(PoolError::Backend(ConnectFailure::Retryable)) => {
                         sleep_until(Instant::now() + pause).await;
-                        pause = (pause * 2).min(LAST_PAUSE);
+                        pause = (pause * 2).min(MAX_RETRY_PAUSE);
                     }
-                    Err(PoolError::Backend(NoConnection::Refused(error))) => return Err(error),
+                    Err(PoolError::Backend(ConnectFailure::Refused(error))) => return Err(error),
                     Err(_) => return Err(sqlx::Error::PoolClosed),
                 }
             }
         };
-        let gotten = timeout(self.timeout, patient).await;
-        gotten.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        let result = timeout(self.timeout, acquire).await;
+        result.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     /// Refuses further connections, and closes the idle ones.
@@ -188,13 +197,13 @@ impl Pool {
         let idle = self.connections.retain(|_, _| false).removed;
         self.connections.close();
         for connection in idle {
-            let _ = timeout(PULSE, connection.close()).await;
+            let _ = timeout(PING_TIMEOUT, connection.close()).await;
         }
     }
 }
 
 /// Whether a server that refused a connection may accept one soon.
-fn starting(error: &sqlx::Error) -> bool {
+fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         return error.is_transient_in_connect_phase();
     }
@@ -203,7 +212,7 @@ fn starting(error: &sqlx::Error) -> bool {
 
 /// A connection taken from its pool. [`CheckedOut::put_back`] returns it. Dropping the value closes
 /// the connection once the server has answered.
-pub(super) struct CheckedOut(Option<Object<Connect>>);
+pub(super) struct CheckedOut(Option<Object<PostgresConnector>>);
 
 impl CheckedOut {
     pub(super) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
@@ -220,7 +229,7 @@ impl CheckedOut {
     /// is read.
     pub(super) async fn put_back_after_error(mut self) {
         if let Some(connection) = &mut self.0
-            && matches!(timeout(PULSE, connection.ping()).await, Ok(Ok(())))
+            && matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(())))
         {
             self.put_back();
         }
@@ -236,8 +245,8 @@ impl CheckedOut {
 
 impl Drop for CheckedOut {
     /// The statement's future was dropped. The server still runs the statement, so the connection
-    /// keeps its place in the pool until the answer has come, at most for `ABANDONED`: clients that
-    /// hang up cannot make the pool open more connections than it may have.
+    /// keeps its place in the pool until the answer has come, at most for `ABANDONED_TIMEOUT`:
+    /// clients that hang up cannot make the pool open more connections than it may have.
     fn drop(&mut self) {
         let Some(mut connection) = self.0.take() else {
             return;
@@ -247,7 +256,7 @@ impl Drop for CheckedOut {
             return;
         };
         runtime.spawn(async move {
-            let _ = timeout(ABANDONED, connection.ping()).await;
+            let _ = timeout(ABANDONED_TIMEOUT, connection.ping()).await;
             drop(Object::take(connection));
         });
     }

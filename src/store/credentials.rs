@@ -83,10 +83,10 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_expired_credentials(&self) -> Result<bool, ReadError> {
-        let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
         let removed: Vec<Removed> = self
             .db()
-            .write(REMOVE, vec![Value::Now, Value::Int(most)])
+            .write(REMOVE, vec![Value::Now, Value::Int(limit)])
             .await?;
         Ok(removed.len() >= BATCH)
     }

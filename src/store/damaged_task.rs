@@ -15,7 +15,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
 /// Selects the task's row, once for each of the task's open requests and at least once.
-const REMAINS: Sql = sql!(
+const TASK_ROW: Sql = sql!(
     "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
          on r.root_task_id = t.root_task_id and r.task_id = t.task_id and r.status = 'pending'
@@ -24,11 +24,11 @@ const REMAINS: Sql = sql!(
 
 const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 order by seq");
 
-pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
+pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
 /// The maximum number of reported tasks that are kept. Further reports are dropped; such a task is
 /// reported again when it is read again.
-const REPORTS: usize = 1000;
+const MAX_REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ record! {
 
 /// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used,
 /// because the missing item may be the start of a call.
-pub(super) fn whole(items: &[Item], last_seq: i64) -> bool {
+pub(super) fn is_complete(items: &[Item], last_seq: i64) -> bool {
     let numbered = (1_i64..).zip(items).all(|(seq, item)| item.seq == seq);
     numbered && i64::try_from(items.len()).is_ok_and(|length| length == last_seq)
 }
@@ -75,14 +75,14 @@ impl Store {
     /// Records that a task's journal could not be read.
     pub fn report_unreadable(&self, task: TaskId) {
         let mut reports = self.reports();
-        if reports.len() < REPORTS {
+        if reports.len() < MAX_REPORTS {
             reports.insert(task);
         }
     }
 
     /// Takes the tasks that were reported as unreadable since the last call.
     #[must_use]
-    pub fn unreadable(&self) -> Vec<TaskId> {
+    pub fn take_unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()
     }
 
@@ -98,7 +98,7 @@ impl Store {
             // A task without any item cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
-        let Some(damaged_task) = self.unread(task).await? else {
+        let Some(damaged_task) = self.task_without_journal(task).await? else {
             return Ok(None);
         };
         let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
@@ -113,8 +113,11 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the row can be understood.
-    pub async fn unread(&self, task: TaskId) -> Result<Option<DamagedTask>, ReadError> {
-        let records: Vec<Record> = self.db().all(REMAINS, vec![Value::Id(task.0)]).await?;
+    pub async fn task_without_journal(
+        &self,
+        task: TaskId,
+    ) -> Result<Option<DamagedTask>, ReadError> {
+        let records: Vec<Record> = self.db().all(TASK_ROW, vec![Value::Id(task.0)]).await?;
         let open = records
             .iter()
             .filter_map(|record| record.request_id.map(RequestId))

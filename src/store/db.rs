@@ -12,10 +12,10 @@ use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::connections::{Breaks, Pool, timed_out};
+use super::connections::{ConnectionFailures, Pool, timed_out};
 pub(super) use super::failure::Failure;
 use super::failure::{DriverError, READ_ONLY};
-use super::identity::Doubt;
+use super::identity::UncertainUntil;
 use super::outage::{self, Outage};
 use super::record::Record;
 pub use super::sql::Sql;
@@ -68,10 +68,10 @@ pub(super) struct Db {
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
     /// The time up to which the history is uncertain, shared with the connections that update it.
-    pub(super) doubt: Doubt,
+    pub(super) uncertain_until: UncertainUntil,
     /// The time limit for any one statement, network round trip included.
-    pub(super) patience: Duration,
-    pub(super) breaks: Arc<Breaks>,
+    pub(super) statement_limit: Duration,
+    pub(super) connection_failures: Arc<ConnectionFailures>,
     /// Logs when the database cannot be reached, and when it answers again.
     pub(super) outage: Outage,
     /// The lock that keeps other processes off the `SQLite` file; `None` on Postgres and after
@@ -90,10 +90,10 @@ impl std::fmt::Debug for Db {
 }
 
 /// The time limit of the readiness probe.
-const PROBE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of times that a read is sent, the first included, if the connection is lost
 /// each time.
-const READS: u32 = 3;
+const MAX_READ_ATTEMPTS: u32 = 3;
 
 impl Db {
     /// Reads all rows of a statement.
@@ -117,7 +117,7 @@ impl Db {
     /// Reads all rows of a statement that repeats the columns of a head `H` in every row. Returns
     /// the head, read from the first row, and the other columns of each row as `R`; `None` if there
     /// is no row.
-    pub(super) async fn headed<H: Record, R: Record>(
+    pub(super) async fn all_with_head<H: Record, R: Record>(
         &self,
         sql: Sql,
         values: Vec<Value>,
@@ -157,7 +157,7 @@ impl Db {
     }
 
     /// Reads the first row of a statement without parameters. Returns `None` if the database does
-    /// not answer within `PROBE`.
+    /// not answer within `PROBE_TIMEOUT`.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
@@ -170,10 +170,10 @@ impl Db {
                 }
             }
         };
-        if let Ok(rows) = timeout(PROBE, rows).await {
+        if let Ok(rows) = timeout(PROBE_TIMEOUT, rows).await {
             return rows.ok()?.into_iter().next();
         }
-        self.breaks.another(&timed_out());
+        self.connection_failures.record_failure(&timed_out());
         self.outage.failed(&outage::reason(&timed_out()));
         None
     }
@@ -187,14 +187,18 @@ impl Db {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
-                decoded(&self.noted(self.ask_postgres(pool, sql.postgres, values).await)?)
+                decoded(
+                    &self.record_reachability(
+                        self.run_on_postgres(pool, sql.postgres, values).await,
+                    )?,
+                )
             }
             Engine::Sqlite(file) => {
                 let values = self.sqlite_values(values).map_err(Failure::unsent)?;
                 let job = move |transaction: &Transaction<'_>| {
                     sqlite::records(transaction, sql.sqlite, &values)
                 };
-                self.noted(file.write(job).await)
+                self.record_reachability(file.write(job).await)
             }
         }
     }
@@ -209,7 +213,7 @@ impl Db {
             Engine::Sqlite(file) => {
                 let clock = Arc::clone(&self.clock);
                 let job = move |transaction: &Transaction<'_>| job(transaction, clock.now().0);
-                self.noted(file.write(job).await)
+                self.record_reachability(file.write(job).await)
             }
             Engine::Postgres { .. } => Err(Failure::unsent(sqlx::Error::Protocol(
                 "one statement is one transaction here".to_owned(),
@@ -228,7 +232,9 @@ impl Db {
         match &self.engine {
             Engine::Postgres { writers, keyed, .. } => {
                 let writers = if repeated { keyed } else { writers };
-                decoded(&self.noted(self.ask_postgres(writers, sql, values).await)?)
+                decoded(
+                    &self.record_reachability(self.run_on_postgres(writers, sql, values).await)?,
+                )
             }
             Engine::Sqlite(_) => Err(Failure::unsent(sqlx::Error::Protocol(
                 "a batch is a transaction here".to_owned(),
@@ -247,49 +253,49 @@ impl Db {
         let began = Instant::now();
         let mut sent = 1;
         loop {
-            match self.ask_postgres(pool, sql, values.clone()).await {
+            match self.run_on_postgres(pool, sql, values.clone()).await {
                 Err(failure)
                     if failure.sent
-                        && failure.lost()
-                        && sent < READS
-                        && began.elapsed() < self.patience =>
+                        && failure.is_result_lost()
+                        && sent < MAX_READ_ATTEMPTS
+                        && began.elapsed() < self.statement_limit =>
                 {
                     sent += 1;
                 }
-                answer => return self.noted(answer),
+                answer => return self.record_reachability(answer),
             }
         }
     }
 
     /// Runs one statement on Postgres. The connection goes back to its pool only after a complete
     /// answer of the server. The time limit holds even if the answer is lost on the network.
-    async fn ask_postgres(
+    async fn run_on_postgres(
         &self,
         pool: &Pool,
         sql: &'static str,
         values: Vec<Value>,
     ) -> Result<Vec<PgRow>, Failure> {
-        let mut taken = pool.get().await.map_err(Failure::unsent)?;
-        let connection = taken.connection().map_err(Failure::unsent)?;
+        let mut checked_out = pool.get().await.map_err(Failure::unsent)?;
+        let connection = checked_out.connection().map_err(Failure::unsent)?;
         let query = self.postgres(sql, values);
-        let answer = match timeout(self.patience, query.fetch_all(connection)).await {
+        let answer = match timeout(self.statement_limit, query.fetch_all(connection)).await {
             Ok(answer) => answer,
             Err(_) => Err(timed_out()),
         };
         match answer {
             Ok(rows) => {
-                taken.put_back();
+                checked_out.put_back();
                 Ok(rows)
             }
             Err(error) => {
                 let failure = Failure::sent(error);
-                if failure.lost() || failure.code() == READ_ONLY {
+                if failure.is_result_lost() || failure.code() == READ_ONLY {
                     if let DriverError::Sqlx(error) = &failure.error {
-                        self.breaks.another(error);
+                        self.connection_failures.record_failure(error);
                     }
-                    taken.close();
+                    checked_out.close();
                 } else {
-                    taken.put_back_after_error().await;
+                    checked_out.put_back_after_error().await;
                 }
                 Err(failure)
             }
@@ -304,17 +310,17 @@ impl Db {
         decode: fn(&mut rusqlite::Rows<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, Failure> {
         let values = self.sqlite_values(values).map_err(Failure::unsent)?;
-        let answer = match timeout(self.patience, file.read(sql, values, decode)).await {
+        let answer = match timeout(self.statement_limit, file.read(sql, values, decode)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
         };
-        self.noted(answer)
+        self.record_reachability(answer)
     }
 
     /// Records in `outage` whether the database was reached. A refusal counts as reached.
-    fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
+    fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
-            Err(failure) if failure.unreached() => {
+            Err(failure) if failure.is_unreached() => {
                 self.outage.failed(&failure.error.reason());
             }
             Ok(_) | Err(_) => self.outage.answered(),
@@ -346,7 +352,7 @@ impl Db {
             .take();
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+    #[expect(clippy::disallowed_methods, reason = "this is the entry point for SQL")]
     fn postgres(
         &self,
         sql: &'static str,

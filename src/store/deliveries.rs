@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::batch::micros;
+use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store, delivery_list, gathered};
-use crate::task::event_name::CHANGES;
+use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
 /// How long a delivery stays listed after it was sent or dropped.
-const KEPT: Duration = Duration::from_hours(3 * 24);
+const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
-const KEPT_DEAD: Duration = Duration::from_hours(30 * 24);
+const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of a message are kept after the last journal item about a request that
 /// the message lists. Until then the message can be changed. All attempts to deliver such a change
 /// together take less time.
-const CHANGING: Duration = Duration::from_hours(4 * 24);
+const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a delivery waits for a replica that has the delivery's entry in its configuration.
-const ORPHANED: Duration = Duration::from_hours(24);
+const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
 
@@ -63,7 +63,7 @@ pub struct ClaimedDelivery {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The delivery's state after the attempt.
-    pub next: Next,
+    pub next: NextState,
     /// The status of the HTTP answer; `None` if there was none.
     pub http_status: Option<u16>,
     /// The reason for the failure, in fixed words; empty for a success.
@@ -77,7 +77,7 @@ pub struct Attempt {
 
 /// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextState {
     /// The receiver has accepted the message.
     Sent,
     /// The message is tried again after this time.
@@ -88,7 +88,7 @@ pub enum Next {
     Dropped,
 }
 
-impl Next {
+impl NextState {
     fn state(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -99,8 +99,8 @@ impl Next {
     }
 }
 
-/// Expires all leases when a `SQLite` file is opened, as `open::LEASES_OVER` does for tasks.
-pub(super) const LEASES_OVER: Sql = sql!(
+/// Expires all leases when a `SQLite` file is opened, as `open::EXPIRE_LEASES` does for tasks.
+pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
@@ -165,12 +165,12 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has deliveries that wait after a failure, except the deliveries $3.
-const WAITS: Sql = sql!(
+const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-const PULL: Sql = sql!(
+const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = " (now 1) "
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0 and not delivery_id " (any 3 uuid)
     " returning target"
@@ -217,7 +217,16 @@ returning target",
     by_key: false,
 };
 
-const STATEMENTS: &[Sql] = &[LEASES_OVER, DUE, CLAIM, RECORD, WAITS, PULL, DROP, REMOVE];
+const STATEMENTS: &[Sql] = &[
+    EXPIRE_LEASES,
+    DUE,
+    CLAIM,
+    RECORD,
+    HAS_WAITING,
+    MAKE_WAITING_DUE,
+    DROP,
+    REMOVE,
+];
 
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     let rest = delivery_list::STATEMENTS.iter().chain(gathered::STATEMENTS);
@@ -292,7 +301,7 @@ impl Store {
         limit: i64,
         lease: Duration,
     ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_of(target, limit, lease, &[]).await
+        self.claim_by_kind(target, limit, lease, &[]).await
     }
 
     /// Like [`Self::claim_deliveries`], but claims only deliveries that change a message that was
@@ -300,16 +309,17 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::claim_deliveries`].
-    pub async fn claim_changes(
+    pub async fn claim_updates(
         &self,
         target: &str,
         limit: i64,
         lease: Duration,
     ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_of(target, limit, lease, &CHANGES).await
+        self.claim_by_kind(target, limit, lease, &REQUEST_CHANGES)
+            .await
     }
 
-    async fn claim_of(
+    async fn claim_by_kind(
         &self,
         target: &str,
         limit: i64,
@@ -340,7 +350,7 @@ impl Store {
         lease_until: i64,
         attempt: &Attempt,
     ) -> Result<Vec<Uuid>, ReadError> {
-        let wait = if let Next::Again(wait) = attempt.next {
+        let wait = if let NextState::Again(wait) = attempt.next {
             wait
         } else {
             Duration::ZERO
@@ -365,7 +375,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn pull_deliveries(
+    pub async fn make_waiting_deliveries_due(
         &self,
         target: &str,
         except: Vec<Uuid>,
@@ -377,13 +387,13 @@ impl Store {
         ];
         if self
             .db()
-            .one::<Target>(WAITS, values.clone())
+            .one::<Target>(HAS_WAITING, values.clone())
             .await?
             .is_none()
         {
             return Ok(0);
         }
-        let pulled: Vec<Target> = self.db().write(PULL, values).await?;
+        let pulled: Vec<Target> = self.db().write(MAKE_WAITING_DUE, values).await?;
         Ok(pulled.len())
     }
 
@@ -400,7 +410,7 @@ impl Store {
         let values = vec![
             Value::Now,
             Value::Texts(targets.to_vec()),
-            Value::Int(micros(ORPHANED)),
+            Value::Int(micros(ORPHAN_TIMEOUT)),
         ];
         let dropped: Vec<Target> = self.db().write(DROP, values).await?;
         Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
@@ -415,9 +425,9 @@ impl Store {
         let values = vec![
             Value::Now,
             Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
-            Value::Int(micros(KEPT)),
-            Value::Int(micros(KEPT_DEAD)),
-            Value::Int(micros(CHANGING)),
+            Value::Int(micros(RETENTION)),
+            Value::Int(micros(DEAD_RETENTION)),
+            Value::Int(micros(UPDATABLE_FOR)),
         ];
         let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
         Ok(removed.len() >= BATCH)

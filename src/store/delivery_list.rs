@@ -6,7 +6,7 @@ use super::db::{Sql, Value, sql};
 use super::page::Page;
 use super::record::record;
 use super::{ReadError, Store};
-use crate::task::event_name::{EXPIRING, WAITING};
+use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -112,7 +112,9 @@ impl DeliveryRow {
     #[must_use]
     pub fn message_id(&self) -> String {
         match (self.kind.as_str(), self.request) {
-            (EXPIRING | WAITING, Some(request)) => timer_id(request, &self.target),
+            (REQUEST_EXPIRING | REQUEST_WAITING, Some(request)) => {
+                reminder_id(request, &self.target)
+            }
             _ => message_id(self.change, self.event_number),
         }
     }
@@ -120,7 +122,7 @@ impl DeliveryRow {
 
 /// Returns the id of the reminder to the entry `target` about a request that still waits.
 #[must_use]
-pub fn timer_id(request: RequestId, target: &str) -> String {
+pub fn reminder_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
@@ -319,7 +321,7 @@ impl Store {
     pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
         let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
         let found: Vec<Changed> = self.db().write(RESEND, values).await?;
-        self.inner.feed.noticed();
+        self.inner.feed.wake_sender();
         Ok(!found.is_empty())
     }
 
@@ -340,7 +342,7 @@ impl Store {
             ];
             let found: Vec<Changed> = self.db().write(RESEND_ALL, values).await?;
             count += found.len();
-            self.inner.feed.noticed();
+            self.inner.feed.wake_sender();
             if found.len() < BATCH {
                 return Ok(count);
             }

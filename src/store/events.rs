@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::record;
-use super::requests::{RequestRecord, gathered};
+use super::requests::{RequestRecord, assemble_requests};
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestRow, Store};
 use crate::task::change::IdempotencyRow;
@@ -22,9 +22,9 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 
-/// Selects the events of a page by the sizes of their bodies ($4 is `Portion::bytes`), and then
+/// Selects the events of a page by the sizes of their bodies ($4 is `ReadLimit::bytes`), and then
 /// loads the bodies of these events only.
-const OF_ROOT: Sql = sql!(
+const EVENTS_OF_ROOT: Sql = sql!(
     "with page (task_id, seq, event_number, size) as (
         select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
              where task_id = $1 and seq > $2 and event_number = seq order by seq limit $3) a
@@ -45,9 +45,9 @@ const OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `OF_ROOT`, for a sub-agent's task and its descendants. The event number of their items is
-/// never their `seq`, so the index on the event number finds them all.
-const OF_PART: Sql = sql!(
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of their
+/// items is never their `seq`, so the index on the event number finds them all.
+const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
         union all
@@ -90,7 +90,7 @@ const REQUEST_AFTER: Sql = sql!(
 /// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the root's columns
 /// that a message shows. `after` is the item that set the status of the event's task: the last such
 /// item up to the end of the change.
-const OF_MESSAGE: Sql = sql!(
+const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
          union all
@@ -132,10 +132,10 @@ const FIRST_OF_KEY: Sql = sql!(
 .by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[
-    OF_ROOT,
-    OF_PART,
+    EVENTS_OF_ROOT,
+    EVENTS_OF_SUBTREE,
     REQUEST_AFTER,
-    OF_MESSAGE,
+    MESSAGE_EVENT,
     FIRST_OF_CHANGE,
     FIRST_OF_KEY,
 ];
@@ -159,7 +159,7 @@ pub struct Event {
 
 /// A tree or one of its subtrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Subtree {
     /// The root of the tree.
     pub root: TaskId,
     /// The root of the subtree whose events are read; may be `root` itself.
@@ -198,7 +198,7 @@ pub struct MessageEvent {
 
 /// The size limit of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Portion {
+pub struct ReadLimit {
     /// The maximum number of events.
     pub events: i64,
     /// The size in bytes at which a read ends: it adds no further event once the bodies together
@@ -237,7 +237,7 @@ impl EventRecord {
 }
 
 record! {
-    struct AnsweredRecord {
+    struct RequestAfterRecord {
         record: RequestRecord => flatten,
         last: i64,
     }
@@ -290,21 +290,21 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
     pub async fn events(
         &self,
-        of: Part,
+        subtree: Subtree,
         after: i64,
-        portion: Portion,
+        limit: ReadLimit,
     ) -> Result<Events, ReadError> {
         let mut values = vec![
-            Value::Id(of.root.0),
+            Value::Id(subtree.root.0),
             Value::Int(after),
-            Value::Int(portion.events),
-            Value::Int(portion.bytes),
+            Value::Int(limit.events),
+            Value::Int(limit.bytes),
         ];
-        let sql = if of.task == of.root {
-            OF_ROOT
+        let sql = if subtree.task == subtree.root {
+            EVENTS_OF_ROOT
         } else {
-            values.push(Value::Id(of.task.0));
-            OF_PART
+            values.push(Value::Id(subtree.task.0));
+            EVENTS_OF_SUBTREE
         };
         let records: Vec<EventRecord> = self.db().all(sql, values).await?;
         let mut read = Events::default();
@@ -325,7 +325,7 @@ impl Store {
             }
         }
         let count = i64::try_from(read.events.len()).unwrap_or(i64::MAX);
-        read.more = count >= portion.events || bytes >= portion.bytes;
+        read.more = count >= limit.events || bytes >= limit.bytes;
         Ok(read)
     }
 
@@ -346,7 +346,7 @@ impl Store {
             Value::Int(event.item.seq),
             Value::Id(event.change.0),
         ];
-        let records: Vec<AnsweredRecord> = self.db().all(REQUEST_AFTER, values).await?;
+        let records: Vec<RequestAfterRecord> = self.db().all(REQUEST_AFTER, values).await?;
         let last = records
             .first()
             .map(|record| record.last)
@@ -358,19 +358,19 @@ impl Store {
                 closed = Some(status);
             }
         }
-        let mut row = gathered(records)?
+        let mut row = assemble_requests(records)?
             .into_iter()
             .next()
             .ok_or_else(|| corrupt("an answer without its request"))?;
         let answered = row.answers.iter().any(|(_, answer)| answer.closes);
-        let stood = if answered {
+        let status_by_answers = if answered {
             RequestStatus::Responded
         } else {
             RequestStatus::Pending
         };
-        row.status = closed.unwrap_or(stood);
-        // `expired` and `doubted` were read now, not as of the commit.
-        (row.expired, row.doubted) = (false, false);
+        row.status = closed.unwrap_or(status_by_answers);
+        // `expired` and `history_uncertain` were read now, not as of the commit.
+        (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }
 
@@ -386,7 +386,7 @@ impl Store {
         change: ChangeId,
     ) -> Result<Option<MessageEvent>, ReadError> {
         let values = vec![Value::Id(root.0), Value::Int(number), Value::Id(change.0)];
-        let found: Option<MessageRecord> = self.db().one(OF_MESSAGE, values).await?;
+        let found: Option<MessageRecord> = self.db().one(MESSAGE_EVENT, values).await?;
         let Some(found) = found else {
             return Ok(None);
         };

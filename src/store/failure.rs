@@ -55,7 +55,7 @@ impl Failure {
 
     /// Whether the outcome of the statement is unknown: the connection was lost during it, or a
     /// commit of `SQLite` failed.
-    pub(super) fn lost(&self) -> bool {
+    pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => inner
                 .code()
@@ -74,9 +74,9 @@ impl Failure {
 
     /// Whether the database was not reached, or the connection was lost; a closed pool does not
     /// count, as this process closed it.
-    pub(super) fn unreached(&self) -> bool {
+    pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
-        (!self.sent || self.lost()) && !closed
+        (!self.sent || self.is_result_lost()) && !closed
     }
 
     /// Returns the database's error code; empty if the error has none.
@@ -93,7 +93,7 @@ impl Failure {
     }
 
     /// Whether a stored value cannot be decoded.
-    pub(super) fn corrupt(&self) -> bool {
+    pub(super) fn is_corrupt(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(error) => matches!(
                 error,
@@ -145,10 +145,10 @@ pub enum ReadError {
 
 impl From<Failure> for ReadError {
     fn from(failure: Failure) -> Self {
-        if !failure.unreached() {
+        if !failure.is_unreached() {
             tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
         }
-        if failure.corrupt() {
+        if failure.is_corrupt() {
             Self::Corrupt(failure.error.to_string())
         } else {
             Self::Unavailable

@@ -15,20 +15,20 @@ use tokio::time::Instant;
 
 pub use self::inbox::InboxListener;
 use self::inbox::Inboxes;
-use super::Stopped;
+use super::StoppedTask;
 use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
 
 /// How many deltas a listener may fall behind. A listener that falls further behind misses the
 /// oldest ones.
-const PIECES: usize = 64;
+const DELTA_BUFFER: usize = 64;
 /// The maximum number of deltas that are buffered for the relay.
-const WAITING: usize = 1024;
+const MAX_OUTGOING_DELTAS: usize = 1024;
 /// The maximum number of subscriptions of other replicas to trees, and likewise to inboxes.
-const WANTED: usize = 100_000;
+const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
 /// How long a subscription of another replica lasts unless it is renewed, and how long the replica
 /// is assumed to exist after its last message.
-pub(super) const INTEREST: Duration = Duration::from_mins(1);
+pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 
 /// The state of a tree, as far as notifications tell it.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct News {
     pub running: Option<bool>,
     /// The root as the last commit left it, if that commit stopped the root and was made by this
     /// process.
-    pub stopped: Option<Arc<Stopped>>,
+    pub stopped: Option<Arc<StoppedTask>>,
 }
 
 /// A subscription to one tree: to its commits and its models' deltas.
@@ -48,23 +48,23 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set for a subscriber. A listener from `attend` is not counted as a subscriber, so no deltas
-    /// are produced for it.
-    counted: Option<Arc<()>>,
+    /// Set for a subscriber. A listener from `listen_locally` is not counted as a subscriber, so no
+    /// deltas are produced for it.
+    subscriber: Option<Arc<()>>,
 }
 
 /// A notification for a listener.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
+pub enum Notification {
     /// Something was, or may have been, committed; read the rows to find out.
-    News,
+    Commit,
     /// A delta of a model's answer. The answer may be stored by now.
     Delta(Arc<Delta>),
 }
 
 impl Listener {
     /// Returns the next buffered delta, if any, without waiting.
-    pub fn piece(&mut self) -> Option<Arc<Delta>> {
+    pub fn try_next_delta(&mut self) -> Option<Arc<Delta>> {
         loop {
             match self.deltas.try_recv() {
                 Ok(delta) => return Some(delta),
@@ -84,18 +84,18 @@ impl Listener {
 
     /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas,
     /// never news.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> Notification {
         loop {
             tokio::select! {
                 biased;
-                // News come before buffered deltas. A reader that gets news calls `piece` for the
-                // deltas from before the commit.
+                // News come before buffered deltas. A reader that gets news calls `try_next_delta`
+                // for the deltas from before the commit.
                 changed = self.news.changed() => match changed {
-                    Ok(()) => return Heard::News,
+                    Ok(()) => return Notification::Commit,
                     Err(_) => return std::future::pending().await,
                 },
                 delta = self.deltas.recv() => match delta {
-                    Ok(delta) => return Heard::Delta(delta),
+                    Ok(delta) => return Notification::Delta(delta),
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
                 },
@@ -109,25 +109,25 @@ impl Listener {
 pub(super) struct Feed {
     trees: Mutex<Trees>,
     inboxes: Mutex<Inboxes>,
-    abroad: Mutex<Abroad>,
+    replicas: Mutex<OtherReplicas>,
     /// Wakes the relay when it has something to send.
-    outgoing: Notify,
+    outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
-    work: Notify,
+    task_queued: Notify,
     /// Wakes the sender of messages when there may be something to send.
-    notices: Notify,
+    sender_wakeup: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Trees {
-    senders: HashMap<TaskId, Senders>,
-    /// The size of `senders` when the trees without readers were last removed.
-    swept: usize,
+    channels: HashMap<TaskId, TreeChannels>,
+    /// The size of `channels` when the trees without readers were last removed.
+    len_after_sweep: usize,
 }
 
 /// The channels of one tree.
 #[derive(Debug)]
-struct Senders {
+struct TreeChannels {
     news: watch::Sender<News>,
     /// Created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
@@ -137,7 +137,7 @@ struct Senders {
     last_event: Option<i64>,
 }
 
-impl Senders {
+impl TreeChannels {
     fn has_readers(&self) -> bool {
         self.news.receiver_count() > 0
     }
@@ -146,10 +146,10 @@ impl Senders {
         Arc::strong_count(&self.listeners) > 1
     }
 
-    fn tell(
+    fn publish(
         &self,
         running: impl FnOnce(Option<bool>) -> Option<bool>,
-        stopped: Option<Arc<Stopped>>,
+        stopped: Option<Arc<StoppedTask>>,
     ) {
         self.news.send_modify(|news| {
             news.commits += 1;
@@ -162,21 +162,21 @@ impl Senders {
 /// The subscriptions of other replicas, and the notifications that are not sent to those replicas
 /// yet.
 #[derive(Debug, Default)]
-struct Abroad {
+struct OtherReplicas {
     /// Whether a relay runs.
-    open: bool,
+    has_relay: bool,
     /// The trees that other replicas subscribe to, with the end of each subscription.
-    wanted: HashMap<TaskId, Instant>,
+    tree_subscriptions: HashMap<TaskId, Instant>,
     /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
     inboxes: HashMap<String, Instant>,
     /// The time until which another replica is assumed to exist; `None` if no replica was heard.
-    others: Option<Instant>,
-    out: Outgoing,
+    replica_seen_until: Option<Instant>,
+    outgoing: Outgoing,
 }
 
-impl Abroad {
-    fn wants(&self, root: TaskId) -> bool {
-        self.wanted
+impl OtherReplicas {
+    fn subscribes_to(&self, root: TaskId) -> bool {
+        self.tree_subscriptions
             .get(&root)
             .is_some_and(|until| Instant::now() < *until)
     }
@@ -188,114 +188,115 @@ pub(super) struct Outgoing {
     /// Trees with a commit, each with whether its root runs; `None` if no commit said so.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     /// Deltas of models' answers, in the order in which they were published.
-    pub(super) said: Vec<Arc<Delta>>,
+    pub(super) deltas: Vec<Arc<Delta>>,
     /// The trees that this replica subscribes to.
-    pub(super) wants: BTreeSet<TaskId>,
+    pub(super) subscriptions: BTreeSet<TaskId>,
     /// The tenants whose inboxes this replica subscribes to.
     pub(super) inboxes: BTreeSet<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
-    pub(super) touched: BTreeMap<String, BTreeSet<RequestId>>,
+    pub(super) requests: BTreeMap<String, BTreeSet<RequestId>>,
     /// Whether this process has queued a task, which any worker may claim.
-    pub(super) work: bool,
+    pub(super) has_queued_task: bool,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Feed {
     pub(super) fn watch(&self, root: TaskId) -> watch::Receiver<News> {
-        self.with(root, |senders| senders.news.subscribe())
+        self.with_channels(root, |channels| channels.news.subscribe())
     }
 
     /// Returns a listener for the news and deltas of a tree. The listener does not count as a
     /// subscriber: other replicas are not asked for notifications.
-    pub(super) fn attend(&self, root: TaskId) -> Listener {
-        self.with(root, |senders| Listener {
-            news: senders.news.subscribe(),
-            deltas: senders
+    pub(super) fn listen_locally(&self, root: TaskId) -> Listener {
+        self.with_channels(root, |channels| Listener {
+            news: channels.news.subscribe(),
+            deltas: channels
                 .deltas
-                .get_or_insert_with(|| broadcast::channel(PIECES).0)
+                .get_or_insert_with(|| broadcast::channel(DELTA_BUFFER).0)
                 .subscribe(),
-            counted: None,
+            subscriber: None,
         })
     }
 
     /// Turns a listener into a subscriber to the tree, and announces the subscription to the other
     /// replicas.
-    pub(super) fn listen(&self, root: TaskId, mut listener: Listener) -> Listener {
-        listener.counted = Some(self.with(root, |senders| Arc::clone(&senders.listeners)));
-        self.hand_over(|abroad| {
-            abroad.out.wants.insert(root);
+    pub(super) fn subscribe(&self, root: TaskId, mut listener: Listener) -> Listener {
+        listener.subscriber =
+            Some(self.with_channels(root, |channels| Arc::clone(&channels.listeners)));
+        self.with_replicas(|replicas| {
+            replicas.outgoing.subscriptions.insert(root);
         });
         listener
     }
 
-    fn with<R>(&self, root: TaskId, receiver: impl FnOnce(&mut Senders) -> R) -> R {
-        let mut trees = locked(&self.trees);
-        if trees.senders.len() > 2 * trees.swept + 64 {
-            trees.senders.retain(|_, senders| senders.has_readers());
-            trees.swept = trees.senders.len();
+    fn with_channels<R>(&self, root: TaskId, receiver: impl FnOnce(&mut TreeChannels) -> R) -> R {
+        let mut trees = lock(&self.trees);
+        if trees.channels.len() > 2 * trees.len_after_sweep + 64 {
+            trees.channels.retain(|_, channels| channels.has_readers());
+            trees.len_after_sweep = trees.channels.len();
         }
-        let quiet = News {
+        let initial = News {
             commits: 0,
             running: None,
             stopped: None,
         };
-        let none = || Senders {
-            news: watch::channel(quiet).0,
+        let new_channels = || TreeChannels {
+            news: watch::channel(initial).0,
             deltas: None,
             listeners: Arc::default(),
             last_event: None,
         };
-        receiver(trees.senders.entry(root).or_insert_with(none))
+        receiver(trees.channels.entry(root).or_insert_with(new_channels))
     }
 
     /// Removes a tree without receivers, so that its last news take no memory.
     pub(super) fn forget(&self, root: TaskId) {
-        let mut trees = locked(&self.trees);
-        let unwatched = |senders: &Senders| !senders.has_readers();
-        if trees.senders.get(&root).is_some_and(unwatched) {
-            trees.senders.remove(&root);
+        let mut trees = lock(&self.trees);
+        let unwatched = |channels: &TreeChannels| !channels.has_readers();
+        if trees.channels.get(&root).is_some_and(unwatched) {
+            trees.channels.remove(&root);
         }
     }
 
     /// Whether the tree's news have a receiver in this process.
     pub(super) fn is_watched(&self, root: TaskId) -> bool {
-        locked(&self.trees)
-            .senders
+        lock(&self.trees)
+            .channels
             .get(&root)
-            .is_some_and(Senders::has_readers)
+            .is_some_and(TreeChannels::has_readers)
     }
 
     /// Whether the tree has a subscriber on this replica or, as far as is known, on another.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
-        let here = locked(&self.trees)
-            .senders
+        let is_local = lock(&self.trees)
+            .channels
             .get(&root)
-            .is_some_and(Senders::has_listeners);
-        here || locked(&self.abroad).wants(root)
+            .is_some_and(TreeChannels::has_listeners);
+        is_local || lock(&self.replicas).subscribes_to(root)
     }
 
     /// Publishes a delta of a model called by this process.
-    pub(super) fn say(&self, delta: Delta) {
+    pub(super) fn publish_delta(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
-        self.pass_on(Arc::clone(&delta));
-        self.tell_abroad(root, |out| {
+        self.deliver_delta(Arc::clone(&delta));
+        self.add_outgoing(root, |outgoing| {
             // A full buffer drops deltas: a reader that misses one reads the stored answer.
-            if out.said.len() < WAITING {
-                out.said.push(delta);
+            if outgoing.deltas.len() < MAX_OUTGOING_DELTAS {
+                outgoing.deltas.push(delta);
             }
         });
     }
 
     /// Delivers a delta, from this or another replica, to the local listeners.
-    pub(super) fn pass_on(&self, delta: Arc<Delta>) {
-        let trees = locked(&self.trees);
+    pub(super) fn deliver_delta(&self, delta: Arc<Delta>) {
+        let trees = lock(&self.trees);
         if let Some(deltas) = trees
-            .senders
+            .channels
             .get(&delta.root_task_id)
-            .and_then(|senders| senders.deltas.as_ref())
+            .and_then(|channels| channels.deltas.as_ref())
         {
             // Without a receiver the delta is not needed.
             let _ = deltas.send(delta);
@@ -304,159 +305,161 @@ impl Feed {
 
     /// Records that a commit of this process queued a task, for the workers of other replicas. The
     /// workers of this process are woken separately.
-    pub(super) fn queued(&self) {
-        self.hand_over(|abroad| {
-            abroad.out.work |= abroad.others.is_some_and(|until| Instant::now() < until);
+    pub(super) fn announce_queued_task(&self) {
+        self.with_replicas(|replicas| {
+            replicas.outgoing.has_queued_task |= replicas
+                .replica_seen_until
+                .is_some_and(|until| Instant::now() < until);
         });
     }
 
     /// Records that another replica exists.
-    pub(super) fn met(&self) {
-        locked(&self.abroad).others = Some(Instant::now() + INTEREST);
+    pub(super) fn record_replica(&self) {
+        lock(&self.replicas).replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
     }
 
     /// Wakes a worker, because another replica has queued a task.
-    pub(super) fn has_work(&self) {
-        self.work.notify_one();
+    pub(super) fn wake_worker(&self) {
+        self.task_queued.notify_one();
     }
 
     /// Returns when another replica has queued a task.
-    pub(super) async fn work(&self) {
-        self.work.notified().await;
+    pub(super) async fn wait_for_queued_task(&self) {
+        self.task_queued.notified().await;
     }
 
     /// Wakes the sender of messages, because this process has written a notice or made a delivery
     /// due.
-    pub(super) fn noticed(&self) {
-        self.notices.notify_one();
+    pub(super) fn wake_sender(&self) {
+        self.sender_wakeup.notify_one();
     }
 
     /// Returns when this process has written a notice, or made a delivery due.
-    pub(super) async fn notices(&self) {
-        self.notices.notified().await;
+    pub(super) async fn wait_for_notice(&self) {
+        self.sender_wakeup.notified().await;
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
     /// the tree. `running` says whether the root runs; `None` if the commit does not set the root's
     /// status. `stopped` is the root after the commit, if the commit stops the root.
-    pub(super) fn tell(
+    pub(super) fn publish_commit(
         &self,
         root: TaskId,
         running: Option<bool>,
         items: usize,
-        stopped: Option<Stopped>,
+        stopped: Option<StoppedTask>,
     ) {
-        let mut trees = locked(&self.trees);
-        if let Some(senders) = trees.senders.get_mut(&root) {
-            if senders.has_readers() {
+        let mut trees = lock(&self.trees);
+        if let Some(channels) = trees.channels.get_mut(&root) {
+            if channels.has_readers() {
                 let items = i64::try_from(items).unwrap_or(0);
-                senders.last_event = senders.last_event.map(|last| last + items);
-                senders.tell(|known| running.or(known), stopped.map(Arc::new));
+                channels.last_event = channels.last_event.map(|last| last + items);
+                channels.publish(|known| running.or(known), stopped.map(Arc::new));
             } else {
-                trees.senders.remove(&root);
+                trees.channels.remove(&root);
             }
         }
         drop(trees);
-        self.tell_abroad(root, |out| {
-            let known = out.news.entry(root).or_default();
+        self.add_outgoing(root, |outgoing| {
+            let known = outgoing.news.entry(root).or_default();
             *known = running.or(*known);
         });
     }
 
-    fn tell_abroad(&self, root: TaskId, add: impl FnOnce(&mut Outgoing)) {
-        self.hand_over(|abroad| {
-            if abroad.wants(root) {
-                add(&mut abroad.out);
+    fn add_outgoing(&self, root: TaskId, add: impl FnOnce(&mut Outgoing)) {
+        self.with_replicas(|replicas| {
+            if replicas.subscribes_to(root) {
+                add(&mut replicas.outgoing);
             }
         });
     }
 
-    fn hand_over(&self, add: impl FnOnce(&mut Abroad)) {
-        let mut abroad = locked(&self.abroad);
-        if abroad.open {
-            add(&mut abroad);
-            if !abroad.out.is_empty() {
-                self.outgoing.notify_one();
+    fn with_replicas(&self, add: impl FnOnce(&mut OtherReplicas)) {
+        let mut replicas = lock(&self.replicas);
+        if replicas.has_relay {
+            add(&mut replicas);
+            if !replicas.outgoing.is_empty() {
+                self.outgoing_ready.notify_one();
             }
         }
     }
 
     /// Records that a relay to other replicas runs. Without a relay, nothing is stored for other
     /// replicas.
-    pub(super) fn open(&self) {
-        locked(&self.abroad).open = true;
+    pub(super) fn relay_started(&self) {
+        lock(&self.replicas).has_relay = true;
     }
 
     /// Returns when there is something to send to other replicas.
-    pub(super) async fn outgoing(&self) {
-        self.outgoing.notified().await;
+    pub(super) async fn wait_for_outgoing(&self) {
+        self.outgoing_ready.notified().await;
     }
 
     /// Takes the notifications to be sent now.
-    pub(super) fn take(&self) -> Outgoing {
-        std::mem::take(&mut locked(&self.abroad).out)
+    pub(super) fn take_outgoing(&self) -> Outgoing {
+        std::mem::take(&mut lock(&self.replicas).outgoing)
     }
 
     /// Records that another replica subscribes to these trees.
-    pub(super) fn wanted(&self, roots: impl IntoIterator<Item = TaskId>) {
-        let (mut abroad, now) = (locked(&self.abroad), Instant::now());
-        abroad.wanted.retain(|_, until| now < *until);
-        let room = WANTED.saturating_sub(abroad.wanted.len());
-        abroad.wanted.extend(
+    pub(super) fn record_subscriptions(&self, roots: impl IntoIterator<Item = TaskId>) {
+        let (mut replicas, now) = (lock(&self.replicas), Instant::now());
+        replicas.tree_subscriptions.retain(|_, until| now < *until);
+        let capacity = MAX_REMOTE_SUBSCRIPTIONS.saturating_sub(replicas.tree_subscriptions.len());
+        replicas.tree_subscriptions.extend(
             roots
                 .into_iter()
-                .take(room)
-                .map(|root| (root, now + INTEREST)),
+                .take(capacity)
+                .map(|root| (root, now + SUBSCRIPTION_TTL)),
         );
     }
 
     /// Publishes a commit of another replica to the local readers. `running` says whether the root
     /// runs; `None` if unknown.
-    pub(super) fn heard(&self, root: TaskId, running: Option<bool>) {
-        if let Some(senders) = locked(&self.trees).senders.get_mut(&root) {
-            senders.last_event = None;
-            senders.tell(|_| running, None);
+    pub(super) fn publish_remote_commit(&self, root: TaskId, running: Option<bool>) {
+        if let Some(channels) = lock(&self.trees).channels.get_mut(&root) {
+            channels.last_event = None;
+            channels.publish(|_| running, None);
         }
     }
 
     /// Tells all local readers that commits may have been missed, so that any tree or inbox may
     /// have changed.
-    pub(super) fn heard_nothing(&self) {
-        for senders in locked(&self.trees).senders.values_mut() {
-            senders.last_event = None;
-            senders.tell(|_| None, None);
+    pub(super) fn publish_unknown_commits(&self) {
+        for channels in lock(&self.trees).channels.values_mut() {
+            channels.last_event = None;
+            channels.publish(|_| None, None);
         }
-        self.touched_unknown();
+        self.publish_unknown_requests();
     }
 
     /// Announces this replica's subscriptions again, because a replica that has just started does
     /// not know them.
-    pub(super) fn want_again(&self) {
-        let (wants, inboxes) = (self.listened(), self.listened_inboxes());
-        self.hand_over(|abroad| {
-            abroad.out.wants.extend(wants);
-            abroad.out.inboxes.extend(inboxes);
+    pub(super) fn announce_subscriptions(&self) {
+        let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
+        self.with_replicas(|replicas| {
+            replicas.outgoing.subscriptions.extend(subscriptions);
+            replicas.outgoing.inboxes.extend(inboxes);
         });
     }
 
     /// Returns the trees with a subscriber on this replica.
-    pub(super) fn listened(&self) -> Vec<TaskId> {
-        let trees = locked(&self.trees);
+    pub(super) fn subscribed_trees(&self) -> Vec<TaskId> {
+        let trees = lock(&self.trees);
         trees
-            .senders
+            .channels
             .iter()
-            .filter(|(_, senders)| senders.has_listeners())
+            .filter(|(_, channels)| channels.has_listeners())
             .map(|(root, _)| *root)
             .collect()
     }
 
     /// Records the number of a tree's last event, just read from the database. Publishes news if
     /// this number differs from the known number.
-    pub(super) fn reached(&self, root: TaskId, last_event: i64) {
-        if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
-            && senders.last_event.replace(last_event) != Some(last_event)
+    pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
+        if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
+            && channels.last_event.replace(last_event) != Some(last_event)
         {
-            senders.tell(|_| None, None);
+            channels.publish(|_| None, None);
         }
     }
 }
@@ -465,18 +468,18 @@ impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
         let Self {
             news,
-            said,
-            wants,
+            deltas,
+            subscriptions,
             inboxes,
-            touched,
-            work,
+            requests,
+            has_queued_task,
         } = self;
         news.is_empty()
-            && said.is_empty()
-            && wants.is_empty()
+            && deltas.is_empty()
+            && subscriptions.is_empty()
             && inboxes.is_empty()
-            && touched.is_empty()
-            && !work
+            && requests.is_empty()
+            && !has_queued_task
     }
 }
 

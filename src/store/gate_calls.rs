@@ -22,7 +22,7 @@ use crate::task::user::UserId;
 
 /// The maximum number of rows that `EQUAL` looks at: the newest calls with each key, and the newest
 /// pending requests of the user.
-const WALKED: i64 = 1000;
+const MAX_SCANNED_ROWS: i64 = 1000;
 
 /// Selects two groups of calls of the tool $5, at most 20 calls in each group. The calls of the
 /// first group have one of the keys $6, and are open or have ended since $7. If there are more than
@@ -37,7 +37,7 @@ const EQUAL: Sql = Sql {
     postgres: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
-            and coalesce(r.status, '') = 'pending') as doubtful,
+            and coalesce(r.status, '') = 'pending') as outcome_unknown,
        (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
   from (
     (select x.* from unnest($3::text[]) as p (user_id)
@@ -65,7 +65,7 @@ select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, 
     sqlite: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
-            and coalesce(r.status, '') = 'pending') as doubtful, $9 as moment
+            and coalesce(r.status, '') = 'pending') as outcome_unknown, $9 as moment
   from (
     select * from (
         select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
@@ -120,7 +120,7 @@ record! {
         asker_until: Option<i64>,
         created_at: i64,
         updated_at: i64,
-        doubtful: bool,
+        outcome_unknown: bool,
         moment: i64,
     }
 }
@@ -151,7 +151,7 @@ pub struct EqualCall {
     /// ended.
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
-    pub doubtful: bool,
+    pub outcome_unknown: bool,
     /// Time of the read, by the database's clock.
     pub now: Time,
 }
@@ -189,7 +189,7 @@ impl Store {
             text(tool),
             Value::Texts(keys.to_vec()),
             Value::Int(since.0),
-            Value::Int(WALKED),
+            Value::Int(MAX_SCANNED_ROWS),
             Value::Now,
         ];
         let records: Vec<EqualRecord> = self.db().all(EQUAL, values).await?;
@@ -203,14 +203,14 @@ impl Store {
                 asker_until: record.asker_until.map(Time),
                 created_at: Time(record.created_at),
                 updated_at: Time(record.updated_at),
-                doubtful: record.doubtful,
+                outcome_unknown: record.outcome_unknown,
                 now: Time(record.moment),
             })
         };
         records.into_iter().map(call).collect()
     }
 
-    /// Counts the pending calls of a user at a gate, up to `most`.
+    /// Counts the pending calls of a user at a gate, up to `limit`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -219,14 +219,14 @@ impl Store {
         tenant: &str,
         gate: &str,
         user: &UserId,
-        most: u32,
+        limit: u32,
     ) -> Result<u32, ReadError> {
         let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
         let values = vec![
             Value::Text(tenant.to_owned()),
             Value::Text(gate.to_owned()),
             Value::Texts(spellings),
-            Value::Int(most.into()),
+            Value::Int(limit.into()),
         ];
         let open: Option<Open> = self.db().one(OPEN, values).await?;
         let calls = open.map_or(0, |open| open.calls);

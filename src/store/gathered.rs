@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::batch::micros;
+use super::change_rows::micros;
 use super::db::{Engine, Sql, Value, sql};
 use super::deliveries::{ClaimRecord, ClaimedDelivery, Target};
 use super::notices::lite;
@@ -21,16 +21,16 @@ use super::sqlite::records;
 use super::{ReadError, Store};
 
 /// The maximum number of deliveries of one claim, and so of one message.
-const MOST: i64 = 1000;
+const MAX_DELIVERIES: i64 = 1000;
 /// How long a row is kept after its `next_at`.
-const KEPT: Duration = Duration::from_hours(1);
+const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4. Leaves out
 /// deliveries that change an earlier message (`task::event_name::CHANGES`). Deliveries to a person
 /// whose next message has to wait are put off until that message may be sent.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs: there the claim is a
-/// transaction of `DUE`, `NEXT_AT`, `OPEN`, `PUT_OFF` and `LEASE`.
+/// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -68,9 +68,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
 };
 
 /// Expires the claims of an ended process when a `SQLite` file is opened: resets each `next_at`
-/// that is the end of a delivery's lease. Runs before `deliveries::LEASES_OVER`, which deletes the
-/// leases.
-pub(super) const LEASES_OVER: Sql = sql!(
+/// that is the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes
+/// the leases.
+pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
          where d.target = gathered.target and d.tenant = gathered.tenant and d.person = gathered.person
@@ -88,7 +88,7 @@ const DUE: Sql = lite(
 const NEXT_AT: Sql =
     lite("select next_at from gathered where target = $1 and tenant = $2 and person = $3");
 
-const OPEN: Sql = lite(
+const SET_NEXT_AT: Sql = lite(
     "insert into gathered (target, tenant, person, next_at) values ($1, $2, $3, $4)
      on conflict (target, tenant, person) do update set next_at = excluded.next_at returning next_at",
 );
@@ -103,24 +103,25 @@ const LEASE: Sql = lite(
 );
 
 /// Sets the time of the next message, if the row still has the time $5, which the claim has set.
-const CLOSE: Sql = sql!(
+const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
 )
 .by_key();
 
-const SWEEP: Sql = sql!("delete from gathered where next_at <= " (now 1) " - $2 returning target");
+const REMOVE_SPENT: Sql =
+    sql!("delete from gathered where next_at <= " (now 1) " - $2 returning target");
 
 pub(super) const STATEMENTS: &[Sql] = &[
     CLAIM,
-    LEASES_OVER,
+    EXPIRE_LEASES,
     DUE,
     NEXT_AT,
-    OPEN,
+    SET_NEXT_AT,
     PUT_OFF,
     LEASE,
-    CLOSE,
-    SWEEP,
+    ALLOW_NEXT_MESSAGE,
+    REMOVE_SPENT,
 ];
 
 record! {
@@ -163,7 +164,7 @@ impl Store {
                 Value::Text(target.to_owned()),
                 Value::Int(limit),
                 Value::Int(micros(lease)),
-                Value::Int(MOST),
+                Value::Int(MAX_DELIVERIES),
             ];
             self.db().write(CLAIM, values).await?
         };
@@ -184,7 +185,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn close_gathered(
+    pub async fn allow_next_message(
         &self,
         target: &str,
         claimed: &ClaimedDelivery,
@@ -198,7 +199,7 @@ impl Store {
             Value::Int(claimed.lease_until),
             Value::Int(micros(wait)),
         ];
-        let closed: Vec<Target> = self.db().write(CLOSE, values).await?;
+        let closed: Vec<Target> = self.db().write(ALLOW_NEXT_MESSAGE, values).await?;
         Ok(!closed.is_empty())
     }
 
@@ -207,8 +208,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_gathered(&self) -> Result<(), ReadError> {
-        let values = vec![Value::Now, Value::Int(micros(KEPT))];
-        let _: Vec<Target> = self.db().write(SWEEP, values).await?;
+        let values = vec![Value::Now, Value::Int(micros(RETENTION))];
+        let _: Vec<Target> = self.db().write(REMOVE_SPENT, values).await?;
         Ok(())
     }
 }
@@ -221,7 +222,7 @@ fn claim(
     at: i64,
 ) -> rusqlite::Result<Vec<ClaimRecord>> {
     let text = |text: &str| Value::Text(text.to_owned());
-    let values = [text(target), Value::Int(at), Value::Int(MOST)];
+    let values = [text(target), Value::Int(at), Value::Int(MAX_DELIVERIES)];
     let mut people: Vec<((String, String), Vec<Uuid>)> = Vec::new();
     for due in records::<DueRecord>(transaction, DUE.sqlite, &values)? {
         let person = (due.tenant, due.person);
@@ -244,7 +245,7 @@ fn claim(
             opened += 1;
             let [target, tenant, person] = key;
             let values = [target, tenant, person, Value::Int(at + lease)];
-            records::<NextAt>(transaction, OPEN.sqlite, &values)?;
+            records::<NextAt>(transaction, SET_NEXT_AT.sqlite, &values)?;
             for id in ids {
                 let values = [Value::Id(id), Value::Int(at + lease), Value::Int(at)];
                 claimed.append(&mut records(transaction, LEASE.sqlite, &values)?);

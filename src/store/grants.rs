@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, Page};
 use super::record::record;
-use super::{Person, ReadError, Store};
+use super::{ReadError, Store, Viewer};
 use crate::task::decision::{Door, Vote};
 use crate::task::grant::{GrantEnd, GrantScope};
 use crate::task::id::{GrantId, RequestId, TaskId};
@@ -91,7 +91,7 @@ pub struct GrantFilter {
     pub tenant: String,
     /// A person who gave the standing decisions, owns their tasks, or may decide their requests;
     /// `None` for all standing decisions.
-    pub person: Option<Person>,
+    pub person: Option<Viewer>,
     /// Only standing decisions older than this standing decision (with a smaller id).
     pub before: Option<GrantId>,
     /// The maximum number of standing decisions of a page.
@@ -99,12 +99,12 @@ pub struct GrantFilter {
 }
 
 /// How long a standing decision stays listed after it has expired.
-const KEPT: Duration = Duration::from_hours(24 * 30);
+const RETENTION: Duration = Duration::from_hours(24 * 30);
 /// The maximum number of rows that are removed per statement.
 const BATCH: usize = 1000;
 /// The maximum number of standing decisions that [`Store::grants_covering`] returns, the newest
 /// first.
-const MOST_COVERING: i64 = 32;
+const MAX_COVERING: i64 = 32;
 
 /// Finds standing decisions with this basis that were given for this owner and are neither revoked
 /// nor expired, the newest first.
@@ -226,7 +226,7 @@ struct GrantList<'f> {
 impl IdsFirst for GrantList<'_> {
     type Row = GrantRow;
 
-    fn filters(&self) -> bool {
+    fn may_filter(&self) -> bool {
         self.filter.person.is_some()
     }
 
@@ -247,12 +247,12 @@ impl IdsFirst for GrantList<'_> {
         limit: i64,
     ) -> Result<Page<GrantRow>, ReadError> {
         let person = self.filter.person.as_ref();
-        let everything = person.is_none_or(|person| person.everything);
+        let decides_everything = person.is_none_or(|person| person.decides_everything);
         let groups = person.map(|person| person.groups.clone());
         let values = vec![
             Value::Now,
             Value::Ids(ids),
-            Value::Bool(everything),
+            Value::Bool(decides_everything),
             Value::Texts(self.users.clone()),
             Value::Texts(groups.unwrap_or_default()),
             Value::Int(limit.saturating_add(1)),
@@ -266,10 +266,10 @@ impl IdsFirst for GrantList<'_> {
 impl Store {
     fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
         // This process may have noticed a restore that the database's row does not show yet.
-        let noticed = self.history_uncertain_until();
+        let known_uncertain_until = self.history_uncertain_until();
         let row = |record: Record| {
             record.row().map(|row| GrantRow {
-                uncertain_until: row.uncertain_until.max(noticed),
+                uncertain_until: row.uncertain_until.max(known_uncertain_until),
                 ..row
             })
         };
@@ -294,7 +294,7 @@ impl Store {
             Value::Text(tenant.to_owned()),
             Value::Text(basis.to_owned()),
             Value::Texts(owners),
-            Value::Int(MOST_COVERING),
+            Value::Int(MAX_COVERING),
         ];
         self.rows(self.db().all(COVERING, values).await?)
     }
@@ -360,7 +360,7 @@ impl Store {
     pub async fn remove_spent_grants(&self) -> Result<bool, ReadError> {
         let values = vec![
             Value::Now,
-            Value::Int(super::batch::micros(KEPT)),
+            Value::Int(super::change_rows::micros(RETENTION)),
             Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
         ];
         let removed: Vec<Id> = self.db().write(REMOVE, values).await?;

@@ -18,29 +18,32 @@ use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// Selects the server's identity (`told`: system identifier, timeline and database oid; null on a
-/// standby) and the recorded identity (`kept`). The timeline is taken from the current WAL
-/// position, because the last checkpoint still has the old timeline right after a promotion. The
-/// database's oid distinguishes a database from a dump of it that was loaded into the same server.
+/// Selects the server's identity (`server_identity`: system identifier, timeline and database oid;
+/// null on a standby) and the recorded identity (`recorded_identity`). The timeline is taken from
+/// the current WAL position, because the last checkpoint still has the old timeline right after a
+/// promotion. The database's oid distinguishes a database from a dump of it that was loaded into
+/// the same server.
 ///
-/// `TOLD`, `HIDDEN` and `OTHER` are for Postgres only and run on a connection before its first use.
-const TOLD: &str = "
+/// `READ_IDENTITY`, `READ_HIDDEN_IDENTITY` and `RECORD_IDENTITY` are for Postgres only and run on a
+/// connection before its first use.
+const READ_IDENTITY: &str = "
 select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
-            || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || d.oid::text end as told,
-       k.identity as kept, k.doubted_at
+            || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || d.oid::text end as server_identity,
+       k.identity as recorded_identity, k.doubted_at
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// Like `TOLD`, for a server that does not reveal its identity: all such servers count as the same.
-const HIDDEN: &str = "
-select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
+/// Like `READ_IDENTITY`, for a server that does not reveal its identity: all such servers count as
+/// the same.
+const READ_HIDDEN_IDENTITY: &str = "
+select case when not pg_is_in_recovery() then 'untold' end as server_identity, k.identity as recorded_identity, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
 /// now becomes uncertain. `greatest` also takes the stored timestamps, in case the server's clock
 /// is behind them. The row is locked first: if several connections find the difference at the same
 /// time, only the first one reads all tasks.
-const OTHER: &str = "
+const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
 )
@@ -50,44 +53,44 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
   from mine where k.id = mine.id";
 
 /// Makes the history up to now uncertain, because the operator says that the database was restored.
-const RESTORED: Sql = sql!(
+const MARK_RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
       where id = 1 returning doubted_at"
 );
 
-const DOUBTED: Sql = sql!("select doubted_at from database_identity where id = 1");
+const READ_UNCERTAIN_UNTIL: Sql = sql!("select doubted_at from database_identity where id = 1");
 
 pub(super) const STATEMENTS: &[Sql] = &[
     Sql {
-        postgres: TOLD,
+        postgres: READ_IDENTITY,
         sqlite: "",
         by_key: false,
     },
     Sql {
-        postgres: HIDDEN,
+        postgres: READ_HIDDEN_IDENTITY,
         sqlite: "",
         by_key: false,
     },
     Sql {
-        postgres: OTHER,
+        postgres: RECORD_IDENTITY,
         sqlite: "",
         by_key: false,
     },
-    RESTORED,
-    DOUBTED,
+    MARK_RESTORED,
+    READ_UNCERTAIN_UNTIL,
 ];
 
 record! {
-    struct Compared {
-        told: Option<String>,
-        kept: Option<String>,
+    struct Identities {
+        server_identity: Option<String>,
+        recorded_identity: Option<String>,
         doubted_at: Option<i64>,
     }
 }
 
 record! {
-    struct Doubted {
+    struct UncertainUntilRecord {
         doubted_at: Option<i64>,
     }
 }
@@ -95,14 +98,14 @@ record! {
 /// The time up to which the history is uncertain, as this process last read it; 0 if the history is
 /// certain.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Doubt(Arc<AtomicI64>);
+pub(super) struct UncertainUntil(Arc<AtomicI64>);
 
-impl Doubt {
-    fn found(&self, at: Option<i64>) {
+impl UncertainUntil {
+    fn set(&self, at: Option<i64>) {
         self.0.store(at.unwrap_or(0), Ordering::SeqCst);
     }
 
-    fn at(&self) -> Option<Time> {
+    fn get(&self) -> Option<Time> {
         Some(self.0.load(Ordering::SeqCst))
             .filter(|at| *at > 0)
             .map(Time)
@@ -116,60 +119,67 @@ impl Doubt {
 /// The server cannot be asked, or is a standby: then the connection must not be used.
 #[expect(
     clippy::disallowed_methods,
-    reason = "before there is a door, on the connection that is compared"
+    reason = "before `Db` exists, on the connection that is compared"
 )]
 pub(super) async fn compare(
     connection: &mut PgConnection,
-    doubt: &Doubt,
+    uncertain_until: &UncertainUntil,
 ) -> Result<(), sqlx::Error> {
-    let mut found = told(connection).await?;
-    let Some(told) = found.told.take() else {
+    let mut found = read_identity(connection).await?;
+    let Some(server_identity) = found.server_identity.take() else {
         return Err(sqlx::Error::Protocol(
             "the server is a standby that was not promoted".to_owned(),
         ));
     };
-    if found.kept.as_ref() == Some(&told) {
-        doubt.found(found.doubted_at);
+    if found.recorded_identity.as_ref() == Some(&server_identity) {
+        uncertain_until.set(found.doubted_at);
         return Ok(());
     }
-    if found.kept.is_some() {
+    if found.recorded_identity.is_some() {
         tracing::warn!(
             "the database is a restored backup or a promoted standby: calls that may have run need a decision"
         );
-    } else if told == "untold" {
+    } else if server_identity == "untold" {
         tracing::warn!(
             "the database server has no identity: start with --restored after a restore or a promotion"
         );
     }
-    unhurried(connection, sqlx::query(OTHER).bind(told)).await?;
-    doubt.found(self::told(connection).await?.doubted_at);
+    execute_without_time_limit(
+        connection,
+        sqlx::query(RECORD_IDENTITY).bind(server_identity),
+    )
+    .await?;
+    uncertain_until.set(read_identity(connection).await?.doubted_at);
     Ok(())
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "before there is a door, on the connection that is compared"
+    reason = "before `Db` exists, on the connection that is compared"
 )]
-async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
-    let row = match sqlx::query(TOLD).fetch_one(&mut *connection).await {
+async fn read_identity(connection: &mut PgConnection) -> Result<Identities, sqlx::Error> {
+    let row = match sqlx::query(READ_IDENTITY).fetch_one(&mut *connection).await {
         // The function is not permitted, does not exist, or is not supported: hosted servers do not
         // always reveal their identity.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {
-            sqlx::query(HIDDEN).fetch_one(connection).await
+            sqlx::query(READ_HIDDEN_IDENTITY)
+                .fetch_one(connection)
+                .await
         }
         other => other,
     };
-    Compared::from_postgres(&row?)
+    Identities::from_postgres(&row?)
 }
 
-/// Runs a statement without a time limit. For `OTHER` and `RESTORED`, which read all tasks.
+/// Runs a statement without a time limit. For `RECORD_IDENTITY` and `MARK_RESTORED`, which read all
+/// tasks.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the time limit belongs to the connection, and is not the door's"
+    reason = "the time limit belongs to the connection, not to `Db`"
 )]
-async fn unhurried(
+async fn execute_without_time_limit(
     connection: &mut PgConnection,
     statement: Query<'static, Postgres, PgArguments>,
 ) -> Result<(), sqlx::Error> {
@@ -186,9 +196,9 @@ async fn unhurried(
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
-pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
+pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), OpenError> {
     let failed = |failure: Failure| {
-        if !failure.sent || failure.lost() {
+        if !failure.sent || failure.is_result_lost() {
             db.outage.unavailable(&failure.error.reason())
         } else {
             tracing::warn!(error = %failure.error, "the database's identity could not be read");
@@ -201,8 +211,11 @@ pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
             "the operator reported a restored database: calls that may have run need a decision"
         );
     }
-    let row: Option<Doubted> = db.one(DOUBTED, Vec::new()).await.map_err(failed)?;
-    db.doubt.found(row.and_then(|row| row.doubted_at));
+    let row: Option<UncertainUntilRecord> = db
+        .one(READ_UNCERTAIN_UNTIL, Vec::new())
+        .await
+        .map_err(failed)?;
+    db.uncertain_until.set(row.and_then(|row| row.doubted_at));
     Ok(())
 }
 
@@ -210,17 +223,17 @@ pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
 async fn restore(db: &Db) -> Result<(), Failure> {
     let Engine::Postgres { lists, .. } = &db.engine else {
         return db
-            .write::<Doubted>(RESTORED, vec![Value::Now])
+            .write::<UncertainUntilRecord>(MARK_RESTORED, vec![Value::Now])
             .await
             .map(|_| ());
     };
-    let mut taken = lists.get().await.map_err(Failure::unsent)?;
-    let connection = taken.connection().map_err(Failure::unsent)?;
+    let mut checked_out = lists.get().await.map_err(Failure::unsent)?;
+    let connection = checked_out.connection().map_err(Failure::unsent)?;
     let offset = db.offset.load(Ordering::Relaxed);
-    unhurried(connection, sqlx::query(RESTORED.postgres).bind(offset))
+    execute_without_time_limit(connection, sqlx::query(MARK_RESTORED.postgres).bind(offset))
         .await
         .map_err(Failure::sent)?;
-    taken.put_back();
+    checked_out.put_back();
     Ok(())
 }
 
@@ -231,6 +244,6 @@ impl Store {
     /// call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
-        self.db().doubt.at()
+        self.db().uncertain_until.get()
     }
 }

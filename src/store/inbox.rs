@@ -9,12 +9,12 @@ use super::db::{Engine, Sql, Value, sql};
 use super::page::{IdsFirst, Page};
 use super::record::record;
 use super::request_list::{RequestList, Source};
-use super::{Person, ReadError, RequestFilter, RequestRow, Store};
+use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of requests in [`InboxLook::new`].
-const MOST_NEW: i64 = 1000;
+/// The maximum number of requests in [`InboxState::new`].
+const MAX_NEW_REQUESTS: i64 = 1000;
 
 /// Selects those of the requests $2 that match the filter and are open to a person. $8 has the
 /// spellings of the person's id. The owner of a task may decide its requests only where the owner
@@ -40,7 +40,7 @@ const OPEN: Sql = sql!(
 
 /// Selects the status and the number of items of the requests $2, and the ids of at most $4 open
 /// requests of the tenant after $3.
-const LOOK: Sql = sql!(
+const READ_INBOX_STATE: Sql = sql!(
     "select r.request_id, r.status,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
        from intervention_request r where r.request_id " (any 2 uuid) " and r.tenant = $1
@@ -91,7 +91,7 @@ const DECIDED: Sql = sql!(
       order by r.request_id desc limit $3"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[OPEN, LOOK, ANSWERED, OF_KEYS, DECIDED];
+pub(super) const STATEMENTS: &[Sql] = &[OPEN, READ_INBOX_STATE, ANSWERED, OF_KEYS, DECIDED];
 
 record! {
     struct Id {
@@ -109,7 +109,7 @@ record! {
 }
 
 record! {
-    struct LookRecord {
+    struct InboxStateRecord {
         request_id: Uuid,
         status: String,
         items: i64,
@@ -134,8 +134,8 @@ struct OpenList<'f>(RequestList<'f>);
 impl IdsFirst for OpenList<'_> {
     type Row = OpenRequest;
 
-    fn filters(&self) -> bool {
-        self.0.filters()
+    fn may_filter(&self) -> bool {
+        self.0.may_filter()
     }
 
     async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
@@ -154,9 +154,9 @@ impl IdsFirst for OpenList<'_> {
     }
 }
 
-/// The result of [`Store::look_at_inbox`].
+/// The result of [`Store::inbox_state`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InboxLook {
+pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
     /// Open requests that are not shown, the oldest first.
@@ -194,7 +194,10 @@ impl Store {
         let tenant = Value::Text(filter.tenant.clone());
         let mut values = vec![Value::Now, Value::Ids(ids), tenant];
         values.extend(filter.values());
-        values.extend([Value::Texts(spellings), Value::Bool(person.everything)]);
+        values.extend([
+            Value::Texts(spellings),
+            Value::Bool(person.decides_everything),
+        ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
         // A person who has answered some calls of a request may still be able to answer its other
         // calls. Only the request itself shows this.
@@ -202,9 +205,9 @@ impl Store {
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
             .collect();
-        let rows = self.requests_of(&filter.tenant, &answered).await?;
-        let left = |id: RequestId| {
-            let row = rows.iter().find(|row| row.asked.request_id == id);
+        let rows = self.requests_by_id(&filter.tenant, &answered).await?;
+        let is_still_open = |id: RequestId| {
+            let row = rows.iter().find(|row| row.spec.request_id == id);
             row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
         };
         let open = found.into_iter().map(|record| {
@@ -216,7 +219,7 @@ impl Store {
             (request, record.answered)
         });
         Ok(open
-            .filter(|(request, answered)| !answered || left(request.id))
+            .filter(|(request, answered)| !answered || is_still_open(request.id))
             .map(|(request, _)| request)
             .collect())
     }
@@ -226,7 +229,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn requests_of(
+    pub async fn requests_by_id(
         &self,
         tenant: &str,
         ids: &[RequestId],
@@ -240,16 +243,16 @@ impl Store {
             filter: &filter,
             source: Source::Open,
         };
-        let mut left: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        left.sort_unstable();
+        let mut unread: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        unread.sort_unstable();
         let mut rows = Vec::new();
-        while !left.is_empty() {
-            let limit = i64::try_from(left.len()).unwrap_or(i64::MAX);
-            let page = list.matching(self, left.clone(), limit).await?;
-            let read_to = page.rows.last().map(|row| row.asked.request_id.0);
+        while !unread.is_empty() {
+            let limit = i64::try_from(unread.len()).unwrap_or(i64::MAX);
+            let page = list.matching(self, unread.clone(), limit).await?;
+            let read_to = page.rows.last().map(|row| row.spec.request_id.0);
             rows.extend(page.rows);
             match read_to.filter(|_| page.more) {
-                Some(read_to) => left.retain(|id| *id > read_to),
+                Some(read_to) => unread.retain(|id| *id > read_to),
                 None => break,
             }
         }
@@ -265,25 +268,31 @@ impl Store {
     pub async fn decided_requests(
         &self,
         tenant: &str,
-        person: &Person,
+        person: &Viewer,
         all: bool,
         before: Option<RequestId>,
         limit: i64,
     ) -> Result<Vec<RequestId>, ReadError> {
         let before = Value::Id(before.map_or(Uuid::max(), |id| id.0));
-        let of_tenant = Value::Text(tenant.to_owned());
+        let tenant_value = Value::Text(tenant.to_owned());
         let end = [before, Value::Int(limit)];
         let users = std::slice::from_ref(&person.user_id);
         let spellings = self.spellings(tenant, users).await?;
         let answered: Vec<[String; 1]> = spellings.into_iter().map(|name| [name]).collect();
-        let mut ids = self.each(ANSWERED, &of_tenant, &answered, &end).await?;
-        if all && person.everything {
-            let values = [of_tenant].into_iter().chain(end).collect();
+        let mut ids = self
+            .ids_by_keys(ANSWERED, &tenant_value, &answered, &end)
+            .await?;
+        if all && person.decides_everything {
+            let values = [tenant_value].into_iter().chain(end).collect();
             ids.append(&mut self.db().all(DECIDED, values).await?);
         } else if all {
             let keys = self.keys(tenant, person).await?.into_iter();
             let keys: Vec<[String; 2]> = keys.map(|(kind, name)| [kind.to_owned(), name]).collect();
-            ids.append(&mut self.each(OF_KEYS, &of_tenant, &keys, &end).await?);
+            ids.append(
+                &mut self
+                    .ids_by_keys(OF_KEYS, &tenant_value, &keys, &end)
+                    .await?,
+            );
         }
         let mut ids: Vec<RequestId> = ids.into_iter().map(|id| RequestId(id.request_id)).collect();
         ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
@@ -294,14 +303,14 @@ impl Store {
 
     /// Runs a statement that finds ids by keys: once with all keys on Postgres, once for each key
     /// on `SQLite`. Returns the ids.
-    async fn each<const N: usize>(
+    async fn ids_by_keys<const N: usize>(
         &self,
         sql: Sql,
         tenant: &Value,
         keys: &[[String; N]],
         end: &[Value],
     ) -> Result<Vec<Id>, ReadError> {
-        let of = |key: [Value; N]| -> Vec<Value> {
+        let with_key = |key: [Value; N]| -> Vec<Value> {
             let values = [tenant.clone()].into_iter().chain(key);
             values.chain(end.iter().cloned()).collect()
         };
@@ -310,12 +319,12 @@ impl Store {
                 let names = keys.iter().filter_map(|key| key.get(place).cloned());
                 Value::Texts(names.collect())
             };
-            let values = of(std::array::from_fn(column));
+            let values = with_key(std::array::from_fn(column));
             return Ok(self.db().all(sql, values).await?);
         }
         let mut ids = Vec::new();
         for key in keys {
-            let values = of(key.clone().map(Value::Text));
+            let values = with_key(key.clone().map(Value::Text));
             ids.append(&mut self.db().all(sql, values).await?);
         }
         Ok(ids)
@@ -326,31 +335,31 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn look_at_inbox(
+    pub async fn inbox_state(
         &self,
         tenant: &str,
         shown: &[RequestId],
         after: RequestId,
-    ) -> Result<InboxLook, ReadError> {
+    ) -> Result<InboxState, ReadError> {
         let values = vec![
             Value::Text(tenant.to_owned()),
             Value::Ids(shown.iter().map(|id| id.0).collect()),
             Value::Id(after.0),
-            Value::Int(MOST_NEW),
+            Value::Int(MAX_NEW_REQUESTS),
         ];
-        let found: Vec<LookRecord> = self.db().all(LOOK, values).await?;
-        let mut look = InboxLook::default();
+        let found: Vec<InboxStateRecord> = self.db().all(READ_INBOX_STATE, values).await?;
+        let mut state = InboxState::default();
         for record in found {
             let id = RequestId(record.request_id);
             if !record.shown {
-                look.new.push(id);
+                state.new.push(id);
             } else if record.status == "pending" {
-                look.open.insert(id, answers(record.items));
+                state.open.insert(id, answers(record.items));
             }
         }
-        look.more = i64::try_from(look.new.len()).is_ok_and(|count| count >= MOST_NEW);
-        look.new.retain(|id| !look.open.contains_key(id));
-        Ok(look)
+        state.more = i64::try_from(state.new.len()).is_ok_and(|count| count >= MAX_NEW_REQUESTS);
+        state.new.retain(|id| !state.open.contains_key(id));
+        Ok(state)
     }
 }
 

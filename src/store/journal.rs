@@ -1,9 +1,9 @@
 //! Reads journals: a task's row with all its items, the same together with one of the task's
 //! requests, and pages of a task's items.
 
-use super::damaged_task::whole;
+use super::damaged_task::is_complete;
 use super::db::{Sql, Value, sql};
-use super::page::PAGE;
+use super::page::MAX_PAGE_BYTES;
 use super::record::record;
 use super::tasks::{TaskRecord, corrupt, fact};
 use super::{ReadError, RequestRow, Store};
@@ -93,7 +93,7 @@ impl RequestColumns {
     /// disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let items = journal.items.iter().map(|item| (item.at, item));
-        let request = RequestRow::of(&journal.row, items, id)?;
+        let request = RequestRow::from_journal(&journal.row, items, id)?;
         let request = RequestRow {
             status: RequestStatus::parse(&self.request_status)?,
             created_at: Time(self.asked_at),
@@ -122,7 +122,7 @@ fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
         .collect::<Result<_, _>>()?;
     let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
     let row = head.task.row()?;
-    if !whole(&items, row.last_seq) {
+    if !is_complete(&items, row.last_seq) {
         return Err(corrupt("a journal with gaps"));
     }
     Ok(Journal {
@@ -151,7 +151,7 @@ impl Store {
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self
             .db()
-            .headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now])
+            .all_with_head::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now])
             .await?;
         read.map(|(head, items)| journal(head, &items)).transpose()
     }
@@ -168,7 +168,7 @@ impl Store {
         let values = vec![Value::Id(id.0), Value::Now];
         let read = self
             .db()
-            .headed::<RequestHead, ItemRecord>(JOURNAL_OF_REQUEST, values)
+            .all_with_head::<RequestHead, ItemRecord>(JOURNAL_OF_REQUEST, values)
             .await;
         match read.map_err(ReadError::from) {
             Ok(None) => return Ok(None),
@@ -186,8 +186,8 @@ impl Store {
     }
 
     /// Reads the items of a task with a `seq` greater than `after`, each with its event number in
-    /// the tree. Returns at most `limit` items, and at most `PAGE` bytes unless the first item
-    /// alone is larger.
+    /// the tree. Returns at most `limit` items, and at most `MAX_PAGE_BYTES` bytes unless the first
+    /// item alone is larger.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -201,7 +201,7 @@ impl Store {
             Value::Id(id.0),
             Value::Int(after),
             Value::Int(limit),
-            Value::Int(PAGE),
+            Value::Int(MAX_PAGE_BYTES),
         ];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;
         records

@@ -4,10 +4,10 @@
 use rusqlite::ToSql;
 use uuid::Uuid;
 
-use super::batch::micros;
+use super::change_rows::micros;
 use super::db::Value;
-use super::rows::{Needs, Rows};
-use crate::task::change::{Asker, DELIVERED, IdempotencyRow};
+use super::rows::{RequiredState, Rows};
+use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, IdempotencyRow};
 use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
@@ -28,7 +28,7 @@ pub(super) struct List {
 pub(super) type WithLine<'f> = &'f mut dyn FnMut(&[&dyn ToSql]) -> rusqlite::Result<()>;
 
 /// A line with the change it belongs to.
-struct Of<'b, T> {
+struct BatchLine<'b, T> {
     /// The position of the change in the batch.
     number: i64,
     rows: &'b Rows,
@@ -36,17 +36,24 @@ struct Of<'b, T> {
 }
 
 /// Returns the lines of all changes, in the order of the batch.
-fn all<'b, T: 'b>(batch: &[&'b Rows], of: impl Fn(&'b Rows) -> &'b [T]) -> Vec<Of<'b, &'b T>> {
+fn all<'b, T: 'b>(
+    batch: &[&'b Rows],
+    lines: impl Fn(&'b Rows) -> &'b [T],
+) -> Vec<BatchLine<'b, &'b T>> {
     let numbered = (0_i64..).zip(batch);
     numbered
-        .flat_map(|(number, rows)| of(rows).iter().map(move |line| Of { number, rows, line }))
+        .flat_map(|(number, rows)| {
+            lines(rows)
+                .iter()
+                .map(move |line| BatchLine { number, rows, line })
+        })
         .collect()
 }
 
-fn changes<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
+fn changes<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
     let numbered = (0_i64..).zip(batch);
     numbered
-        .map(|(number, rows)| Of {
+        .map(|(number, rows)| BatchLine {
             number,
             rows,
             line: (),
@@ -55,34 +62,34 @@ fn changes<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
 }
 
 /// Returns the changes that get a notice.
-fn noticed<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, ()>> {
+fn changes_with_notice<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
     let mut changes = changes(batch);
-    changes.retain(|of| of.rows.noticed);
+    changes.retain(|entry| entry.rows.gets_notice);
     changes
 }
 
-fn keys<'b>(batch: &[&'b Rows]) -> Vec<Of<'b, &'b IdempotencyRow>> {
+fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
-/// A line of the list `places`: one change that [`super::commit_single`] writes, with the ranges
-/// (from, to) of its lines in the lists of items, requests, approvers, decisions and keys. Lines
-/// are numbered from 1; a range is empty if `from` is greater than `to`.
-struct Place<'b> {
+/// A line of the list `line_ranges`: one change that [`super::commit_single`] writes, with the
+/// ranges (from, to) of its lines in the lists of items, requests, approvers, decisions and keys.
+/// Lines are numbered from 1; a range is empty if `from` is greater than `to`.
+struct LineRanges<'b> {
     rows: &'b Rows,
     items: (i64, i64),
-    asked: (i64, i64),
+    requests: (i64, i64),
     approvers: (i64, i64),
     decisions: (i64, i64),
     keys: (i64, i64),
 }
 
-fn places<'b>(batch: &[&'b Rows]) -> Vec<Place<'b>> {
+fn line_ranges<'b>(batch: &[&'b Rows]) -> Vec<LineRanges<'b>> {
     let mut ends = [0_i64; 5];
-    let place = |rows: &&'b Rows| {
+    let ranges_of = |rows: &&'b Rows| {
         let lengths = [
             rows.items.len(),
-            rows.asked.len(),
+            rows.requests.len(),
             rows.approvers.len(),
             rows.decisions.len(),
             usize::from(rows.idempotency.is_some()),
@@ -93,33 +100,34 @@ fn places<'b>(batch: &[&'b Rows]) -> Vec<Place<'b>> {
             *end += i64::try_from(length).unwrap_or(0);
             *range = (from, *end);
         }
-        let [items, asked, approvers, decisions, keys] = ranges;
-        Place {
+        let [items, requests, approvers, decisions, keys] = ranges;
+        LineRanges {
             rows,
             items,
-            asked,
+            requests,
             approvers,
             decisions,
             keys,
         }
     };
-    batch.iter().map(place).collect()
+    batch.iter().map(ranges_of).collect()
 }
 
-impl Place<'_> {
-    fn needs(&self) -> Needs {
-        let touched = self.rows.touched.first();
-        touched.map_or(Needs::Nothing, |line| line.needs)
+impl LineRanges<'_> {
+    fn required_state(&self) -> RequiredState {
+        let update = self.rows.request_updates.first();
+        update.map_or(RequiredState::Any, |line| line.required_state)
     }
 }
 
 /// Converts the change of an asker's presence to a number for SQL: how long the asker waits, in
-/// microseconds; -1 if the asker has left; the number of `DELIVERED` if the result was delivered.
-fn asker(asker: Asker) -> i64 {
+/// microseconds; -1 if the asker has left; the number of `ASKER_UNTIL_DELIVERED` if the result was
+/// delivered.
+fn asker(asker: AskerPresence) -> i64 {
     match asker {
-        Asker::For(time) => micros(time),
-        Asker::Gone => -1,
-        Asker::Delivered => DELIVERED.0,
+        AskerPresence::PresentFor(time) => micros(time),
+        AskerPresence::Absent => -1,
+        AskerPresence::Delivered => ASKER_UNTIL_DELIVERED.0,
     }
 }
 
@@ -187,177 +195,177 @@ macro_rules! list {
     };
 }
 
-pub(super) const CHANGES: List = list!("changes", changes(), |of|
-    change: bigint = of.number,
-    change_id: uuid = of.rows.change,
-    root_task_id: uuid = of.rows.root.0,
+pub(super) const CHANGES: List = list!("changes", changes(), |entry|
+    change: bigint = entry.number,
+    change_id: uuid = entry.rows.change,
+    root_task_id: uuid = entry.rows.root.0,
 );
 
 /// `lease_time` is the duration of the lease, or the time until a parked task wakes. The columns
 /// from `parent_task_id` on are null for a task that already has a row.
-pub(super) const TASKS: List = list!("tasks", all(tasks), |of|
-    change: bigint = of.number,
-    change_id: uuid = of.rows.change,
-    task_id: uuid = of.line.task_id,
-    root_task_id: uuid = of.rows.root.0,
-    guard: bigint = of.line.guard,
-    version: bigint = of.line.version,
-    last_seq: bigint = of.line.last_seq,
-    facts: bigint = of.line.facts,
-    events: bigint = of.line.events,
-    busy: bigint = of.line.busy,
-    open_requests: bigint = of.line.open_requests,
-    prompt_tokens: bigint = of.line.prompt_tokens,
-    completion_tokens: bigint = of.line.completion_tokens,
-    total_tokens: bigint = of.line.total_tokens,
-    model_calls: bigint = of.line.model_calls,
-    status: text = of.line.status,
-    status_seq: bigint = of.line.status_seq,
-    lease: bigint = of.line.lease,
-    lease_owner: text = of.line.lease_owner.as_deref(),
-    lease_time: bigint = of.line.lease_time,
-    asker: bigint = of.line.asker.map(asker),
-    agent_version: text = of.line.agent_version.as_deref(),
-    parent_task_id: uuid = of.line.immutable.as_ref().and_then(|it| it.parent_task_id),
-    parent_call_id: uuid = of.line.immutable.as_ref().and_then(|it| it.parent_call_id),
-    tenant: text = of.line.immutable.as_ref().map(|it| it.tenant.as_str()),
-    user_id: text = of.line.immutable.as_ref().map(|it| it.user_id.as_str()),
-    session_id: text = of.line.immutable.as_ref().map(|it| it.session_id.as_str()),
-    agent: text = of.line.immutable.as_ref().map(|it| it.agent.as_str()),
-    agent_path: text = of.line.immutable.as_ref().map(|it| it.agent_path.as_str()),
-    metadata: text = of.line.immutable.as_ref().map(|it| it.metadata.as_str()),
-    call_tool: text = of.line.call().map(|call| call.tool.as_str()),
-    call_key: text = of.line.call().map(|call| call.key.as_str()),
+pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
+    change: bigint = entry.number,
+    change_id: uuid = entry.rows.change,
+    task_id: uuid = entry.line.task_id,
+    root_task_id: uuid = entry.rows.root.0,
+    guard: bigint = entry.line.guard,
+    version: bigint = entry.line.version,
+    last_seq: bigint = entry.line.last_seq,
+    facts: bigint = entry.line.facts,
+    events: bigint = entry.line.events,
+    busy: bigint = entry.line.busy,
+    open_requests: bigint = entry.line.open_requests,
+    prompt_tokens: bigint = entry.line.prompt_tokens,
+    completion_tokens: bigint = entry.line.completion_tokens,
+    total_tokens: bigint = entry.line.total_tokens,
+    model_calls: bigint = entry.line.model_calls,
+    status: text = entry.line.status,
+    status_seq: bigint = entry.line.status_seq,
+    lease: bigint = entry.line.lease,
+    lease_owner: text = entry.line.lease_owner.as_deref(),
+    lease_time: bigint = entry.line.lease_time,
+    asker: bigint = entry.line.asker.map(asker),
+    agent_version: text = entry.line.agent_version.as_deref(),
+    parent_task_id: uuid = entry.line.immutable.as_ref().and_then(|it| it.parent_task_id),
+    parent_call_id: uuid = entry.line.immutable.as_ref().and_then(|it| it.parent_call_id),
+    tenant: text = entry.line.immutable.as_ref().map(|it| it.tenant.as_str()),
+    user_id: text = entry.line.immutable.as_ref().map(|it| it.user_id.as_str()),
+    session_id: text = entry.line.immutable.as_ref().map(|it| it.session_id.as_str()),
+    agent: text = entry.line.immutable.as_ref().map(|it| it.agent.as_str()),
+    agent_path: text = entry.line.immutable.as_ref().map(|it| it.agent_path.as_str()),
+    metadata: text = entry.line.immutable.as_ref().map(|it| it.metadata.as_str()),
+    call_tool: text = entry.line.call().map(|call| call.tool.as_str()),
+    call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
 /// One line for each change of a batch of [`super::commit_single`].
-pub(super) const PLACES: List = list!("places", places(), |of|
-    touched: uuid = of.rows.touched.first().map(|line| line.request_id),
-    is_open: boolean = of.needs().open(),
-    in_time: boolean = of.needs() == Needs::InTime,
-    overdue: boolean = of.needs() == Needs::Overdue,
-    becomes: text = of.rows.touched.first().and_then(super::rows::TouchedLine::end).map(RequestStatus::as_str),
-    ends: boolean = of.rows.tasks.iter().any(super::rows::TaskLine::ends),
-    items_from: bigint = of.items.0,
-    items_to: bigint = of.items.1,
-    asked_from: bigint = of.asked.0,
-    asked_to: bigint = of.asked.1,
-    approvers_from: bigint = of.approvers.0,
-    approvers_to: bigint = of.approvers.1,
-    decisions_from: bigint = of.decisions.0,
-    decisions_to: bigint = of.decisions.1,
-    keys_from: bigint = of.keys.0,
-    keys_to: bigint = of.keys.1,
+pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
+    updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
+    is_open: boolean = entry.required_state().requires_pending(),
+    in_time: boolean = entry.required_state() == RequiredState::InTime,
+    overdue: boolean = entry.required_state() == RequiredState::Overdue,
+    becomes: text = entry.rows.request_updates.first().and_then(super::rows::RequestUpdateLine::end).map(RequestStatus::as_str),
+    ends: boolean = entry.rows.tasks.iter().any(super::rows::TaskLine::ends),
+    items_from: bigint = entry.items.0,
+    items_to: bigint = entry.items.1,
+    requests_from: bigint = entry.requests.0,
+    requests_to: bigint = entry.requests.1,
+    approvers_from: bigint = entry.approvers.0,
+    approvers_to: bigint = entry.approvers.1,
+    decisions_from: bigint = entry.decisions.0,
+    decisions_to: bigint = entry.decisions.1,
+    keys_from: bigint = entry.keys.0,
+    keys_to: bigint = entry.keys.1,
 );
 
-pub(super) const TOUCHED: List = list!("touched", all(touched), |of|
-    change: bigint = of.number,
-    request_id: uuid = of.line.request_id,
-    is_open: boolean = of.line.needs.open(),
-    in_time: boolean = of.line.needs == Needs::InTime,
-    overdue: boolean = of.line.needs == Needs::Overdue,
-    status: text = of.line.status.map(RequestStatus::as_str),
-    resumed: boolean = of.line.resumed,
+pub(super) const REQUEST_UPDATES: List = list!("request_updates", all(request_updates), |entry|
+    change: bigint = entry.number,
+    request_id: uuid = entry.line.request_id,
+    is_open: boolean = entry.line.required_state.requires_pending(),
+    in_time: boolean = entry.line.required_state == RequiredState::InTime,
+    overdue: boolean = entry.line.required_state == RequiredState::Overdue,
+    status: text = entry.line.status.map(RequestStatus::as_str),
+    resumed: boolean = entry.line.resumed,
 );
 
 /// `ordinal` is the item's position in its change.
-pub(super) const ITEMS: List = list!("items", all(items), |of|
-    change: bigint = of.number,
-    change_id: uuid = of.rows.change,
-    task_id: uuid = of.line.task_id,
-    root_task_id: uuid = of.rows.root.0,
-    seq: bigint = of.line.seq,
-    ordinal: bigint = of.line.ordinal,
-    kind: text = of.line.kind,
-    role: text = of.line.role,
-    request_id: uuid = of.line.request_id,
-    body: text = of.line.body.as_str(),
+pub(super) const ITEMS: List = list!("items", all(items), |entry|
+    change: bigint = entry.number,
+    change_id: uuid = entry.rows.change,
+    task_id: uuid = entry.line.task_id,
+    root_task_id: uuid = entry.rows.root.0,
+    seq: bigint = entry.line.seq,
+    ordinal: bigint = entry.line.ordinal,
+    kind: text = entry.line.kind,
+    role: text = entry.line.role,
+    request_id: uuid = entry.line.request_id,
+    body: text = entry.line.body.as_str(),
 );
 
-pub(super) const ASKED: List = list!("asked", all(asked), |of|
-    change: bigint = of.number,
-    request_id: uuid = of.line.request_id,
-    task_id: uuid = of.line.task_id,
-    root_task_id: uuid = of.rows.root.0,
-    seq: bigint = of.line.seq,
-    kind: text = of.line.kind,
-    status: text = of.line.status.as_str(),
-    required: bigint = of.line.required,
-    call_id: uuid = of.line.call_id,
-    expires_in: bigint = of.line.expires_in,
+pub(super) const REQUESTS: List = list!("requests", all(requests), |entry|
+    change: bigint = entry.number,
+    request_id: uuid = entry.line.request_id,
+    task_id: uuid = entry.line.task_id,
+    root_task_id: uuid = entry.rows.root.0,
+    seq: bigint = entry.line.seq,
+    kind: text = entry.line.kind,
+    status: text = entry.line.status.as_str(),
+    required: bigint = entry.line.required,
+    call_id: uuid = entry.line.call_id,
+    expires_in: bigint = entry.line.expires_in,
 );
 
-pub(super) const APPROVERS: List = list!("approvers", all(approvers), |of|
-    change: bigint = of.number,
-    request_id: uuid = of.line.request_id,
-    task_id: uuid = of.line.task_id,
-    kind: text = of.line.kind,
-    name: text = of.line.name.as_deref(),
-    open: boolean = of.rows.leaves_open(of.line.request_id),
+pub(super) const APPROVERS: List = list!("approvers", all(approvers), |entry|
+    change: bigint = entry.number,
+    request_id: uuid = entry.line.request_id,
+    task_id: uuid = entry.line.task_id,
+    kind: text = entry.line.kind,
+    name: text = entry.line.name.as_deref(),
+    open: boolean = entry.rows.leaves_open(entry.line.request_id),
 );
 
-pub(super) const DECISIONS: List = list!("decisions", all(decisions), |of|
-    change: bigint = of.number,
-    request_id: uuid = of.line.request_id,
-    call_id: uuid = of.line.call_id,
-    user_id: text = of.line.user_id.as_str(),
-    action: text = of.line.action,
-    settles: boolean = of.line.settles,
-    task_id: uuid = of.line.task_id,
-    seq: bigint = of.line.seq,
+pub(super) const DECISIONS: List = list!("decisions", all(decisions), |entry|
+    change: bigint = entry.number,
+    request_id: uuid = entry.line.request_id,
+    call_id: uuid = entry.line.call_id,
+    user_id: text = entry.line.user_id.as_str(),
+    action: text = entry.line.action,
+    settles: boolean = entry.line.settles,
+    task_id: uuid = entry.line.task_id,
+    seq: bigint = entry.line.seq,
 );
 
-pub(super) const KEYS: List = list!("keys", keys(), |of|
-    change: bigint = of.number,
-    tenant: text = of.line.tenant.as_str(),
-    user_id: text = of.line.user_id.as_str(),
-    path: text = of.line.path.as_str(),
-    key: text = of.line.key.as_str(),
-    body_digest: text = of.line.body_digest.as_str(),
-    task_id: uuid = of.line.task_id.0,
-    request_id: uuid = of.line.request_id.map(|id| id.0),
-    person: text = of.line.person.as_ref().map(UserKey::as_str),
+pub(super) const KEYS: List = list!("keys", keys(), |entry|
+    change: bigint = entry.number,
+    tenant: text = entry.line.tenant.as_str(),
+    user_id: text = entry.line.user_id.as_str(),
+    path: text = entry.line.path.as_str(),
+    key: text = entry.line.key.as_str(),
+    body_digest: text = entry.line.body_digest.as_str(),
+    task_id: uuid = entry.line.task_id.0,
+    request_id: uuid = entry.line.request_id.map(|id| id.0),
+    person: text = entry.line.person.as_ref().map(UserKey::as_str),
 );
 
-pub(super) const NOTICES: List = list!("notices", noticed(), |of|
-    change: bigint = of.number,
-    change_id: uuid = of.rows.change,
-    root_task_id: uuid = of.rows.root.0,
+pub(super) const NOTICES: List = list!("notices", changes_with_notice(), |entry|
+    change: bigint = entry.number,
+    change_id: uuid = entry.rows.change,
+    root_task_id: uuid = entry.rows.root.0,
 );
 
-pub(super) const GRANTS: List = list!("grants", all(given), |of|
-    change: bigint = of.number,
-    grant_id: uuid = of.line.grant.grant_id.0,
-    root_task_id: uuid = of.rows.root.0,
-    scope: text = of.line.grant.scope.as_str(),
-    agent: text = of.line.agent.as_str(),
-    tool: text = of.line.grant.tool.as_str(),
-    rule: text = of.line.grant.rule.as_str(),
-    basis: text = of.line.grant.basis.as_str(),
-    given_by: text = of.line.by.as_str(),
-    via: text = of.line.via.as_deref(),
-    given_groups: text = of.line.groups.as_str(),
-    door: text = of.line.door.map(Door::as_str),
-    task_id: uuid = of.line.task_id,
-    seq: bigint = of.line.seq,
-    request_id: uuid = of.line.request_id,
-    expires_in: bigint = micros(of.line.grant.expires_in),
-    uses: bigint = i64::from(of.line.grant.uses),
+pub(super) const GRANTS: List = list!("grants", all(grants), |entry|
+    change: bigint = entry.number,
+    grant_id: uuid = entry.line.grant.grant_id.0,
+    root_task_id: uuid = entry.rows.root.0,
+    scope: text = entry.line.grant.scope.as_str(),
+    agent: text = entry.line.agent.as_str(),
+    tool: text = entry.line.grant.tool.as_str(),
+    rule: text = entry.line.grant.rule.as_str(),
+    basis: text = entry.line.grant.basis.as_str(),
+    given_by: text = entry.line.by.as_str(),
+    via: text = entry.line.via.as_deref(),
+    given_groups: text = entry.line.groups.as_str(),
+    door: text = entry.line.door.map(Door::as_str),
+    task_id: uuid = entry.line.task_id,
+    seq: bigint = entry.line.seq,
+    request_id: uuid = entry.line.request_id,
+    expires_in: bigint = micros(entry.line.grant.expires_in),
+    uses: bigint = i64::from(entry.line.grant.uses),
 );
 
-pub(super) const USES: List = list!("uses", all(uses), |of|
-    change: bigint = of.number,
-    grant_id: uuid = of.line.grant_id,
-    calls: bigint = of.line.calls,
+pub(super) const USES: List = list!("uses", all(uses), |entry|
+    change: bigint = entry.number,
+    grant_id: uuid = entry.line.grant_id,
+    calls: bigint = entry.line.calls,
 );
 
-pub(super) const CREDENTIALS: List = list!("credentials", all(credentials), |of|
-    change: bigint = of.number,
-    task_id: uuid = of.line.task_id,
-    root_task_id: uuid = of.rows.root.0,
-    name: text = of.line.sealed.name.as_str(),
-    request_id: uuid = of.line.sealed.request_id.0,
-    key_id: text = of.line.sealed.key_id.as_str(),
-    sealed: text = of.line.sealed.text.as_str(),
-    expires_in: bigint = of.line.expires_in,
+pub(super) const CREDENTIALS: List = list!("credentials", all(credentials), |entry|
+    change: bigint = entry.number,
+    task_id: uuid = entry.line.task_id,
+    root_task_id: uuid = entry.rows.root.0,
+    name: text = entry.line.sealed.name.as_str(),
+    request_id: uuid = entry.line.sealed.request_id.0,
+    key_id: text = entry.line.sealed.key_id.as_str(),
+    sealed: text = entry.line.sealed.text.as_str(),
+    expires_in: bigint = entry.line.expires_in,
 );

@@ -2,14 +2,13 @@
 //! [`Store`]. It is not a trait, because tests use `SQLite` on a temporary file.
 //!
 //! Invariant: only `commit` changes a task, except for its lease, and a commit is atomic. The lease
-//! is also changed by `claim`, `begin`, `renew` and `release`, and on `SQLite` by `open`. A claim
-//! also changes the version, as the fence, and the counts of lost leases. All other functions on
-//! tasks read.
+//! is also changed by `claim`, `set_begun`, `renew` and `release`, and on `SQLite` by `open`. A
+//! claim also changes the version, as the fence, and the counts of lost leases. All other functions
+//! on tasks read.
 
 #![warn(missing_docs)]
 
-mod batch;
-mod census;
+mod change_rows;
 mod claim;
 mod claim_statement;
 mod commit;
@@ -33,11 +32,11 @@ mod identity;
 mod inbox;
 mod journal;
 mod lists;
+mod metric_counts;
 mod notices;
 mod open;
 mod outage;
 mod page;
-mod posted;
 mod queries;
 mod record;
 mod relay;
@@ -55,6 +54,7 @@ mod tables;
 mod task_list;
 mod tasks;
 mod tree;
+mod updatable_messages;
 mod upgrade;
 mod users;
 
@@ -66,36 +66,38 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use self::census::Backlog;
-pub use self::claim::{BESIDE, Claimed, Drive};
+pub use self::claim::{ClaimedTask, Drive, LONE_DRIVE_AFTER};
 pub use self::db::Sql;
-pub use self::deliveries::{Attempt, ClaimedDelivery, Next};
+pub use self::deliveries::{Attempt, ClaimedDelivery, NextState};
 pub use self::delivery_list::{
     DeliveryChannel, DeliveryFilter, DeliveryRow, DeliveryState, LastAttempt, ResendFilter,
-    message_id, timer_id,
+    message_id, reminder_id,
 };
-pub use self::notices::{NewDelivery, NotedChange, NotedEvent, Notice, Want, Wanted};
+pub use self::metric_counts::Backlog;
+pub use self::notices::{
+    ChangeEvents, EventFilter, EventFilters, EventHeader, NewDelivery, Notice,
+};
 pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
 pub use self::damaged_task::DamagedTask;
 use self::db::{Db, Engine, Value, sql};
-pub use self::events::{Event, Events, MessageEvent, Part, Portion};
+pub use self::events::{Event, Events, MessageEvent, ReadLimit, Subtree};
 pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
-pub use self::feed::{Heard, InboxListener, Listener, News};
+pub use self::feed::{InboxListener, Listener, News, Notification};
 pub use self::gate_calls::EqualCall;
 pub use self::grants::{GrantFilter, GrantRow};
-pub use self::inbox::{InboxLook, OpenRequest};
+pub use self::inbox::{InboxState, OpenRequest};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
 pub use self::page::Page;
-pub use self::posted::{Listed, Posted};
-pub use self::queries::{Person, RequestFilter, RequestRow, TaskFilter};
+pub use self::queries::{RequestFilter, RequestRow, TaskFilter, Viewer};
 use self::record::record;
-pub use self::stopped::{Stopped, UNCOMMITTED};
+pub use self::stopped::{StoppedTask, UNCOMMITTED};
 pub use self::tree::{TreeItem, TreeSnapshot};
+pub use self::updatable_messages::{ListedRequests, MessageState};
 pub use self::upgrade::UpgradeCursor;
 use crate::task::change::{Change, Committed};
 use crate::task::delta::Delta;
@@ -119,18 +121,18 @@ struct Inner {
     muted: Arc<AtomicBool>,
     /// For tests: whether commits are not compared with reads.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
-    uncompared: AtomicBool,
+    skips_comparison: AtomicBool,
     /// The tenant and the users after which the next claim continues.
-    turns: Mutex<claim::Turns>,
-    /// Tasks that were reported as unreadable, until [`Store::unreadable`] takes them.
+    last_served: Mutex<claim::LastServed>,
+    /// Tasks that were reported as unreadable, until [`Store::take_unreadable`] takes them.
     unreadable: Mutex<BTreeSet<TaskId>>,
     /// Stops the writers when the last handle is dropped.
-    _last: DropGuard,
+    _stop_on_drop: DropGuard,
 }
 
 /// Stores an agent's definition under its digest. If the stored definition has another text, it is
 /// damaged and is overwritten.
-const KEEP_VERSION: Sql = sql!(
+const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
         where agent_version.definition <> excluded.definition returning created_at as at"
@@ -186,12 +188,12 @@ impl Store {
             open::Schema::Check
         };
         let db = Arc::new(open::open(settings, schema, clock).await?);
-        identity::settle(&db, settings.restored).await?;
+        identity::load_uncertain_until(&db, settings.restored).await?;
         if matches!(db.engine, Engine::Sqlite(_)) {
-            db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
+            db.write::<claim::LeasedTask>(open::EXPIRE_LEASES, Vec::new())
                 .await
                 .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
-            for over in [gathered::LEASES_OVER, deliveries::LEASES_OVER] {
+            for over in [gathered::EXPIRE_LEASES, deliveries::EXPIRE_LEASES] {
                 db.write::<deliveries::Target>(over, Vec::new())
                     .await
                     .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
@@ -213,7 +215,7 @@ impl Store {
             tasks.spawn(relay.run());
         }
         tasks.close();
-        let last = stop.clone().drop_guard();
+        let stop_guard = stop.clone().drop_guard();
         Ok(Self {
             inner: Arc::new(Inner {
                 db,
@@ -223,10 +225,10 @@ impl Store {
                 stop,
                 muted,
                 #[cfg(any(debug_assertions, feature = "failpoints"))]
-                uncompared: AtomicBool::new(false),
-                turns: Mutex::default(),
+                skips_comparison: AtomicBool::new(false),
+                last_served: Mutex::default(),
                 unreadable: Mutex::default(),
-                _last: last,
+                _stop_on_drop: stop_guard,
             }),
         })
     }
@@ -262,7 +264,7 @@ impl Store {
     /// [`CommitError`]: after `Unknown` the change may have been written; after any other error it
     /// was not.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
-        self.commit_and_tell(change, None).await
+        self.commit_and_publish(change, None).await
     }
 
     /// Like [`Store::commit`]. If the change stops its root, `stopped` is the root as the change
@@ -270,10 +272,10 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::commit`].
-    pub async fn commit_and_tell(
+    pub async fn commit_and_publish(
         &self,
         change: Change,
-        stopped: Option<Stopped>,
+        stopped: Option<StoppedTask>,
     ) -> Result<Committed, CommitError> {
         self.inner.committer.commit(change, stopped).await
     }
@@ -292,25 +294,29 @@ impl Store {
     /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer
     /// is kept.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
-        self.inner.committer.observe(Box::new(observer));
+        self.inner.committer.set_batch_observer(Box::new(observer));
     }
 
     /// Stores an agent's definition under its digest; called at every start.
     ///
     /// # Errors
     /// [`CommitError`]; the call may be repeated after any of them.
-    pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
+    pub async fn store_agent_version(
+        &self,
+        digest: &str,
+        definition: &str,
+    ) -> Result<(), CommitError> {
         let values = vec![
             Value::Now,
             Value::Text(digest.to_owned()),
             Value::Text(definition.to_owned()),
         ];
-        self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
-            if !failure.unreached() {
+        self.inner.db.write::<At>(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
+            if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
             // Whether the definition was written does not matter: the call may be repeated.
-            if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }
+            if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }
 
@@ -334,7 +340,7 @@ impl Store {
     pub async fn now(&self) -> Result<Time, ReadError> {
         let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
         row.map(|row| Time(row.at))
-            .ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
+            .ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
     }
 
     /// Whether the database answers promptly, accepts writes and has our tables.
@@ -352,19 +358,19 @@ impl Store {
     /// Returns a listener for the commits to the tree of `root` and for the deltas of its models,
     /// on any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
-        self.listen_on(root, self.attend(root))
+        self.subscribe(root, self.listen_locally(root))
     }
 
     /// Returns a listener that is not announced to other replicas, and for which no deltas are
     /// produced. Only the notifications of this process's commits are sure to reach the listener.
-    pub fn attend(&self, root: TaskId) -> Listener {
-        self.inner.feed.attend(root)
+    pub fn listen_locally(&self, root: TaskId) -> Listener {
+        self.inner.feed.listen_locally(root)
     }
 
-    /// Turns a listener from [`Store::attend`] into a listener for all replicas. The listener
-    /// misses no notification meanwhile.
-    pub fn listen_on(&self, root: TaskId, attends: Listener) -> Listener {
-        self.inner.feed.listen(root, attends)
+    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. The
+    /// listener misses no notification meanwhile.
+    pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
+        self.inner.feed.subscribe(root, listener)
     }
 
     /// Returns a listener for the commits, on any replica, that open, answer or close requests of
@@ -379,14 +385,14 @@ impl Store {
     }
 
     /// Publishes a delta of a model's answer. The answer itself is not stored yet.
-    pub fn say(&self, delta: Delta) {
-        self.inner.feed.say(delta);
+    pub fn publish_delta(&self, delta: Delta) {
+        self.inner.feed.publish_delta(delta);
     }
 
     /// Returns when another replica has queued a task for any worker. Another worker may already
     /// have claimed the task.
-    pub async fn work(&self) {
-        self.inner.feed.work().await;
+    pub async fn wait_for_queued_task(&self) {
+        self.inner.feed.wait_for_queued_task().await;
     }
 
     /// For tests: from now on no notification is exchanged with other replicas.
@@ -401,7 +407,7 @@ impl Store {
     pub fn set_clock_forward(&self, by: Duration) {
         self.db()
             .offset
-            .fetch_add(batch::micros(by), Ordering::Relaxed);
+            .fetch_add(change_rows::micros(by), Ordering::Relaxed);
     }
 
     /// Returns every statement, for the test that prepares each statement on both engines. An empty
@@ -414,12 +420,12 @@ impl Store {
             by_key: true,
         });
         [
-            KEEP_VERSION,
+            STORE_AGENT_VERSION,
             DEFINITION,
             NOW,
             READY,
             commit::FIND,
-            open::LEASES_OVER,
+            open::EXPIRE_LEASES,
         ]
         .into_iter()
         .chain(commit_postgres::statements())
@@ -427,9 +433,9 @@ impl Store {
         .chain(commit_single::statements())
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
-        .chain(census::STATEMENTS.iter().copied())
+        .chain(metric_counts::STATEMENTS.iter().copied())
         .chain(deliveries::statements())
-        .chain(posted::STATEMENTS.iter().copied())
+        .chain(updatable_messages::STATEMENTS.iter().copied())
         .chain(events::STATEMENTS.iter().copied())
         .chain(gate_calls::STATEMENTS.iter().copied())
         .chain(grants::STATEMENTS.iter().copied())

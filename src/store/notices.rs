@@ -24,7 +24,7 @@ use crate::task::time::Time;
 
 /// The events about which one entry of the configuration wants messages.
 #[derive(Clone, Debug, Default)]
-pub struct Want {
+pub struct EventFilter {
     /// The tenants; empty for all.
     pub tenants: Vec<String>,
     /// The agents of root tasks; empty for all.
@@ -33,36 +33,36 @@ pub struct Want {
     pub events: BTreeSet<&'static str>,
 }
 
-impl Want {
+impl EventFilter {
     /// Whether this entry wants messages about a tenant.
     #[must_use]
-    pub fn wants_tenant(&self, tenant: &str) -> bool {
-        names_it(&self.tenants, tenant)
+    pub fn matches_tenant(&self, tenant: &str) -> bool {
+        is_empty_or_contains(&self.tenants, tenant)
     }
 
     /// Whether this entry wants messages about a tree.
     #[must_use]
-    pub fn wants_tree(&self, tenant: &str, root_agent: &str) -> bool {
-        self.wants_tenant(tenant) && names_it(&self.agents, root_agent)
+    pub fn matches_tree(&self, tenant: &str, root_agent: &str) -> bool {
+        self.matches_tenant(tenant) && is_empty_or_contains(&self.agents, root_agent)
     }
 }
 
 /// Whether a list contains `name`; an empty list contains every name.
-fn names_it(names: &[String], name: &str) -> bool {
+fn is_empty_or_contains(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|known| known == name)
 }
 
 /// The events about which the configuration's entries want messages.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted(pub Vec<Want>);
+pub struct EventFilters(pub Vec<EventFilter>);
 
-impl Wanted {
+impl EventFilters {
     /// Whether an entry could want a message about an event of this change.
-    pub(super) fn wants(&self, change: &Change) -> bool {
+    pub(super) fn matches(&self, change: &Change) -> bool {
         self.0
             .iter()
-            .filter(|want| want.wants_tree(&change.tenant, &change.root_agent))
-            .any(|want| names(change).any(|name| want.events.contains(name)))
+            .filter(|filter| filter.matches_tree(&change.tenant, &change.root_agent))
+            .any(|filter| names(change).any(|name| filter.events.contains(name)))
     }
 }
 
@@ -91,18 +91,18 @@ pub struct Notice {
 
 /// The events of a change, as far as they decide which messages are sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NotedChange {
+pub struct ChangeEvents {
     /// The tenant of the changed tree.
     pub tenant: String,
     /// The name of the root's agent.
     pub root_agent: String,
     /// The events, by ascending number.
-    pub events: Vec<NotedEvent>,
+    pub events: Vec<EventHeader>,
 }
 
 /// An event of a change, without its content.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NotedEvent {
+pub struct EventHeader {
     /// The event's number in the tree.
     pub number: i64,
     /// The event's name, such as `request.created`.
@@ -129,7 +129,7 @@ pub struct NewDelivery {
     /// The message's type: the name of its event or reminder.
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
-    pub event: NotedEvent,
+    pub event: EventHeader,
     /// The time from which the message is sent; `None` for now. This time becomes the row's
     /// `created_at`, so that the age of a reminder is not counted from the event.
     pub due_at: Option<Time>,
@@ -142,7 +142,7 @@ const NOTICES: Sql = sql!(
 /// Selects at most $3 events of the tree $1, from the number $2 on. The content of an item is read
 /// only where the event's name depends on it. The two kinds of event numbers are explained in
 /// `events.rs`.
-const NOTED: Sql = sql!(
+const CHANGE_EVENTS: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item
              where task_id = $1 and seq >= $2 and event_number = seq order by seq limit $3) a
@@ -199,7 +199,7 @@ on conflict do nothing returning delivery_id";
 
 pub(super) const STATEMENTS: &[Sql] = &[
     NOTICES,
-    NOTED,
+    CHANGE_EVENTS,
     REPLACE,
     lite(DELETE_NOTICE),
     lite(INSERT_DELIVERY),
@@ -223,7 +223,7 @@ record! {
 }
 
 record! {
-    struct NotedRecord {
+    struct EventHeaderRecord {
         tenant: String,
         root_agent: String,
         event_number: i64,
@@ -241,9 +241,9 @@ record! {
     }
 }
 
-impl NotedRecord {
+impl EventHeaderRecord {
     /// Returns the item as an event; `None` if no message can be about it.
-    fn event(&self, root: TaskId) -> Option<NotedEvent> {
+    fn event(&self, root: TaskId) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
             "decision" => "request.decided",
@@ -253,7 +253,7 @@ impl NotedRecord {
             }
             _ => return None,
         };
-        Some(NotedEvent {
+        Some(EventHeader {
             number: self.event_number,
             name,
             request: self.request_id.map(RequestId),
@@ -262,18 +262,18 @@ impl NotedRecord {
 }
 
 /// How many events of a change one read returns.
-const EVENTS: i64 = 64;
+const MAX_EVENTS_PER_READ: i64 = 64;
 
 impl Store {
     /// Sets the events about which messages are sent; a commit with such an event writes a notice.
     /// Only the first call takes effect.
-    pub fn want(&self, wanted: Wanted) {
-        self.inner.committer.want(wanted);
+    pub fn set_event_filters(&self, filters: EventFilters) {
+        self.inner.committer.set_event_filters(filters);
     }
 
     /// Returns when this process has written a notice, or made a delivery due.
-    pub async fn noticed(&self) {
-        self.inner.feed.notices().await;
+    pub async fn wait_for_notice(&self) {
+        self.inner.feed.wait_for_notice().await;
     }
 
     /// Reads the oldest notices, at most `limit`.
@@ -296,8 +296,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn noted(&self, notice: &Notice) -> Result<NotedChange, ReadError> {
-        let mut change = NotedChange {
+    pub async fn change_events(&self, notice: &Notice) -> Result<ChangeEvents, ReadError> {
+        let mut change = ChangeEvents {
             tenant: String::new(),
             root_agent: String::new(),
             events: Vec::new(),
@@ -307,21 +307,23 @@ impl Store {
             let values = vec![
                 Value::Id(notice.root.0),
                 Value::Int(next),
-                Value::Int(EVENTS),
+                Value::Int(MAX_EVENTS_PER_READ),
             ];
-            let found: Vec<NotedRecord> = self.db().all(NOTED, values).await?;
-            let own = found
+            let found: Vec<EventHeaderRecord> = self.db().all(CHANGE_EVENTS, values).await?;
+            let own_events = found
                 .iter()
                 .take_while(|record| record.change_id == notice.change.0);
-            let own: Vec<_> = own.collect();
-            if let Some(first) = own.first() {
+            let own_events: Vec<_> = own_events.collect();
+            if let Some(first) = own_events.first() {
                 change.tenant.clone_from(&first.tenant);
                 change.root_agent.clone_from(&first.root_agent);
             }
-            let events = own.iter().filter_map(|record| record.event(notice.root));
+            let events = own_events
+                .iter()
+                .filter_map(|record| record.event(notice.root));
             change.events.extend(events);
-            match own.last() {
-                Some(last) if i64::try_from(own.len()) == Ok(EVENTS) => {
+            match own_events.last() {
+                Some(last) if i64::try_from(own_events.len()) == Ok(MAX_EVENTS_PER_READ) => {
                     next = last.event_number + 1;
                 }
                 _ => return Ok(change),

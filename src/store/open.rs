@@ -12,9 +12,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
 use super::commit::writers;
-use super::connections::{Breaks, Connect, Pool, timed_out};
+use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
 use super::db::{Db, Engine, Sql, sql};
-use super::identity::{self, Doubt};
+use super::identity::{self, UncertainUntil};
 use super::outage::{self, Outage};
 use super::settings::{Address, OpenError, Settings};
 use super::sqlite_open;
@@ -36,12 +36,21 @@ pub(super) async fn open(
     schema: Schema,
     clock: Arc<dyn Clock>,
 ) -> Result<Db, OpenError> {
-    let doubt = Doubt::default();
-    let breaks = Arc::new(Breaks::default());
+    let uncertain_until = UncertainUntil::default();
+    let connection_failures = Arc::new(ConnectionFailures::default());
     let outage = Outage::new(settings, Arc::clone(&clock));
     let (engine, lock) = match settings.address() {
         Some(Address::Postgres(url)) => (
-            postgres(url, settings, schema, &clock, &outage, &breaks, &doubt).await?,
+            postgres(
+                url,
+                settings,
+                schema,
+                &clock,
+                &outage,
+                &connection_failures,
+                &uncertain_until,
+            )
+            .await?,
             None,
         ),
         Some(Address::Sqlite(file)) => {
@@ -54,9 +63,9 @@ pub(super) async fn open(
         engine,
         clock,
         offset: AtomicI64::new(0),
-        doubt,
-        patience: settings.statement_timeout + WAY,
-        breaks,
+        uncertain_until,
+        statement_limit: settings.statement_timeout + NETWORK_ALLOWANCE,
+        connection_failures,
         outage,
         lock: Mutex::new(lock),
     })
@@ -74,7 +83,7 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
 ];
 
 /// The allowance for the network, on top of the server's statement timeout.
-const WAY: Duration = Duration::from_secs(2);
+const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The settings of every pooled Postgres connection (the writers' have a shorter `lock_timeout`). A
 /// statement that waits too long for a lock fails, and can be repeated. A session whose client is
@@ -95,8 +104,8 @@ async fn postgres(
     schema: Schema,
     clock: &Arc<dyn Clock>,
     outage: &Outage,
-    breaks: &Arc<Breaks>,
-    doubt: &Doubt,
+    connection_failures: &Arc<ConnectionFailures>,
+    uncertain_until: &UncertainUntil,
 ) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options
@@ -114,10 +123,10 @@ async fn postgres(
         .saturating_sub(lists + writers() + 2)
         .max(1);
     let pool = |options: PgConnectOptions, size: u32| {
-        let connect = Connect {
+        let connect = PostgresConnector {
             options,
-            breaks: Arc::clone(breaks),
-            doubt: doubt.clone(),
+            connection_failures: Arc::clone(connection_failures),
+            uncertain_until: uncertain_until.clone(),
         };
         Pool::new(connect, size, settings.acquire_timeout)
     };
@@ -140,10 +149,10 @@ async fn postgres(
             .max_connections(1)
             .acquire_timeout(settings.acquire_timeout)
             .after_connect({
-                let doubt = doubt.clone();
+                let uncertain_until = uncertain_until.clone();
                 move |connection, _| {
-                    let doubt = doubt.clone();
-                    Box::pin(async move { identity::compare(connection, &doubt).await })
+                    let uncertain_until = uncertain_until.clone();
+                    Box::pin(async move { identity::compare(connection, &uncertain_until).await })
                 }
             })
             .connect_lazy_with(planned_anew()),
@@ -158,34 +167,36 @@ async fn prepare_postgres(
     clock: &Arc<dyn Clock>,
     outage: &Outage,
 ) -> Result<(), OpenError> {
-    let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
-        Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
-        Err(_) => return Err(outage.unavailable(&outage::reason(&timed_out()))),
-    };
+    let mut connection =
+        match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
+            Ok(connection) => connection.map_err(|error| open_error(&error, outage))?,
+            Err(_) => return Err(outage.unavailable(&outage::reason(&timed_out()))),
+        };
     let checked = async {
-        primary(&mut first)
+        check_primary(&mut connection)
             .await
-            .map_err(|error| refused(&error, outage))?;
-        durable(&mut first, settings.unsafe_ok, outage).await
+            .map_err(|error| open_error(&error, outage))?;
+        check_durability(&mut connection, settings.unsafe_ok, outage).await
     };
-    let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
+    let checked =
+        tokio::time::timeout(settings.statement_timeout + NETWORK_ALLOWANCE, checked).await;
     checked.map_err(|_| outage.unavailable(&outage::reason(&timed_out())))??;
     if schema == Schema::Migrate {
-        alone(&mut first, clock, outage).await?;
-        drop_invalid_indexes(&mut first)
+        lock_migrations(&mut connection, clock, outage).await?;
+        drop_invalid_indexes(&mut connection)
             .await
-            .map_err(|error| refused(&error, outage))?;
+            .map_err(|error| open_error(&error, outage))?;
     }
-    migrate_postgres(&mut first, schema, outage).await?;
-    let _ = first.close().await;
+    migrate_postgres(&mut connection, schema, outage).await?;
+    let _ = connection.close().await;
     Ok(())
 }
 
 /// Refuses a standby: its data may be stale, and it accepts no writes.
-async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
+async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "before there is a door, on a connection that nobody has yet"
+        reason = "before `Db` exists, on a connection that is not in use yet"
     )]
     let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()")
         .fetch_one(connection)
@@ -203,7 +214,7 @@ async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error>
 /// of waiting in a statement: a waiting statement holds a snapshot, and a process that builds an
 /// index `concurrently` would wait until that snapshot is released. The connection's end releases
 /// the lock.
-async fn alone(
+async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
     outage: &Outage,
@@ -211,12 +222,12 @@ async fn alone(
     loop {
         #[expect(
             clippy::disallowed_methods,
-            reason = "before there is a door, on the one connection that migrates"
+            reason = "before `Db` exists, on the one connection that migrates"
         )]
-        let ours = sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)")
+        let has_lock = sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)")
             .fetch_one(&mut *connection)
             .await;
-        if ours.map_err(|error| refused(&error, outage))? {
+        if has_lock.map_err(|error| open_error(&error, outage))? {
             return Ok(());
         }
         clock.sleep(Duration::from_millis(100)).await;
@@ -249,7 +260,7 @@ async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(),
 
 /// Refuses a server that may lose confirmed commits: after a crash, the request of a call that was
 /// approved and has run could be open again. With `unsafe_ok`, only logs a warning.
-async fn durable(
+async fn check_durability(
     connection: &mut sqlx::PgConnection,
     unsafe_ok: bool,
     outage: &Outage,
@@ -257,7 +268,7 @@ async fn durable(
     for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
         let value: String = show(connection, sql)
             .await
-            .map_err(|error| refused(&error, outage))?;
+            .map_err(|error| open_error(&error, outage))?;
         if value != "off" {
             continue;
         }
@@ -277,7 +288,7 @@ const SHOW_COMMIT: &str = "select current_setting('synchronous_commit')";
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "before there is a door, on the one connection that checks"
+    reason = "before `Db` exists, on the one connection that checks"
 )]
 async fn show(
     connection: &mut sqlx::PgConnection,
@@ -286,9 +297,9 @@ async fn show(
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
-type Texts = [(i64, &'static str, &'static str)];
+type MigrationTexts = [(i64, &'static str, &'static str)];
 
-pub(super) fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
+pub(super) fn migrations(texts: &MigrationTexts) -> impl Iterator<Item = Migration> {
     texts.iter().map(|(number, name, text)| {
         let alone = text.starts_with("-- no-transaction");
         let text = SqlStr::from_static(text);
@@ -300,7 +311,11 @@ pub(super) fn migrations(texts: &Texts) -> impl Iterator<Item = Migration> {
 ///
 /// # Errors
 /// The schema is newer than this binary knows, or is older and must not be migrated.
-pub(super) fn is_older(found: i64, texts: &Texts, schema: Schema) -> Result<bool, OpenError> {
+pub(super) fn is_older(
+    found: i64,
+    texts: &MigrationTexts,
+    schema: Schema,
+) -> Result<bool, OpenError> {
     let known = texts
         .iter()
         .map(|(number, _, _)| *number)
@@ -356,7 +371,7 @@ async fn migrate_postgres(
     Ok(())
 }
 
-fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
+fn open_error(error: &sqlx::Error, outage: &Outage) -> OpenError {
     if let sqlx::Error::Database(inner) = error
         && !is_outage(error)
     {
@@ -377,5 +392,5 @@ fn is_outage(error: &sqlx::Error) -> bool {
 
 /// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,
 /// so the process that took the leases has ended. The next claim of each task counts a takeover.
-pub(super) const LEASES_OVER: Sql =
+pub(super) const EXPIRE_LEASES: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

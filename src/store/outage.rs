@@ -13,25 +13,25 @@ use crate::world::Clock;
 
 /// The interval between two lines about an outage. It also runs from the last line of the previous
 /// outage, so that a flapping database does not flood the log.
-const AGAIN: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A tracker that logs when the database cannot be reached, and when it answers again.
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage lasts. While there is none, `answered` need not lock `told`.
-    lasting: AtomicBool,
-    told: Mutex<Told>,
+    /// Whether an outage lasts. While there is none, `answered` need not lock `log`.
+    is_ongoing: AtomicBool,
+    log: Mutex<OutageLog>,
 }
 
 #[derive(Default)]
-struct Told {
+struct OutageLog {
     /// The start of the outage, by the machine's uptime; `None` if the database is reachable.
     since: Option<Duration>,
     /// Whether the outage has been logged.
-    said: bool,
+    is_logged: bool,
     /// The uptime at which the last line was logged.
-    last: Option<Duration>,
+    last_logged: Option<Duration>,
 }
 
 impl std::fmt::Debug for Outage {
@@ -45,38 +45,38 @@ impl Outage {
     #[must_use]
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
         Self {
-            database: settings.place(),
+            database: settings.location(),
             clock,
-            lasting: AtomicBool::new(false),
-            told: Mutex::default(),
+            is_ongoing: AtomicBool::new(false),
+            log: Mutex::default(),
         }
     }
 
     /// Records a failed attempt to reach the database, and logs it at most once in ten seconds.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lasting.store(true, Ordering::Relaxed);
-        let since = *told.since.get_or_insert(now);
-        if told
-            .last
-            .is_some_and(|last| now.saturating_sub(last) < AGAIN)
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_ongoing.store(true, Ordering::Relaxed);
+        let since = *log.since.get_or_insert(now);
+        if log
+            .last_logged
+            .is_some_and(|last| now.saturating_sub(last) < LOG_INTERVAL)
         {
             return;
         }
-        (told.last, told.said) = (Some(now), true);
+        (log.last_logged, log.is_logged) = (Some(now), true);
         let seconds = now.saturating_sub(since).as_secs_f64();
         tracing::warn!(database = %self.database, reason, seconds, "the database cannot be reached");
     }
 
     /// Records that the database answered, and logs the end of an outage that was logged.
     pub fn answered(&self) {
-        if !self.lasting.swap(false, Ordering::Relaxed) {
+        if !self.is_ongoing.swap(false, Ordering::Relaxed) {
             return;
         }
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, said) = (told.since.take(), std::mem::take(&mut told.said));
-        if let (Some(since), true) = (since, said) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, is_logged) = (log.since.take(), std::mem::take(&mut log.is_logged));
+        if let (Some(since), true) = (since, is_logged) {
             let seconds = self.clock.uptime().saturating_sub(since).as_secs_f64();
             tracing::info!(database = %self.database, seconds, "the database answers again");
         }
@@ -94,7 +94,7 @@ impl Outage {
 impl Settings {
     /// Returns the database's location: host and port, a socket's folder, or a file. Never the URL,
     /// which may hold a password.
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
                 Ok(options) => match options.get_socket() {
@@ -224,7 +224,7 @@ mod tests {
             ("sqlite:///var/lib/h.db", "/var/lib/h.db"),
             ("mysql://u:hunter2@h/d", "none"),
         ] {
-            assert_eq!(settings(url).place(), place, "{url}");
+            assert_eq!(settings(url).location(), place, "{url}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{ReadError, Store};
 
 /// The maximum number of bytes that a page reads from the database, unless its first entry alone is
 /// larger.
-pub(super) const PAGE: i64 = 4 * 1024 * 1024;
+pub(super) const MAX_PAGE_BYTES: i64 = 4 * 1024 * 1024;
 
 /// One page of a list, with the position of the next page.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Page<T> {
     pub more: bool,
     /// The last id that was looked at, if this id lies beyond the last row: the next page begins
     /// after it.
-    pub looked_at: Option<Uuid>,
+    pub scanned_to: Option<Uuid>,
 }
 
 impl<T> Page<T> {
@@ -30,7 +30,7 @@ impl<T> Page<T> {
         Self {
             rows: Vec::new(),
             more: false,
-            looked_at: None,
+            scanned_to: None,
         }
     }
 
@@ -42,24 +42,24 @@ impl<T> Page<T> {
         Self {
             rows,
             more,
-            looked_at: None,
+            scanned_to: None,
         }
     }
 
     /// Returns the id after which the next page begins; `None` if no rows follow. `id` returns the
     /// id of a row.
     pub fn next(&self, id: impl Fn(&T) -> Uuid) -> Option<Uuid> {
-        let last = self.looked_at.or(self.rows.last().map(id));
+        let last = self.scanned_to.or(self.rows.last().map(id));
         last.filter(|_| self.more)
     }
 }
 
 /// A page ends early once it has looked at this many ids.
-const MOST_LOOKED_AT: i64 = 2_000;
+const MAX_SCANNED_IDS: i64 = 2_000;
 /// The number of ids in the first step, if the filter may drop most of them. Each further step
-/// finds four times as many ids, up to `MOST_FILTERED`.
-const FILTERED: i64 = 500;
-const MOST_FILTERED: i64 = 1_500;
+/// finds four times as many ids, up to `MAX_FILTERED_STEP`.
+const FIRST_FILTERED_STEP: i64 = 500;
+const MAX_FILTERED_STEP: i64 = 1_500;
 
 /// A list whose pages are read in steps: first ids, then the rows of these ids that match the
 /// filter. So the cost of a page does not depend on the rows of other people.
@@ -67,7 +67,7 @@ pub(super) trait IdsFirst: Sync {
     type Row: Send;
 
     /// Whether some of the ids may not match the filter.
-    fn filters(&self) -> bool;
+    fn may_filter(&self) -> bool;
 
     /// Finds at most `limit` ids after `after`, in the order of the list.
     fn ids(
@@ -86,7 +86,7 @@ pub(super) trait IdsFirst: Sync {
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
     /// Reads one page of at most `limit` rows after `after`. The page ends early after
-    /// [`MOST_LOOKED_AT`] ids.
+    /// [`MAX_SCANNED_IDS`] ids.
     fn page(
         &self,
         store: &Store,
@@ -94,32 +94,32 @@ pub(super) trait IdsFirst: Sync {
         mut after: Uuid,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send {
         async move {
-            let (mut rows, mut looked, mut filtered) = (Vec::new(), 0, FILTERED);
+            let (mut rows, mut scanned, mut step) = (Vec::new(), 0, FIRST_FILTERED_STEP);
             loop {
-                let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
-                let next = left.saturating_add(1);
-                let chunk = if self.filters() {
-                    next.max(filtered)
+                let remaining = limit - i64::try_from(rows.len()).unwrap_or(limit);
+                let next = remaining.saturating_add(1);
+                let chunk = if self.may_filter() {
+                    next.max(step)
                 } else {
                     next
                 };
-                let chunk = chunk.min(MOST_LOOKED_AT - looked);
-                filtered = (4 * filtered).min(MOST_FILTERED);
+                let chunk = chunk.min(MAX_SCANNED_IDS - scanned);
+                step = (4 * step).min(MAX_FILTERED_STEP);
                 let ids = self.ids(store, after, chunk).await?;
                 let found = i64::try_from(ids.len()).unwrap_or(chunk);
-                let whole = found < chunk;
-                looked += found;
+                let is_exhausted = found < chunk;
+                scanned += found;
                 let Some(last) = ids.last().copied() else {
                     return Ok(Page::cut(rows, 0, limit));
                 };
                 after = last;
-                let page = self.matching(store, ids, left).await?;
+                let page = self.matching(store, ids, remaining).await?;
                 rows.extend(page.rows);
-                if page.more || whole || looked >= MOST_LOOKED_AT {
+                if page.more || is_exhausted || scanned >= MAX_SCANNED_IDS {
                     return Ok(Page {
                         rows,
-                        more: page.more || !whole,
-                        looked_at: (!page.more && !whole).then_some(after),
+                        more: page.more || !is_exhausted,
+                        scanned_to: (!page.more && !is_exhausted).then_some(after),
                     });
                 }
             }

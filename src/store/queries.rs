@@ -14,7 +14,7 @@ use crate::task::user::UserId;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestRow {
     /// The request as it was opened.
-    pub asked: RequestSpec,
+    pub spec: RequestSpec,
     /// The `seq` of the item that opened the request, in the task's journal.
     pub asked_seq: i64,
     /// The task that opened the request.
@@ -39,7 +39,7 @@ pub struct RequestRow {
     pub expired: bool,
     /// Whether the request was opened before a restore or the promotion of a standby: its calls may
     /// have run in the lost part of the history.
-    pub doubted: bool,
+    pub history_uncertain: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
 }
@@ -47,8 +47,8 @@ pub struct RequestRow {
 impl RequestRow {
     /// Assembles an open request from its task's row and items, each item with the time of its
     /// commit. Returns `None` unless exactly one item opens the request. [`Self::read_at`] sets
-    /// `expired` and `doubted`.
-    pub(crate) fn of<'i>(
+    /// `expired` and `history_uncertain`.
+    pub(crate) fn from_journal<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
         id: RequestId,
@@ -64,14 +64,14 @@ impl RequestRow {
             {
                 answers.push((at, decision.clone()));
             }
-            let Fact::InterventionRequested(asked) = &item.fact else {
+            let Fact::InterventionRequested(spec) = &item.fact else {
                 continue;
             };
-            if asked.request_id != id {
+            if spec.request_id != id {
                 continue;
             }
             let first = Self {
-                asked: asked.clone(),
+                spec: spec.clone(),
                 asked_seq: item.seq,
                 task_id: row.task_id,
                 root_task_id: row.root_task_id,
@@ -81,9 +81,9 @@ impl RequestRow {
                 agent_path: row.agent_path.clone(),
                 status: RequestStatus::Pending,
                 created_at: at,
-                expires_at: asked.terms.expires_in.map(|lasts| at + lasts),
+                expires_at: spec.terms.expires_in.map(|duration| at + duration),
                 expired: false,
-                doubted: false,
+                history_uncertain: false,
                 answers: Vec::new(),
             };
             if request.replace(first).is_some() {
@@ -97,19 +97,19 @@ impl RequestRow {
     #[must_use]
     pub fn state(&self) -> RequestState<'_> {
         RequestState {
-            asked: &self.asked,
+            spec: &self.spec,
             answers: &self.answers,
             status: self.status,
             expired: self.expired,
         }
     }
 
-    /// Sets `expired` and `doubted`. `now` is the time of the read, `uncertain` the time up to
-    /// which the history is uncertain.
+    /// Sets `expired` and `history_uncertain`. `now` is the time of the read, `uncertain` the time
+    /// up to which the history is uncertain.
     pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
         Self {
             expired: self.expires_at.is_some_and(|end| end <= now),
-            doubted: uncertain.is_some_and(|until| self.created_at <= until),
+            history_uncertain: uncertain.is_some_and(|until| self.created_at <= until),
             ..self
         }
     }
@@ -146,7 +146,7 @@ pub struct RequestFilter {
     /// Requests that this person may decide, as a named user, as a member of a group, or as the
     /// owner if the owner is an approver. Unless `statuses` is only pending, also requests that the
     /// person has answered. `None` for the requests of all people.
-    pub person: Option<Person>,
+    pub person: Option<Viewer>,
     /// Requests in one of these statuses; empty for any.
     pub statuses: Vec<RequestStatus>,
     /// Requests of one of these kinds, by their API names; empty for any.
@@ -168,11 +168,11 @@ pub struct RequestFilter {
 
 /// The person for whom a list is read, with everything that decides which requests are listed.
 #[derive(Clone, Debug, Default)]
-pub struct Person {
+pub struct Viewer {
     /// The person's id; its other stored spellings count as the same person.
     pub user_id: UserId,
     /// The groups that the person is a member of; a group may be an approver.
     pub groups: Vec<String>,
     /// Whether the person may decide every request, as in a service without accounts.
-    pub everything: bool,
+    pub decides_everything: bool,
 }

@@ -18,24 +18,24 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::db::{Db, Engine, Sql, Value, sql};
-use super::feed::{Feed, INTEREST, Outgoing};
+use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
 use super::record::record;
-use crate::task::delta::{Delta, Said};
+use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
 
 const CHANNEL: &str = "holdpoint_feed";
 /// The pause after each batch of messages to other replicas.
-const BETWEEN: Duration = Duration::from_millis(25);
+const SEND_INTERVAL: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The subscriptions are announced once in this many reads of the last events. The other replicas
 /// forget a subscription after three times as long.
-const LOOKS: u64 = INTEREST.as_secs() / 3;
+const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a message, in bytes. Postgres takes a payload of at most 7,999 bytes
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
-const PAYLOAD: usize = 7_900;
+const MAX_PAYLOAD_BYTES: usize = 7_900;
 
 /// `SQLite` has no text, because its one process has no other replicas.
 const NOTIFY: Sql = Sql {
@@ -59,7 +59,7 @@ record! {
 /// A message from one replica to the other replicas. A delta that is too long for one message is
 /// split over several messages.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Word {
+struct RelayMessage {
     /// The sending replica.
     from: Uuid,
     /// Whether the sender has just started to listen. The receiver then announces its
@@ -98,12 +98,12 @@ pub(super) struct Relay {
     /// For tests: whether all messages, in and out, are dropped.
     muted: Arc<AtomicBool>,
     /// The parts received so far of split deltas, by sender.
-    begun: Vec<(Uuid, Delta)>,
+    partial_deltas: Vec<(Uuid, Delta)>,
 }
 
 /// The error that the connection failed or did not answer in time. The relay then replaces the
 /// connection.
-struct Broken;
+struct Disconnected;
 
 impl Relay {
     pub(super) fn new(
@@ -119,7 +119,7 @@ impl Relay {
             stop,
             replica,
             muted,
-            begun: Vec::new(),
+            partial_deltas: Vec::new(),
         })
     }
 
@@ -129,18 +129,18 @@ impl Relay {
             return;
         };
         let (pool, stop) = (relay.clone(), self.stop.clone());
-        self.feed.open();
+        self.feed.relay_started();
         let work = async {
             loop {
-                let _ = self.connected(&pool).await;
-                // Without a connection, notifications are lost. `look` finds the commits, and the
-                // next connection announces the subscriptions again.
-                self.feed.take();
-                self.begun.clear();
-                self.feed.heard_nothing();
-                let until = Instant::now() + LOOK;
+                let _ = self.run_connection(&pool).await;
+                // Without a connection, notifications are lost. `poll_last_events` finds the
+                // commits, and the next connection announces the subscriptions again.
+                self.feed.take_outgoing();
+                self.partial_deltas.clear();
+                self.feed.publish_unknown_commits();
+                let until = Instant::now() + POLL_INTERVAL;
                 sleep_until(until).await;
-                self.look().await;
+                self.poll_last_events().await;
             }
         };
         tokio::select! {
@@ -150,43 +150,44 @@ impl Relay {
     }
 
     /// Sends and receives until the connection breaks.
-    async fn connected(&mut self, pool: &PgPool) -> Result<(), Broken> {
+    async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
         let listening = async {
             let mut listener = PgListener::connect_with(pool).await?;
             listener.eager_reconnect(false);
             listener.listen(CHANNEL).await?;
             Ok::<_, sqlx::Error>(listener)
         };
-        let listening = timeout(PATIENCE, listening).await.map_err(|_| Broken)?;
+        let result = timeout(TIMEOUT, listening).await;
+        let listening = result.map_err(|_| Disconnected)?;
         let mut listener = listening.map_err(|error| {
             tracing::debug!(%error, "notifications of other replicas cannot be received");
-            Broken
+            Disconnected
         })?;
-        self.tell(&mut listener, true).await?;
+        self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
-        let (mut quiet, mut look, mut looks) = (Instant::now(), Instant::now(), 0_u64);
+        let (mut next_send, mut next_poll, mut polls) = (Instant::now(), Instant::now(), 0_u64);
         let mut waiting = false;
         loop {
             tokio::select! {
-                heard = listener.try_recv() => match heard {
-                    Ok(Some(word)) => self.hear(word.payload()),
-                    Ok(None) | Err(_) => return Err(Broken),
+                received = listener.try_recv() => match received {
+                    Ok(Some(message)) => self.receive(message.payload()),
+                    Ok(None) | Err(_) => return Err(Disconnected),
                 },
-                () = feed.outgoing(), if !waiting => waiting = true,
-                () = sleep_until(quiet), if waiting => {
+                () = feed.wait_for_outgoing(), if !waiting => waiting = true,
+                () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    self.tell(&mut listener, false).await?;
-                    quiet = Instant::now() + BETWEEN;
+                    self.send(&mut listener, false).await?;
+                    next_send = Instant::now() + SEND_INTERVAL;
                 }
-                () = sleep_until(look) => {
-                    self.look().await;
-                    look = Instant::now() + LOOK;
-                    looks += 1;
-                    if looks.is_multiple_of(LOOKS) {
+                () = sleep_until(next_poll) => {
+                    self.poll_last_events().await;
+                    next_poll = Instant::now() + POLL_INTERVAL;
+                    polls += 1;
+                    if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
                         // A message is sent even without subscriptions, so that other replicas
                         // know of this replica, and a dead connection is noticed.
-                        self.feed.want_again();
-                        self.tell(&mut listener, false).await?;
+                        self.feed.announce_subscriptions();
+                        self.send(&mut listener, false).await?;
                     }
                 }
             }
@@ -195,10 +196,10 @@ impl Relay {
 
     /// Reads the last event of every tree with a listener: one statement, or none without
     /// listeners.
-    async fn look(&self) {
+    async fn poll_last_events(&self) {
         let roots: Vec<Uuid> = self
             .feed
-            .listened()
+            .subscribed_trees()
             .into_iter()
             .map(|root| root.0)
             .collect();
@@ -213,144 +214,148 @@ impl Relay {
             return;
         };
         for row in rows {
-            self.feed.reached(TaskId(row.task_id), row.next_event);
+            self.feed
+                .set_last_event(TaskId(row.task_id), row.next_event);
         }
     }
 
     /// Sends the pending notifications. With `hello`, also announces the subscriptions and asks the
     /// other replicas for theirs.
-    async fn tell(&self, listener: &mut PgListener, hello: bool) -> Result<(), Broken> {
+    async fn send(&self, listener: &mut PgListener, hello: bool) -> Result<(), Disconnected> {
         if hello {
-            self.feed.want_again();
+            self.feed.announce_subscriptions();
         }
-        let words = words(self.replica, self.feed.take(), hello);
+        let texts = messages(self.replica, self.feed.take_outgoing(), hello);
         if self.muted.load(Ordering::Relaxed) {
             return Ok(());
         }
         #[expect(
             clippy::disallowed_methods,
-            reason = "on the relay's own connection, which is no pool's"
+            reason = "on the relay's own connection, which belongs to no pool"
         )]
-        let told = sqlx::query(NOTIFY.postgres).bind(words).execute(listener);
-        match timeout(PATIENCE, told).await {
+        let notification = sqlx::query(NOTIFY.postgres).bind(texts).execute(listener);
+        match timeout(TIMEOUT, notification).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Broken),
+            Ok(Err(_)) | Err(_) => Err(Disconnected),
         }
     }
 
     /// Handles a message from another replica. Ignores a message that cannot be decoded: its sender
     /// may run a newer version.
-    fn hear(&mut self, payload: &str) {
-        let Ok(word) = serde_json::from_str::<Word>(payload) else {
+    fn receive(&mut self, payload: &str) {
+        let Ok(message) = serde_json::from_str::<RelayMessage>(payload) else {
             return;
         };
-        if word.from == self.replica || self.muted.load(Ordering::Relaxed) {
+        if message.from == self.replica || self.muted.load(Ordering::Relaxed) {
             return;
         }
-        self.feed.met();
-        if word.work {
-            self.feed.has_work();
+        self.feed.record_replica();
+        if message.work {
+            self.feed.wake_worker();
         }
-        self.feed.wanted(word.wants);
-        self.feed.wanted_inboxes(word.inboxes);
-        for (tenant, ids) in word.touched {
-            self.feed.heard_touched(&tenant, &ids.into());
+        self.feed.record_subscriptions(message.wants);
+        self.feed.record_inbox_subscriptions(message.inboxes);
+        for (tenant, ids) in message.touched {
+            self.feed.deliver_requests(&tenant, &ids.into());
         }
-        for (root, running) in word.news {
-            self.feed.heard(root, running);
+        for (root, running) in message.news {
+            self.feed.publish_remote_commit(root, running);
         }
-        for delta in word.said {
-            let begun = self.begun.iter().position(|(from, _)| *from == word.from);
-            let delta = match begun.map(|at| self.begun.swap_remove(at).1) {
-                Some(begun) => joined(begun, delta),
+        for delta in message.said {
+            let is_sender = |(from, _): &(Uuid, Delta)| *from == message.from;
+            let index = self.partial_deltas.iter().position(is_sender);
+            let delta = match index.map(|at| self.partial_deltas.swap_remove(at).1) {
+                Some(partial) => join_deltas(partial, delta),
                 None => delta,
             };
-            if word.more {
-                self.begun.push((word.from, delta));
+            if message.more {
+                self.partial_deltas.push((message.from, delta));
             } else {
-                self.feed.pass_on(Arc::new(delta));
+                self.feed.deliver_delta(Arc::new(delta));
             }
         }
-        if word.hello {
-            self.feed.want_again();
+        if message.hello {
+            self.feed.announce_subscriptions();
         }
     }
 }
 
 /// Converts the pending notifications to messages that fit Postgres' payload limit.
-fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
-    let word = || Word {
+fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
+    let message = || RelayMessage {
         from: replica,
-        ..Word::default()
+        ..RelayMessage::default()
     };
-    let mut words = Vec::new();
-    if hello || out.work || out.is_empty() {
-        words.push(Word {
+    let mut messages = Vec::new();
+    if hello || outgoing.has_queued_task || outgoing.is_empty() {
+        messages.push(RelayMessage {
             hello,
-            work: out.work,
-            ..word()
+            work: outgoing.has_queued_task,
+            ..message()
         });
     }
-    let wants: Vec<_> = out.wants.into_iter().collect();
-    words.extend(wants.chunks(150).map(|wants| Word {
+    let wants: Vec<_> = outgoing.subscriptions.into_iter().collect();
+    messages.extend(wants.chunks(150).map(|wants| RelayMessage {
         wants: wants.to_vec(),
-        ..word()
+        ..message()
     }));
-    words.extend(inbox_words(replica, out.inboxes, out.touched));
+    messages.extend(inbox_messages(replica, outgoing.inboxes, outgoing.requests));
     // Deltas are sent before the news of the commit that follows them.
-    for delta in out.said {
-        let parts = parts(&delta);
+    for delta in outgoing.deltas {
+        let parts = split_delta(&delta);
         let last = parts.len().saturating_sub(1);
         let numbered = parts.into_iter().enumerate();
-        words.extend(numbered.map(|(number, part)| Word {
+        messages.extend(numbered.map(|(number, part)| RelayMessage {
             said: vec![part],
             more: number < last,
-            ..word()
+            ..message()
         }));
     }
-    let news: Vec<_> = out.news.into_iter().collect();
-    words.extend(news.chunks(120).map(|news| Word {
+    let news: Vec<_> = outgoing.news.into_iter().collect();
+    messages.extend(news.chunks(120).map(|news| RelayMessage {
         news: news.to_vec(),
-        ..word()
+        ..message()
     }));
-    words
+    messages
         .iter()
-        .filter_map(|word| serde_json::to_string(word).ok())
+        .filter_map(|message| serde_json::to_string(message).ok())
         .collect()
 }
 
 /// Makes the messages about inboxes. A tenant's name is short enough for each chunk to fit in a
 /// message.
-fn inbox_words(
+fn inbox_messages(
     replica: Uuid,
     inboxes: BTreeSet<String>,
     touched: BTreeMap<String, BTreeSet<RequestId>>,
-) -> Vec<Word> {
-    let word = || Word {
+) -> Vec<RelayMessage> {
+    let message = || RelayMessage {
         from: replica,
-        ..Word::default()
+        ..RelayMessage::default()
     };
     let inboxes: Vec<_> = inboxes.into_iter().collect();
-    let wants = inboxes.chunks(10).map(|inboxes| Word {
+    let wants = inboxes.chunks(10).map(|inboxes| RelayMessage {
         inboxes: inboxes.to_vec(),
-        ..word()
+        ..message()
     });
-    let mut words: Vec<_> = wants.collect();
+    let mut messages: Vec<_> = wants.collect();
     for (tenant, ids) in touched {
         let ids: Vec<_> = ids.into_iter().collect();
-        words.extend(ids.chunks(120).map(|ids| Word {
+        messages.extend(ids.chunks(120).map(|ids| RelayMessage {
             touched: vec![(tenant.clone(), ids.to_vec())],
-            ..word()
+            ..message()
         }));
     }
-    words
+    messages
 }
 
 /// Splits a delta into parts that fit in one message each. A part that is too long and cannot be
 /// split is dropped.
-fn parts(delta: &Delta) -> Vec<Delta> {
-    let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < PAYLOAD);
-    let (Said::Text { delta: text, .. } | Said::Arguments { delta: text, .. }) = &delta.said else {
+fn split_delta(delta: &Delta) -> Vec<Delta> {
+    let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < MAX_PAYLOAD_BYTES);
+    let (DeltaContent::Text { delta: text, .. } | DeltaContent::Arguments { delta: text, .. }) =
+        &delta.said
+    else {
         return if fits {
             vec![delta.clone()]
         } else {
@@ -371,7 +376,8 @@ fn parts(delta: &Delta) -> Vec<Delta> {
     let (first, second) = text.split_at(half);
     let part = |text: &str, before: u64| {
         let mut part = delta.clone();
-        if let Said::Text { offset, delta } | Said::Arguments { offset, delta, .. } = &mut part.said
+        if let DeltaContent::Text { offset, delta }
+        | DeltaContent::Arguments { offset, delta, .. } = &mut part.said
         {
             *offset += before;
             text.clone_into(delta);
@@ -381,42 +387,42 @@ fn parts(delta: &Delta) -> Vec<Delta> {
     let before = first.chars().count() as u64;
     [part(first, 0), part(second, before)]
         .iter()
-        .flat_map(parts)
+        .flat_map(split_delta)
         .collect()
 }
 
-/// Appends `next` to `begun` if `next` continues the same text where `begun` ends; otherwise
+/// Appends `next` to `partial` if `next` continues the same text where `partial` ends; otherwise
 /// returns `next` alone.
-fn joined(mut begun: Delta, next: Delta) -> Delta {
-    let of_one = (begun.task_id, begun.asking) == (next.task_id, next.asking);
-    let goes_on = |offset: &u64, delta: &str, at: &u64| {
-        of_one && offset + delta.chars().count() as u64 == *at
+fn join_deltas(mut partial: Delta, next: Delta) -> Delta {
+    let same_answer = (partial.task_id, partial.asking) == (next.task_id, next.asking);
+    let continues = |offset: &u64, delta: &str, at: &u64| {
+        same_answer && offset + delta.chars().count() as u64 == *at
     };
-    match (&mut begun.said, &next.said) {
+    match (&mut partial.said, &next.said) {
         (
-            Said::Text { offset, delta },
-            Said::Text {
+            DeltaContent::Text { offset, delta },
+            DeltaContent::Text {
                 offset: at,
                 delta: more,
             },
-        ) if goes_on(offset, delta, at) => {
+        ) if continues(offset, delta, at) => {
             delta.push_str(more);
         }
         (
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id,
                 offset,
                 delta,
             },
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id: call,
                 offset: at,
                 delta: more,
             },
-        ) if tool_call_id == call && goes_on(offset, delta, at) => delta.push_str(more),
+        ) if tool_call_id == call && continues(offset, delta, at) => delta.push_str(more),
         _ => return next,
     }
-    begun
+    partial
 }
 
 #[cfg(test)]
@@ -434,7 +440,7 @@ mod tests {
             after_seq: 5,
             asking: Uuid::from_u128(9),
             at: Time(1),
-            said: Said::Text {
+            said: DeltaContent::Text {
                 offset: 3,
                 delta: text.to_owned(),
             },
@@ -444,52 +450,51 @@ mod tests {
     #[test]
     fn long_delta_is_sent_in_parts_that_fit_and_join_again() {
         for text in ["é", &"é\u{1}\"".repeat(20_000), &"x".repeat(7_600), ""] {
-            let parts = parts(&delta(text));
+            let parts = split_delta(&delta(text));
             assert!(
                 parts
                     .iter()
-                    .all(|part| serde_json::to_string(part).unwrap().len() < PAYLOAD - 90)
+                    .all(|part| serde_json::to_string(part).unwrap().len() < MAX_PAYLOAD_BYTES - 90)
             );
             let mut offset = 3;
             for part in &parts {
-                let Said::Text { offset: at, delta } = &part.said else {
+                let DeltaContent::Text { offset: at, delta } = &part.said else {
                     panic!()
                 };
                 assert_eq!(*at, offset);
                 offset += delta.chars().count() as u64;
             }
-            assert_eq!(parts.into_iter().reduce(joined).unwrap(), delta(text));
+            assert_eq!(parts.into_iter().reduce(join_deltas).unwrap(), delta(text));
         }
     }
 
     #[test]
     fn deltas_from_before_a_commit_are_sent_before_its_news() {
         let id = TaskId(Uuid::from_u128(7));
-        let said = vec![Arc::new(delta("a")), Arc::new(delta(&"b".repeat(9_000)))];
-        let out = Outgoing {
-            said,
+        let deltas = vec![Arc::new(delta("a")), Arc::new(delta(&"b".repeat(9_000)))];
+        let outgoing = Outgoing {
+            deltas,
             news: [(id, Some(false))].into(),
             ..Outgoing::default()
         };
-        let words: Vec<Word> = words(Uuid::nil(), out, true)
+        let messages: Vec<RelayMessage> = messages(Uuid::nil(), outgoing, true)
             .iter()
-            .map(|word| serde_json::from_str(word).unwrap())
+            .map(|message| serde_json::from_str(message).unwrap())
             .collect();
-        let last = words
-            .iter()
-            .rposition(|word| !word.said.is_empty())
-            .unwrap();
-        let news = words.iter().position(|word| !word.news.is_empty()).unwrap();
+        let has_deltas = |message: &RelayMessage| !message.said.is_empty();
+        let has_news = |message: &RelayMessage| !message.news.is_empty();
+        let last = messages.iter().rposition(has_deltas).unwrap();
+        let news = messages.iter().position(has_news).unwrap();
         assert!(
-            words[0].hello && words.len() == 5 && last < news,
-            "{words:#?}"
+            messages[0].hello && messages.len() == 5 && last < news,
+            "{messages:#?}"
         );
     }
 
     #[test]
     fn message_of_a_newer_replica_is_read_as_far_as_it_is_known() {
-        let word: Word =
+        let message: RelayMessage =
             serde_json::from_str(&format!(r#"{{"from":"{}","later":1}}"#, Uuid::nil())).unwrap();
-        assert_eq!(word, Word::default());
+        assert_eq!(message, RelayMessage::default());
     }
 }

@@ -6,10 +6,10 @@ use std::slice;
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
-use super::page::{IdsFirst, PAGE, Page};
+use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::record;
 use super::requests::RequestRecord;
-use super::{Person, ReadError, RequestFilter, RequestRow, Store};
+use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::status::RequestStatus;
 
 /// Finds the open requests that the table `inbox` has under a key of a person (see `Store::keys`).
@@ -124,7 +124,7 @@ pub(super) struct RequestList<'f> {
 impl IdsFirst for RequestList<'_> {
     type Row = RequestRow;
 
-    fn filters(&self) -> bool {
+    fn may_filter(&self) -> bool {
         let open_only = !matches!(self.source, Source::Trees) && self.filter.only_pending();
         !self.filter.any_kind() || !(open_only || self.filter.statuses.is_empty())
     }
@@ -195,11 +195,12 @@ impl IdsFirst for RequestList<'_> {
         values.extend([
             Value::Bool(filter.overdue || !filter.only_pending()),
             Value::Int(limit.saturating_add(1)),
-            Value::Int(PAGE),
+            Value::Int(MAX_PAGE_BYTES),
         ]);
         let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
-        let rows = store.understood(records.into_iter().map(|record| record.record).collect())?;
+        let rows =
+            store.decode_requests(records.into_iter().map(|record| record.record).collect())?;
         Ok(Page::cut(rows, found, limit))
     }
 }
@@ -223,7 +224,7 @@ impl Store {
         }
         let pending = filter.only_pending();
         match &filter.person {
-            Some(person) if !person.everything => {
+            Some(person) if !person.decides_everything => {
                 let keys = self.keys(&filter.tenant, person).await?;
                 Ok(Source::Keys(if pending { INBOX } else { OF_PERSON }, keys))
             }
@@ -238,7 +239,7 @@ impl Store {
     pub(super) async fn keys(
         &self,
         tenant: &str,
-        person: &Person,
+        person: &Viewer,
     ) -> Result<Vec<(&'static str, String)>, ReadError> {
         let spellings = self
             .spellings(tenant, slice::from_ref(&person.user_id))

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::{corrupt, fact, names};
-use super::{Person, ReadError, RequestRow, Store};
+use super::{ReadError, RequestRow, Store, Viewer};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::status::RequestStatus;
@@ -63,7 +63,7 @@ const OVERDUE: Sql = sql!(
       order by r.expires_at limit $2"
 );
 
-const INVOLVED: Sql = sql!(
+const FIND_INVOLVED: Sql = sql!(
     "select r.request_id from intervention_request r
       where r.root_task_id = $1 and ($2
         or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
@@ -79,7 +79,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     PENDING_OF_ROOT,
     PENDING_OF_ROOTS,
     OVERDUE,
-    INVOLVED,
+    FIND_INVOLVED,
 ];
 
 record! {
@@ -119,7 +119,7 @@ record! {
 
 /// Assembles requests from their rows, in the order of the rows. The rows of one request must be
 /// contiguous.
-pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
+pub(super) fn assemble_requests(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
     let mut all: Vec<RequestRow> = Vec::new();
     let mut answers = Vec::new();
     let mut open = None;
@@ -133,7 +133,7 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
             answers.push((request_id, Time(record.at), decision));
             continue;
         }
-        let Fact::InterventionRequested(asked) = item else {
+        let Fact::InterventionRequested(spec) = item else {
             continue;
         };
         if record.seq != record.asked_seq || open == Some(record.request_id) {
@@ -143,7 +143,7 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
         let status =
             RequestStatus::parse(&record.status).ok_or_else(|| corrupt("a request's status"))?;
         let row = RequestRow {
-            asked,
+            spec,
             asked_seq: record.asked_seq,
             task_id: TaskId(record.task_id),
             root_task_id: TaskId(record.root_task_id),
@@ -155,13 +155,13 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
             created_at: Time(record.created_at),
             expires_at: record.expires_at.map(Time),
             expired: false,
-            doubted: false,
+            history_uncertain: false,
             answers: Vec::new(),
         };
         all.push(row.read_at(Time(record.moment), record.doubted_at.map(Time)));
     }
     for (id, at, decision) in answers {
-        let row = all.iter_mut().find(|row| row.asked.request_id == id);
+        let row = all.iter_mut().find(|row| row.spec.request_id == id);
         row.ok_or_else(|| corrupt("an answer without its request"))?
             .answers
             .push((at, decision));
@@ -170,18 +170,22 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
 }
 
 impl Store {
-    async fn gather(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<RequestRow>, ReadError> {
-        self.understood(self.db().all(sql, values).await?)
+    async fn read_requests(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<Vec<RequestRow>, ReadError> {
+        self.decode_requests(self.db().all(sql, values).await?)
     }
 
-    pub(super) fn understood(
+    pub(super) fn decode_requests(
         &self,
         records: Vec<RequestRecord>,
     ) -> Result<Vec<RequestRow>, ReadError> {
         for record in records.iter().filter(|record| fact(&record.body).is_err()) {
             self.report_unreadable(TaskId(record.task_id));
         }
-        gathered(records)
+        assemble_requests(records)
     }
 
     /// Reads a request by its id, through the primary key.
@@ -190,7 +194,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
         Ok(self
-            .gather(REQUEST, vec![Value::Id(id.0), Value::Now])
+            .read_requests(REQUEST, vec![Value::Id(id.0), Value::Now])
             .await?
             .into_iter()
             .next())
@@ -204,10 +208,10 @@ impl Store {
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         if root == task {
             return self
-                .gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now])
+                .read_requests(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now])
                 .await;
         }
-        self.gather(
+        self.read_requests(
             PENDING,
             vec![Value::Id(root.0), Value::Id(task.0), Value::Now],
         )
@@ -220,7 +224,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_of(&self, roots: &[TaskId]) -> Result<Vec<RequestRow>, ReadError> {
         let roots = roots.iter().map(|root| root.0).collect();
-        self.gather(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now])
+        self.read_requests(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now])
             .await
     }
 
@@ -229,22 +233,22 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn involved(
+    pub async fn is_involved(
         &self,
         tenant: &str,
         root: TaskId,
-        person: &Person,
+        person: &Viewer,
     ) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(root.0),
-            Value::Bool(person.everything),
+            Value::Bool(person.decides_everything),
             Value::Texts(
                 self.spellings(tenant, slice::from_ref(&person.user_id))
                     .await?,
             ),
             Value::Texts(person.groups.clone()),
         ];
-        let found: Option<Found> = self.db().one(INVOLVED, values).await?;
+        let found: Option<Found> = self.db().one(FIND_INVOLVED, values).await?;
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 

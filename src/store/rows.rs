@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::task::change::{Asker, IdempotencyRow, KeyedCall};
+use crate::task::change::{AskerPresence, IdempotencyRow, KeyedCall};
 use crate::task::credential::SealedCredential;
 use crate::task::decision::Door;
 use crate::task::grant::Grant;
@@ -19,19 +19,19 @@ pub(super) struct Rows {
     pub(super) tasks: Vec<TaskLine>,
     pub(super) items: Vec<ItemLine>,
     /// Opened requests.
-    pub(super) asked: Vec<AskedLine>,
+    pub(super) requests: Vec<RequestLine>,
     /// The approvers of the opened requests.
     pub(super) approvers: Vec<ApproverLine>,
     /// Requests that are answered, closed or resumed.
-    pub(super) touched: Vec<TouchedLine>,
+    pub(super) request_updates: Vec<RequestUpdateLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
     /// Standing decisions that are given.
-    pub(super) given: Vec<GrantLine>,
+    pub(super) grants: Vec<GrantLine>,
     /// Standing decisions that started calls rely on.
     pub(super) uses: Vec<UseLine>,
     /// Whether the change gets a notice, because an event of it is wanted.
-    pub(super) noticed: bool,
+    pub(super) gets_notice: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct TaskLine {
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
     /// How the presence of the asker of a gate call changes; `None` if it does not.
-    pub(super) asker: Option<Asker>,
+    pub(super) asker: Option<AskerPresence>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
 }
@@ -114,7 +114,7 @@ pub(super) struct ItemLine {
 }
 
 #[derive(Debug)]
-pub(super) struct AskedLine {
+pub(super) struct RequestLine {
     pub(super) request_id: Uuid,
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
@@ -137,10 +137,10 @@ pub(super) struct ApproverLine {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct TouchedLine {
+pub(super) struct RequestUpdateLine {
     pub(super) request_id: Uuid,
     /// The state in which the request must be found.
-    pub(super) needs: Needs,
+    pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
     /// Whether the request becomes `resumed` if its status is `responded`.
@@ -149,10 +149,10 @@ pub(super) struct TouchedLine {
 
 /// The state in which a request must be found, by the database's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Needs {
+pub(super) enum RequiredState {
     /// Any state.
     #[default]
-    Nothing,
+    Any,
     /// Pending, before or after its deadline.
     Open,
     /// Pending and past its deadline.
@@ -208,14 +208,14 @@ pub(super) struct UseLine {
     pub(super) calls: i64,
 }
 
-impl Needs {
+impl RequiredState {
     /// Whether the request must still be pending.
-    pub(super) fn open(self) -> bool {
-        self != Self::Nothing
+    pub(super) fn requires_pending(self) -> bool {
+        self != Self::Any
     }
 }
 
-impl TouchedLine {
+impl RequestUpdateLine {
     /// Returns the status after this change, as far as the change alone determines it.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
@@ -230,7 +230,7 @@ impl TaskLine {
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()
-            .and_then(|fixed| fixed.call.as_ref())
+            .and_then(|immutable| immutable.call.as_ref())
     }
 
     /// Whether the task becomes terminal in this change, which also deletes its credentials.
@@ -260,41 +260,41 @@ impl Rows {
     }
 
     /// Returns how the presence of the root's asker changes; `None` if it does not.
-    pub(super) fn asker(&self) -> Option<Asker> {
+    pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
     /// Whether the change only sets the presence of an asker. Readers of the tree are not notified
     /// of such a change.
-    pub(super) fn is_presence(&self) -> bool {
+    pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
-        let unmoved = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
-        self.items.is_empty() && self.touched.is_empty() && unmoved
+        let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
+        self.items.is_empty() && self.request_updates.is_empty() && lease_unchanged
     }
 
     /// Returns the requests that the change opens, answers or closes.
-    pub(super) fn touched_requests(&self) -> impl Iterator<Item = RequestId> {
-        let asked = self.asked.iter().map(|line| line.request_id);
-        let touched = self.touched.iter().map(|line| line.request_id);
-        asked.chain(touched).map(RequestId)
+    pub(super) fn affected_requests(&self) -> impl Iterator<Item = RequestId> {
+        let requests = self.requests.iter().map(|line| line.request_id);
+        let updated = self.request_updates.iter().map(|line| line.request_id);
+        requests.chain(updated).map(RequestId)
     }
 
     /// Whether no text contains a NUL, which Postgres refuses. (The JSON of an item escapes it.)
-    pub(super) fn storable(&self) -> bool {
+    pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
-            let fixed = line.immutable.iter().flat_map(|fixed| {
+            let immutable = line.immutable.iter().flat_map(|immutable| {
                 [
-                    &fixed.tenant,
-                    &fixed.user_id,
-                    &fixed.session_id,
-                    &fixed.agent,
-                    &fixed.agent_path,
-                    &fixed.metadata,
+                    &immutable.tenant,
+                    &immutable.user_id,
+                    &immutable.session_id,
+                    &immutable.agent,
+                    &immutable.agent_path,
+                    &immutable.metadata,
                 ]
             });
             let call = line.call().into_iter();
-            fixed
+            immutable
                 .chain(call.flat_map(|call| [&call.tool, &call.key]))
                 .chain(line.agent_version.iter())
                 .chain(line.lease_owner.iter())
@@ -312,7 +312,7 @@ impl Rows {
         });
         let bodies = self.items.iter().map(|line| &line.body);
         let sealed = self.credentials.iter().map(|line| &line.sealed);
-        let grants = self.given.iter().map(|line| &line.grant);
+        let grants = self.grants.iter().map(|line| &line.grant);
         let grants = grants.flat_map(|grant| [&grant.tool, &grant.rule]);
         let sealed = sealed.flat_map(|sealed| [&sealed.name, &sealed.key_id, &sealed.text]);
         !tasks
@@ -327,14 +327,14 @@ impl Rows {
 
     /// Returns the number of lines in the lists of items, requests, approvers and decisions.
     pub(super) fn lines(&self) -> usize {
-        self.items.len() + self.asked.len() + self.approvers.len() + self.decisions.len()
+        self.items.len() + self.requests.len() + self.approvers.len() + self.decisions.len()
     }
 
     /// Whether the change opens this request and leaves it open.
     pub(super) fn leaves_open(&self, request_id: Uuid) -> bool {
-        let pending = |line: &AskedLine| line.status == RequestStatus::Pending;
-        let mut asked = self.asked.iter();
-        asked.any(|line| line.request_id == request_id && pending(line))
+        let pending = |line: &RequestLine| line.status == RequestStatus::Pending;
+        let mut requests = self.requests.iter();
+        requests.any(|line| line.request_id == request_id && pending(line))
     }
 
     /// Returns the size in bytes of the change's items and sealed credentials.
@@ -356,12 +356,12 @@ impl Rows {
 
     /// Whether the change gives a standing decision or relies on one.
     pub(super) fn has_grants(&self) -> bool {
-        !self.given.is_empty() || !self.uses.is_empty()
+        !self.grants.is_empty() || !self.uses.is_empty()
     }
 
     /// Whether the change is written at most once even if it is sent twice, because the guard of at
     /// least one task refuses the second time.
-    pub(super) fn fenced(&self) -> bool {
+    pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::batch::micros;
+use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::{ReadError, Store};
@@ -112,10 +112,10 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_sessions(&self) -> Result<bool, ReadError> {
-        let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
         let removed: Vec<Written> = self
             .db()
-            .write(REMOVE, vec![Value::Now, Value::Int(most)])
+            .write(REMOVE, vec![Value::Now, Value::Int(limit)])
             .await?;
         Ok(removed.len() >= BATCH)
     }

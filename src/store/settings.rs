@@ -74,7 +74,7 @@ impl Settings {
                     mistakes.warn(&["database", "url"], detail);
                 }
                 Ok(_) => {}
-                Err(_) => mistakes.add(&["database", "url"], "is no valid postgres:// URL"),
+                Err(_) => mistakes.add(&["database", "url"], "is not a valid postgres:// URL"),
             },
             Some(Address::Sqlite(file)) => {
                 if file.is_empty() || file.starts_with(':') || file.contains('?') {

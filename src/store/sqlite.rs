@@ -19,45 +19,45 @@ use super::rows::Rows;
 /// More than the number of statements of this crate, so that each connection compiles each
 /// statement only once.
 const CACHED_STATEMENTS: usize = 128;
-const MOST_READERS: usize = 8;
+const MAX_READERS: usize = 8;
 
 /// The connections to a file.
 #[derive(Debug)]
 pub(super) struct SqliteFile {
     /// A single connection.
-    writer: managed::Pool<Connect>,
-    readers: managed::Pool<Connect>,
+    writer: managed::Pool<SqliteConnector>,
+    readers: managed::Pool<SqliteConnector>,
     /// The time limit for getting a connection.
-    patience: Duration,
+    acquire_timeout: Duration,
 }
 
 /// A pool's manager, which opens connections with the same settings.
 #[derive(Debug)]
-pub(super) struct Connect {
+pub(super) struct SqliteConnector {
     file: PathBuf,
-    reads_only: bool,
+    read_only: bool,
     /// The time limit for a lock that another process holds.
-    patience: Duration,
+    busy_timeout: Duration,
 }
 
-impl managed::Manager for Connect {
+impl managed::Manager for SqliteConnector {
     type Type = Connection;
     type Error = rusqlite::Error;
 
-    #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+    #[expect(clippy::disallowed_methods, reason = "this is the entry point for SQL")]
     async fn create(&self) -> rusqlite::Result<Connection> {
-        let access = if self.reads_only {
+        let access = if self.read_only {
             OpenFlags::SQLITE_OPEN_READ_ONLY
         } else {
             OpenFlags::SQLITE_OPEN_READ_WRITE
         };
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.file, flags)?;
-        connection.busy_timeout(self.patience)?;
+        connection.busy_timeout(self.busy_timeout)?;
         connection.execute_batch(
             "pragma foreign_keys = on; pragma trusted_schema = off; pragma synchronous = full",
         )?;
-        if !self.reads_only {
+        if !self.read_only {
             connection.pragma_update(None, "journal_mode", "wal")?;
         }
         connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
@@ -70,21 +70,21 @@ impl managed::Manager for Connect {
 }
 
 impl SqliteFile {
-    /// Prepares to open an existing file; connections are opened when they are needed. `patience`
+    /// Prepares to open an existing file; connections are opened when they are needed. `timeout`
     /// is the time limit for getting a connection, and for a lock of another process.
-    pub(super) fn at(file: &Path, patience: Duration) -> Result<Self, managed::BuildError> {
-        let pool = |reads_only, size| {
-            let connect = Connect {
+    pub(super) fn new(file: &Path, timeout: Duration) -> Result<Self, managed::BuildError> {
+        let pool = |read_only, size| {
+            let connect = SqliteConnector {
                 file: file.to_owned(),
-                reads_only,
-                patience,
+                read_only,
+                busy_timeout: timeout,
             };
             managed::Pool::builder(connect).max_size(size).build()
         };
         Ok(Self {
-            patience,
+            acquire_timeout: timeout,
             writer: pool(false, 1)?,
-            readers: pool(true, MOST_READERS)?,
+            readers: pool(true, MAX_READERS)?,
         })
     }
 
@@ -134,8 +134,11 @@ impl SqliteFile {
         run(self.take(&self.writer).await?, job).await
     }
 
-    async fn take(&self, pool: &managed::Pool<Connect>) -> Result<Object<Connect>, Failure> {
-        let error = match timeout(self.patience, pool.get()).await {
+    async fn take(
+        &self,
+        pool: &managed::Pool<SqliteConnector>,
+    ) -> Result<Object<SqliteConnector>, Failure> {
+        let error = match timeout(self.acquire_timeout, pool.get()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(PoolError::Backend(error))) => error.into(),
             Ok(Err(PoolError::Closed)) => sqlx::Error::PoolClosed.into(),
@@ -158,7 +161,7 @@ impl SqliteFile {
 }
 
 async fn run<T: Send + 'static>(
-    mut connection: Object<Connect>,
+    mut connection: Object<SqliteConnector>,
     job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
     blocking(move || job(&mut connection).map_err(Failure::sent)).await

@@ -25,7 +25,7 @@ pub(super) async fn open(
     };
     let lock = lock(file)?;
     private(file).map_err(|error| failed(error.to_string()))?;
-    let opened = SqliteFile::at(file, settings.acquire_timeout);
+    let opened = SqliteFile::new(file, settings.acquire_timeout);
     let opened = opened.map_err(|error| failed(error.to_string()))?;
     opened
         .with_writer(move |connection| Ok(migrate_sqlite(connection, schema)))

@@ -10,8 +10,8 @@
 //! | `{agent_task.values}` | their values |
 //! | `{agent_task.sets}` | the assignments of an update |
 //! | `{tasks n}` | the lines of a list (Postgres), or one of them (`SQLite`), as `n` |
-//! | `{tasks+places n}` | the lines of lists of equal length, as `n` (Postgres) |
-//! | `{tasks+places of n}` | the columns of these lists, each with the alias `n` |
+//! | `{tasks+line_ranges n}` | the lines of lists of equal length, as `n` (Postgres) |
+//! | `{tasks+line_ranges of n}` | the columns of these lists, each with the alias `n` |
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
 //! | `{items[g] i}` | the line with number `g` (from 1) of a list, as `i` (Postgres) |
 

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use super::RequestRow;
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use super::Store;
-use crate::task::change::{Asker, TaskRow};
+use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
 /// A root task that a commit stops, and its open requests, as a read right after the commit would
 /// return them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stopped {
+pub struct StoppedTask {
     /// The task's row after the commit.
     pub row: TaskRow,
     /// The task's open requests, in the order they were asked.
@@ -22,18 +22,18 @@ pub struct Stopped {
     pub history_uncertain_until: Option<Time>,
 }
 
-/// Stands for the time of the commit, in the parts of [`Stopped`] that the commit writes, until
+/// Stands for the time of the commit, in the parts of [`StoppedTask`] that the commit writes, until
 /// that time is known.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
-impl Stopped {
+impl StoppedTask {
     /// Sets the commit's time, by the database's clock. `asker` is the commit's change of the
     /// asker's presence, whose end is counted from that time.
-    pub(super) fn committed(self, at: Time, asker: Option<Asker>) -> Self {
+    pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {
             request.created_at = time(request.created_at);
-            let lasts = request.asked.terms.expires_in;
+            let lasts = request.spec.terms.expires_in;
             request.expires_at = lasts.map(|lasts| request.created_at + lasts);
             for (answered_at, _) in &mut request.answers {
                 *answered_at = time(*answered_at);
@@ -58,14 +58,14 @@ impl Store {
     /// For tests that count statements: from now on [`Store::compare`] does nothing.
     #[doc(hidden)]
     pub fn stop_comparing(&self) {
-        self.inner.uncompared.store(true, Ordering::Relaxed);
+        self.inner.skips_comparison.store(true, Ordering::Relaxed);
     }
 
     /// For tests: panics if a read returns something else than `stopped`, while the task still has
     /// the version in `stopped`.
     #[doc(hidden)]
-    pub async fn compare(&self, stopped: &Stopped) {
-        if self.inner.uncompared.load(Ordering::Relaxed) {
+    pub async fn compare(&self, stopped: &StoppedTask) {
+        if self.inner.skips_comparison.load(Ordering::Relaxed) {
             return;
         }
         let id = stopped.row.task_id;

@@ -3,7 +3,7 @@
 //! name.
 //!
 //! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
-//! alias names the list that a value comes from: `n` tasks, `i` items, `a` asked, `p` approvers,
+//! alias names the list that a value comes from: `n` tasks, `i` items, `a` requests, `p` approvers,
 //! `d` decisions, `y` keys, `s` credentials, `g` grants, `o` notices; `k` is the stored or inserted
 //! task of a line and `r` the request that a decision answers.
 

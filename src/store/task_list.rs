@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
-use super::page::{IdsFirst, PAGE, Page};
+use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::record;
 use super::tasks::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
@@ -101,7 +101,7 @@ impl TaskFilter {
 impl IdsFirst for TaskList<'_> {
     type Row = TaskRow;
 
-    fn filters(&self) -> bool {
+    fn may_filter(&self) -> bool {
         let Self { filter, users } = self;
         let any = filter.statuses.is_empty()
             && filter.agents.is_empty()
@@ -113,7 +113,7 @@ impl IdsFirst for TaskList<'_> {
     async fn ids(&self, store: &Store, before: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
         let Self { filter, users } = self;
         let (tenant, before) = (Value::Text(filter.tenant.clone()), Value::Id(before));
-        let most = usize::try_from(limit).unwrap_or(0);
+        let max_ids = usize::try_from(limit).unwrap_or(0);
         let limit = Value::Int(limit);
         let mut ids: Vec<Id> = if !filter.roots.is_empty() {
             let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
@@ -142,7 +142,7 @@ impl IdsFirst for TaskList<'_> {
             ids
         };
         ids.sort_unstable_by_key(|id| Reverse(id.task_id));
-        ids.truncate(most);
+        ids.truncate(max_ids);
         Ok(ids.into_iter().map(|id| id.task_id).collect())
     }
 
@@ -155,7 +155,10 @@ impl IdsFirst for TaskList<'_> {
         let Self { filter, users } = self;
         let mut values = vec![Value::Ids(ids), Value::Texts(users.clone())];
         values.extend(filter.values());
-        values.extend([Value::Int(limit.saturating_add(1)), Value::Int(PAGE)]);
+        values.extend([
+            Value::Int(limit.saturating_add(1)),
+            Value::Int(MAX_PAGE_BYTES),
+        ]);
         let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
         let rows = records

@@ -65,19 +65,19 @@ impl TaskRecord {
     /// Returns the row, and whether all of it could be decoded. An undecodable status item is left
     /// out, with the output or error that it holds. An undecodable agent path is replaced by the
     /// agent's own name.
-    pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
-        let ended = self
+    pub(super) fn readable_row(mut self) -> Result<(TaskRow, bool), ReadError> {
+        let status_readable = self
             .status_body
             .as_deref()
             .is_none_or(|body| fact(body).is_ok());
-        if !ended {
+        if !status_readable {
             self.status_body = None;
         }
-        let named = names(&self.agent_path).is_ok();
-        if !named {
+        let path_readable = names(&self.agent_path).is_ok();
+        if !path_readable {
             self.agent_path = serde_json::json!([self.agent]).to_string();
         }
-        Ok((self.row()?, ended && named))
+        Ok((self.row()?, status_readable && path_readable))
     }
 
     /// Returns the row, or an error if a value cannot be decoded.

@@ -139,7 +139,7 @@ impl Store {
                 }
             }
         }
-        let whole =
+        let is_complete =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
         // A report leads to the end of the task, so terminal tasks are not reported.
@@ -148,7 +148,7 @@ impl Store {
                 self.report_unreadable(row.task_id);
             }
         }
-        if !whole && tree.unreadable.is_empty() {
+        if !is_complete && tree.unreadable.is_empty() {
             // An item is missing, and its task is unknown. Every task is reported; the check of
             // each reported task finds the damaged one.
             tree.rows
@@ -162,7 +162,10 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::tree`].
-    pub async fn unread_tree(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
+    pub async fn tree_without_items(
+        &self,
+        root: TaskId,
+    ) -> Result<Option<TreeSnapshot>, ReadError> {
         let mut tree = self.tree_rows(root).await?;
         if let Some(tree) = &mut tree {
             tree.unreadable = tree.rows.iter().map(|row| row.task_id).collect();
@@ -184,8 +187,8 @@ impl Store {
         let mut unreadable = BTreeSet::new();
         let mut rows = Vec::with_capacity(records.len());
         for Head { task, .. } in records {
-            let (row, whole) = task.row_as_far_as_it_goes()?;
-            if !whole {
+            let (row, is_complete) = task.readable_row()?;
+            if !is_complete {
                 unreadable.insert(row.task_id);
             }
             rows.push(row);

@@ -68,12 +68,12 @@ select request_id as task_id, tenant, kind, name, (select count(*) from page) as
 pub(super) const STATEMENTS: &[Sql] = &[CLAIMABLE, INBOX];
 
 /// The maximum number of rows that a statement reads.
-const ROWS: i64 = 5_000;
+const MAX_PAGE_ROWS: i64 = 5_000;
 
 record! {
     /// The last row of a page.
     #[derive(Debug)]
-    struct Last {
+    struct LastRow {
         task_id: Uuid,
         tenant: String,
         kind: String,
@@ -84,14 +84,14 @@ record! {
 }
 
 /// The time between the end of one pass and the next.
-const PAUSE: Duration = Duration::from_mins(10);
+const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The progress of a pass: the last row that was looked at in each table; `None` before the first
 /// page and after the last.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
-    task: Option<Last>,
-    approver: Option<Last>,
+    task: Option<LastRow>,
+    approver: Option<LastRow>,
     /// The uptime at which the next pass begins.
     next_at: Duration,
 }
@@ -113,20 +113,24 @@ impl Store {
         cursor.approver = self.upgrade_page(INBOX, cursor.approver.take()).await?;
         let more = cursor.task.is_some() || cursor.approver.is_some();
         if !more {
-            cursor.next_at = uptime + PAUSE;
+            cursor.next_at = uptime + PASS_INTERVAL;
         }
         Ok(more)
     }
 
-    async fn upgrade_page(&self, sql: Sql, after: Option<Last>) -> Result<Option<Last>, ReadError> {
+    async fn upgrade_page(
+        &self,
+        sql: Sql,
+        after: Option<LastRow>,
+    ) -> Result<Option<LastRow>, ReadError> {
         let id = after.as_ref().map_or(Uuid::nil(), |last| last.task_id);
-        let mut values = vec![Value::Id(id), Value::Int(ROWS)];
+        let mut values = vec![Value::Id(id), Value::Int(MAX_PAGE_ROWS)];
         if sql.postgres.contains("$3") {
             let (tenant, kind, name) =
                 after.map_or_else(Default::default, |last| (last.tenant, last.kind, last.name));
             values.extend([tenant, kind, name].map(Value::Text));
         }
-        let last: Option<Last> = self.db().write(sql, values).await?.pop();
-        Ok(last.filter(|last| last.rows == ROWS))
+        let last: Option<LastRow> = self.db().write(sql, values).await?.pop();
+        Ok(last.filter(|last| last.rows == MAX_PAGE_ROWS))
     }
 }

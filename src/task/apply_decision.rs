@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::call_state::{Approval, CallState, Edited, Phase};
+use super::call_state::{Approval, CallState, EditedArguments, Phase};
 use super::decision::{Action, CallAnswer, Decision, Then};
 use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
+use super::progress::{Progress, RequestProgress};
 use super::request::{RequestKind, RequestSpec};
 use super::status::RequestStatus;
 use super::time::Time;
-use super::turn::{Open, Progress};
 use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
-impl Open {
+impl RequestProgress {
     /// Returns the distinct people who have approved a call.
-    fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
+    fn approvers_of(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
         self.approvals
             .get(&call)
             .into_iter()
@@ -29,15 +29,15 @@ impl Open {
 
     /// Returns the number of distinct people who have approved a call, `user` included.
     #[must_use]
-    pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
-        let mut people = self.approved(call, user.ids());
+    pub fn approvals_including(&self, call: CallId, user: &UserId) -> u32 {
+        let mut people = self.approvers_of(call, user.ids());
         people.insert(user.key().clone());
         u32::try_from(people.len()).unwrap_or(u32::MAX)
     }
 
     /// Whether `user` has approved `call` in this request.
     #[must_use]
-    pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
+    pub fn has_approved(&self, call: CallId, user: &UserId) -> bool {
         self.approvals
             .get(&call)
             .is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
@@ -45,69 +45,65 @@ impl Open {
 }
 
 impl Progress {
-    pub(super) fn asked(&mut self, asked: &RequestSpec, asked_at: Time) {
-        for call in asked.own_calls() {
+    pub(super) fn apply_request(&mut self, spec: &RequestSpec, opened_at: Time) {
+        for call in spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id) {
-                state.phase = if asked.kind.facts().outcome_unknown {
-                    Phase::OutcomeUnknown(asked.request_id)
+                state.phase = if spec.kind.properties().outcome_unknown {
+                    Phase::OutcomeUnknown(spec.request_id)
                 } else {
-                    Phase::Asked(asked.request_id)
+                    Phase::AwaitsDecision(spec.request_id)
                 };
-                state.elicited = asked.elicitation.clone().or(state.elicited.take());
+                state.elicitation = spec.elicitation.clone().or(state.elicitation.take());
             }
         }
         let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
-        self.open.push(Open {
-            asked: asked.clone(),
-            asked_at,
+        self.open.push(RequestProgress {
+            spec: spec.clone(),
+            opened_at,
             approvals,
             decided,
             then: None,
         });
     }
 
-    pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
-        let Some(place) = self
-            .open
-            .iter()
-            .position(|open| open.asked.request_id == id)
-        else {
+    pub(super) fn apply_decision(&mut self, id: RequestId, decision: &Decision) {
+        let Some(index) = self.open.iter().position(|open| open.spec.request_id == id) else {
             return;
         };
-        let mut open = self.open.remove(place);
+        let mut open = self.open.remove(index);
         // Rejections are applied last: if one decision approves a call and rejects an equal call,
         // the rejection is kept.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
-                    self.call_decided(&mut open, *call, decision, answer);
+                    self.apply_answer(&mut open, *call, decision, answer);
                 }
             }
         }
         open.then = decision.then.or(open.then);
         if !decision.closes {
-            self.open.insert(place, open);
+            self.open.insert(index, open);
             return;
         }
         self.responded.push(id);
         if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
             self.ending = Some(then);
-            self.canceled_for = Some(said_no(decision));
-            self.given_up(&open);
+            self.cancel_reason = Some(cancel_reason(decision));
+            self.cancel_responded_calls(&open);
         } else {
-            self.left_out(&open);
+            self.reset_undecided_calls(&open);
         }
     }
 
     /// Resets the calls that a closed request left undecided. This program never closes a request
     /// in that state. If a journal says so nevertheless, the calls must neither run nor be lost.
-    fn left_out(&mut self, open: &Open) {
-        for call in open.asked.own_calls() {
+    fn reset_undecided_calls(&mut self, open: &RequestProgress) {
+        for call in open.spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
-                && state.is_asked_by(open.asked.request_id)
+                && state.is_pending_in(open.spec.request_id)
             {
-                state.phase = if open.asked.kind.facts().outcome_unknown {
-                    state.unasked()
+                state.phase = if open.spec.kind.properties().outcome_unknown {
+                    state.phase_after_reconcile_closed()
                 } else {
                     Phase::New
                 };
@@ -117,13 +113,13 @@ impl Progress {
 
     /// Cancels the calls whose result a person supplied in an approval request, because a decision
     /// of that request ends the task. Only the rejected calls of the request keep their results.
-    fn given_up(&mut self, open: &Open) {
+    fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
             .iter()
             .filter(|(_, action)| **action == Action::Respond)
         {
-            if open.asked.kind.facts().decides_calls
+            if open.spec.kind.properties().decides_calls
                 && let Some(state) = self.call_mut(*call)
                 && !matches!(state.phase, Phase::Done(_))
             {
@@ -134,25 +130,25 @@ impl Progress {
     }
 
     /// Applies one person's answer about one call of an open request.
-    fn call_decided(
+    fn apply_answer(
         &mut self,
-        open: &mut Open,
+        open: &mut RequestProgress,
         id: CallId,
         decision: &Decision,
         answer: &CallAnswer,
     ) {
-        let kind = open.asked.kind;
-        let mut leave = answer.leave;
+        let kind = open.spec.kind;
+        let mut may_run = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
             // `Folded` counts the fewest people. If the setting `auth.user_ids` counts more people
             // and they are enough, the stored answer has `leave`.
             let people =
-                u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
-            leave |= over || people >= open.asked.required();
+                u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
+            may_run |= over || people >= open.spec.required();
         }
-        if leave || answer.settles() {
+        if may_run || answer.settles() {
             open.decided.insert(id, answer.action);
         }
         let Some(state) = self
@@ -162,18 +158,18 @@ impl Progress {
         else {
             return;
         };
-        if !state.is_asked_by(open.asked.request_id) {
+        if !state.is_pending_in(open.spec.request_id) {
             // The user has sent another message, so the call is over and the answer changes
             // nothing.
             return;
         }
         let name = state.call.name.clone();
-        let Some(phase) = self.next_phase(open, id, decision, answer, leave) else {
+        let Some(phase) = self.next_phase(open, id, decision, answer, may_run) else {
             return;
         };
-        self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
-        if kind.facts().decides_calls {
-            self.remember(id, &phase, decision, answer);
+        self.has_credential |= kind == RequestKind::Credentials && answer.action == Action::Respond;
+        if kind.properties().decides_calls {
+            self.update_rejections(id, &phase, decision, answer);
         }
         let Some(state) = self.call_mut(id) else {
             return;
@@ -182,7 +178,7 @@ impl Progress {
             state.approval = Some(approval.clone());
         }
         if let Some(edit) = &answer.edit {
-            state.edited = Some(Edited {
+            state.edited = Some(EditedArguments {
                 arguments_text: edit.arguments_text.clone(),
                 by: decision.by.clone(),
             });
@@ -191,37 +187,43 @@ impl Progress {
         // A person who only provides credentials, or answers the tool's server, has not judged the
         // call, so the tool stays quarantined.
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
-            self.quarantine.cleared(&name);
+            self.quarantine.lift(&name);
         }
     }
 
-    /// Returns the call's phase after an answer; `None` if the phase does not change. `leave` says
-    /// whether the call may run now. The answer to a question of the tool's server is kept for the
-    /// next attempt at the call.
+    /// Returns the call's phase after an answer; `None` if the phase does not change. `may_run`
+    /// says whether the call may run now. The answer to a question of the tool's server is kept for
+    /// the next attempt at the call.
     fn next_phase(
         &mut self,
-        open: &Open,
+        open: &RequestProgress,
         id: CallId,
         decision: &Decision,
         answer: &CallAnswer,
-        leave: bool,
+        may_run: bool,
     ) -> Option<Phase> {
         let state = self.call_mut(id)?;
-        if open.asked.kind != RequestKind::Elicitation {
-            return phase_after(state, open, decision, answer, leave);
+        if open.spec.kind != RequestKind::Elicitation {
+            return phase_after(state, open, decision, answer, may_run);
         }
-        let asked = state.elicited.as_mut()?;
-        asked.answer(answer.action, decision);
-        Some(if asked.questions.is_empty() {
-            goes_on(state)
+        let elicitation = state.elicitation.as_mut()?;
+        elicitation.answer_first(answer.action, decision);
+        Some(if elicitation.questions.is_empty() {
+            resumed_phase(state)
         } else {
-            Phase::Questioned
+            Phase::ServerAsks
         })
     }
 
     /// Records a rejection, so that equal calls are refused. An approval removes the rejections of
     /// equal calls.
-    fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
+    fn update_rejections(
+        &mut self,
+        id: CallId,
+        phase: &Phase,
+        decision: &Decision,
+        answer: &CallAnswer,
+    ) {
         let Some(state) = self.call(id) else { return };
         let name = state.call.name.clone();
         let text = answer
@@ -231,34 +233,35 @@ impl Progress {
             .to_owned();
         if answer.action == Action::Reject {
             let reason = answer.reason.clone().or_else(|| decision.reason.clone());
-            self.rejections.said(id, &name, &text, reason);
+            self.rejections.add(id, &name, &text, reason);
         }
         if matches!(phase, Phase::Approved(_)) {
-            self.rejections.unsaid(&name, &text);
+            self.rejections.remove_equal(&name, &text);
         }
     }
 
-    pub(super) fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
-        let Some(place) = self
-            .open
-            .iter()
-            .position(|open| open.asked.request_id == id)
-        else {
+    pub(super) fn apply_request_closed(
+        &mut self,
+        id: RequestId,
+        status: RequestStatus,
+        reason: CloseReason,
+    ) {
+        let Some(index) = self.open.iter().position(|open| open.spec.request_id == id) else {
             return;
         };
-        let open = self.open.remove(place);
-        if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
+        let open = self.open.remove(index);
+        if status == RequestStatus::Expired && open.spec.terms.on_expiry == OnExpiry::Cancel {
             self.ending = Some(Then::Cancel);
-            self.canceled_for = Some("its request expired without an answer".to_owned());
+            self.cancel_reason = Some("its request expired without an answer".to_owned());
         }
-        for call in open.asked.own_calls() {
+        for call in open.spec.own_calls() {
             let Some(state) = self.call_mut(call.tool_call_id) else {
                 continue;
             };
-            if !state.is_asked_by(id) {
+            if !state.is_pending_in(id) {
                 continue;
             }
-            state.phase = match (reason, open.asked.kind) {
+            state.phase = match (reason, open.spec.kind) {
                 (CloseReason::ToolChanged, _) => Phase::New,
                 (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
                     Outcome::Unknown,
@@ -273,16 +276,16 @@ impl Progress {
                 ),
                 (CloseReason::Expired, RequestKind::Elicitation) => Phase::Settled(
                     Outcome::Expired,
-                    state.not_run("The tool asked the user a question, and nobody answered it in time", "."),
+                    state.not_run_text("The tool asked the user a question, and no person answered it in time", "."),
                 ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
-                    state.not_run("The request expired without a decision", ", so this call was not run. No human has said no to it."),
+                    state.not_run_text("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
                 // The outcome is still unknown: if a failed task continues, a new request asks for
                 // it. (A task that is canceled gives the call a result.)
-                (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
-                (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown()),
+                (CloseReason::Canceled, RequestKind::Reconcile) => state.phase_after_reconcile_closed(),
+                (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown_outcome_text()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())
                 }
@@ -293,55 +296,55 @@ impl Progress {
 
 /// Returns the phase of a call after its confirmation was answered: the answer is the call's
 /// result. `comment` is the person's reason.
-fn confirmed(yes: bool, comment: Option<&String>) -> Phase {
-    let mut said = json!({"confirmed": yes});
-    if let (Some(comment), Value::Object(members)) = (comment, &mut said) {
+fn confirmation_phase(is_confirmed: bool, comment: Option<&String>) -> Phase {
+    let mut result = json!({"confirmed": is_confirmed});
+    if let (Some(comment), Value::Object(members)) = (comment, &mut result) {
         members.insert("comment".to_owned(), Value::from(comment.as_str()));
     }
-    Phase::Settled(Outcome::Responded, said.to_string())
+    Phase::Settled(Outcome::Responded, result.to_string())
 }
 
 /// Returns a call's phase after a person rejected the call in a request of this kind.
-fn rejected(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
-    let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
+fn rejection_phase(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
+    let reason_text = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     match kind {
         RequestKind::Reconcile => Phase::Settled(
             Outcome::Failed,
             format!(
-                "It is unknown whether this call took effect. A human was asked and said not to count on it.{told}"
+                "It is unknown whether this call took effect. A human was asked and said not to count on it.{reason_text}"
             ),
         ),
         RequestKind::Approval | RequestKind::ExternalResult => {
-            let text = state.not_run("A human rejected this call", "; it was not run.");
-            Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
+            let text = state.not_run_text("A human rejected this call", "; it was not run.");
+            Phase::Settled(Outcome::Rejected, format!("{text}{reason_text}"))
         }
         RequestKind::Guidance
         | RequestKind::Credentials
         | RequestKind::Confirmation
         | RequestKind::Elicitation => {
-            let text = state.not_run("A human was asked and declined to answer", ".");
-            Phase::Settled(Outcome::Rejected, format!("{text}{told}"))
+            let text = state.not_run_text("A human was asked and declined to answer", ".");
+            Phase::Settled(Outcome::Rejected, format!("{text}{reason_text}"))
         }
     }
 }
 
-/// Returns a call's phase after an answer; `None` if the phase does not change. `leave` says
+/// Returns a call's phase after an answer; `None` if the phase does not change. `may_run` says
 /// whether the call may run now.
 fn phase_after(
     state: &CallState,
-    open: &Open,
+    open: &RequestProgress,
     decision: &Decision,
     answer: &CallAnswer,
-    leave: bool,
+    may_run: bool,
 ) -> Option<Phase> {
-    let (kind, id) = (open.asked.kind, state.call.tool_call_id);
+    let (kind, id) = (open.spec.kind, state.call.tool_call_id);
     let reason = answer.reason.as_ref().or(decision.reason.as_ref());
     let approved = |digest: String, rule: Option<String>| {
         let mut by = open.approvals.get(&id).cloned().unwrap_or_default();
         if answer.action == Action::Edit {
             by = vec![decision.vote()];
         }
-        let (request_id, terms) = (open.asked.request_id, open.asked.terms.clone());
+        let (request_id, terms) = (open.spec.request_id, open.spec.terms.clone());
         Phase::Approved(Approval {
             request_id,
             by,
@@ -352,10 +355,10 @@ fn phase_after(
     };
     match (kind, answer.action) {
         (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
-            Some(confirmed(answer.action == Action::Approve, reason))
+            Some(confirmation_phase(answer.action == Action::Approve, reason))
         }
-        (_, Action::Approve | Action::Retry) => leave.then(|| {
-            let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
+        (_, Action::Approve | Action::Retry) => may_run.then(|| {
+            let shown = open.spec.own_calls().find(|call| call.tool_call_id == id);
             approved(
                 shown.map(|call| call.digest.clone()).unwrap_or_default(),
                 shown.and_then(|call| call.rule.clone()),
@@ -363,22 +366,22 @@ fn phase_after(
         }),
         (_, Action::Edit) => {
             let edit = answer.edit.as_ref()?;
-            let held = || Phase::Held(open.asked.terms.clone());
-            Some(if leave {
+            let held = || Phase::Held(open.spec.terms.clone());
+            Some(if may_run {
                 approved(edit.digest.clone(), edit.rule.clone())
             } else {
                 held()
             })
         }
-        (_, Action::Reject) => Some(rejected(kind, state, reason)),
-        (RequestKind::Credentials, Action::Respond) => Some(after_credentials(state, decision)),
+        (_, Action::Reject) => Some(rejection_phase(kind, state, reason)),
+        (RequestKind::Credentials, Action::Respond) => Some(credentials_phase(state, decision)),
         (_, Action::Respond) => {
             let result = answer
                 .result_text
                 .as_ref()
                 .or(decision.result_text.as_ref());
             let text = match (result, &decision.response) {
-                (Some(text), _) => as_text(text),
+                (Some(text), _) => json_string_text(text),
                 (None, Some(response)) => response.to_string(),
                 (None, None) => String::new(),
             };
@@ -390,7 +393,7 @@ fn phase_after(
 
 /// Returns a call's phase after a person provided credentials. A call by which the model requested
 /// the credentials gets a result that says how tools use them. Any other call continues.
-fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
+fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
             let fields: Vec<&String> = match &decision.response {
@@ -403,21 +406,21 @@ fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
             });
             Phase::Settled(Outcome::Responded, text.to_string())
         }
-        _ => goes_on(state),
+        _ => resumed_phase(state),
     }
 }
 
 /// Returns the phase in which a call continues after a question: approved or allowed, as before.
-fn goes_on(state: &CallState) -> Phase {
+fn resumed_phase(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),
         None => Phase::Allowed,
     }
 }
 
-/// Returns the text of `Progress::canceled_for` after a rejection, with the person's reason if they
-/// gave one.
-fn said_no(decision: &Decision) -> String {
+/// Returns the text of `Progress::cancel_reason` after a rejection, with the person's reason if
+/// they gave one.
+fn cancel_reason(decision: &Decision) -> String {
     let own = decision
         .decisions
         .values()
@@ -428,6 +431,6 @@ fn said_no(decision: &Decision) -> String {
 }
 
 /// Returns the text of a JSON string; any other JSON unchanged.
-fn as_text(json: &str) -> String {
+fn json_string_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

@@ -1,9 +1,9 @@
 //! The next step of a call at a gate. Such a call may start only while its asker waits for it.
 
-use super::question::awaited;
-use super::step::{Ending, On, Step};
+use super::planned_request::awaited_events;
+use super::progress::Progress;
+use super::step::{AwaitedEvent, Ending, Step};
 use super::tool_spec::ToolKind;
-use super::turn::Progress;
 
 /// Whether the asker of a gate call waits for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,18 +19,18 @@ pub enum AskerState {
 
 /// Decides the next step of a gate's task. The caller has checked that no request blocks the turn
 /// and that no attempt in flight forbids another one.
-pub(super) fn at_gate(progress: &Progress, asker: AskerState) -> Step {
+pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);
     };
     if !progress.open.is_empty() {
-        return Step::Wait(awaited(progress, Vec::new()));
+        return Step::Wait(awaited_events(progress, Vec::new()));
     }
     let id = state.call.tool_call_id;
     match asker {
-        AskerState::Late => Step::Settle(vec![state.not_asked_for()]),
-        AskerState::Absent => Step::Wait(vec![On::Asker]),
-        AskerState::Present if state.performer == ToolKind::External => Step::Hand(id),
-        AskerState::Present => Step::Run(vec![id]),
+        AskerState::Late => Step::Settle(vec![state.late_asker_result()]),
+        AskerState::Absent => Step::Wait(vec![AwaitedEvent::Asker]),
+        AskerState::Present if state.performer == ToolKind::External => Step::HandOver(id),
+        AskerState::Present => Step::RunCalls(vec![id]),
     }
 }

@@ -25,15 +25,15 @@ pub enum Phase {
     /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
     /// The call's server has another question; the request is not open yet.
-    Questioned,
+    ServerAsks,
     /// An open request asks people to decide the call.
-    Asked(RequestId),
+    AwaitsDecision(RequestId),
     /// Approved by as many people as required, or to run with a person's edit.
     Approved(Approval),
     /// Will not run (again); its result is known and not written yet.
     Settled(Outcome, String),
     /// Started, without a result yet.
-    Started(Start),
+    Started(AttemptStart),
     /// Outcome unknown; an open request asks a person about it.
     OutcomeUnknown(RequestId),
     /// A sub-agent's task performs the call.
@@ -57,13 +57,13 @@ pub struct Approval {
     pub rule: Option<String>,
 }
 
-/// The prefix of [`Start::replica`] if the asker of a gate call runs the call. The id of the ask
-/// (the proposal that was answered with the permit), a colon and the name of the runner follow.
-const ELSEWHERE: &str = "elsewhere:";
+/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. The id of the
+/// ask (the proposal that was answered with the permit), a colon and the name of the runner follow.
+const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct AttemptStart {
     /// Time of the commit that recorded the start.
     pub at: Time,
     /// Number of the attempt: 1, 2, 3 …
@@ -71,39 +71,39 @@ pub struct Start {
     /// Time after the start at which the attempt is given up.
     pub timeout: Duration,
     /// Id of the process that sends the call; if the asker runs the call, the text of
-    /// [`Start::elsewhere`].
+    /// [`AttemptStart::replica_of_asker`].
     pub replica: String,
 }
 
-impl Start {
+impl AttemptStart {
     /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
     /// answered with the permit, `runner` the name of the process that gets the permit, or `""`.
     #[must_use]
-    pub fn elsewhere(ask: Uuid, runner: &str) -> String {
-        format!("{ELSEWHERE}{}:{runner}", ask.simple())
+    pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
+        format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
     }
 
-    /// Returns the `ask` and the `runner` of [`Start::elsewhere`]; `None` if this service runs the
-    /// call.
+    /// Returns the `ask` and the `runner` of [`AttemptStart::replica_of_asker`]; `None` if this
+    /// service runs the call.
     #[must_use]
-    pub fn permitted(&self) -> Option<(Uuid, &str)> {
-        let (ask, runner) = self.replica.strip_prefix(ELSEWHERE)?.split_once(':')?;
+    pub fn permit_holder(&self) -> Option<(Uuid, &str)> {
+        let (ask, runner) = self.replica.strip_prefix(ASKER_PREFIX)?.split_once(':')?;
         Some((Uuid::try_parse(ask).ok()?, runner))
     }
 
     /// Whether the asker of a gate call runs the call.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
-        self.replica.starts_with(ELSEWHERE)
+    pub fn is_run_by_asker(&self) -> bool {
+        self.replica.starts_with(ASKER_PREFIX)
     }
 
     /// Returns the time from which the attempt counts as over. If this service runs the attempt,
     /// the time is `grace` (the duration of a lease) after the timeout, because the process that
     /// runs the attempt may notice the timeout late.
     #[must_use]
-    pub fn over(&self, grace: Duration) -> Time {
+    pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
-        if self.is_elsewhere() {
+        if self.is_run_by_asker() {
             end
         } else {
             end + grace
@@ -117,7 +117,7 @@ pub struct CallState {
     /// The call as the model proposed it.
     pub call: ToolCall,
     /// A person's replacement of the call's arguments, if any.
-    pub edited: Option<Edited>,
+    pub edited: Option<EditedArguments>,
     /// Number of the turn that proposed the call.
     pub turn: u32,
     /// Phase after the items read so far.
@@ -133,16 +133,16 @@ pub struct CallState {
     /// Number of attempts started so far.
     pub attempts: u32,
     /// The last started attempt; `None` before the first.
-    pub start: Option<Start>,
+    pub start: Option<AttemptStart>,
     /// Whether the asker of a gate call has returned the permit of the last attempt, by a report
     /// that the outcome is unknown.
-    pub given_back: bool,
+    pub is_permit_returned: bool,
     /// The last questions of the tool's server, with the answers for the next attempt.
-    pub elicited: Option<Box<Elicitation>>,
+    pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
-    pub of_uncertain_turn: bool,
+    pub in_uncertain_history: bool,
     /// Whether the call's approval came after the uncertain history.
-    pub vouched: bool,
+    pub is_approval_certain: bool,
     /// The standing decision that an earlier attempt at the call has used. A further attempt under
     /// the same standing decision counts no second use.
     pub used_grant: Option<GrantId>,
@@ -150,7 +150,7 @@ pub struct CallState {
 
 /// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edited {
+pub struct EditedArguments {
     /// The exact argument text that runs.
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
@@ -217,7 +217,7 @@ impl CallState {
     /// Whether `attempt` is the last attempt and still has no result. If it ended with questions of
     /// the tool's server, no request asks them yet.
     #[must_use]
-    pub fn ended_asking(&self, attempt: u32) -> bool {
+    pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
     }
 
@@ -232,13 +232,13 @@ impl CallState {
     }
 
     /// Returns the call's phase after the request about its unknown outcome was closed.
-    pub(super) fn unasked(&self) -> Phase {
+    pub(super) fn phase_after_reconcile_closed(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
     /// Returns the result that an unfinished call gets when its task is canceled.
     #[must_use]
-    pub fn canceled(&self) -> (CallId, Outcome, String) {
+    pub fn canceled_result(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
             // A call that is settled with one of these outcomes keeps its result.
             Phase::Settled(
@@ -252,8 +252,8 @@ impl CallState {
             | Phase::Allowed
             | Phase::Held(_)
             | Phase::Human(_)
-            | Phase::Questioned
-            | Phase::Asked(_)
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_)
             | Phase::Approved(_)
             | Phase::Settled(..)
             | Phase::Started(_)
@@ -261,9 +261,9 @@ impl CallState {
             | Phase::Delegated(_)
             | Phase::Done(_) => {
                 if matches!(self.phase, Phase::Delegated(_)) {
-                    (Outcome::Canceled, STOPPED.to_owned())
+                    (Outcome::Canceled, SUB_AGENT_CANCELED_TEXT.to_owned())
                 } else if self.ends_unknown() {
-                    (Outcome::Unknown, self.unknown())
+                    (Outcome::Unknown, self.unknown_outcome_text())
                 } else {
                     (
                         Outcome::Canceled,
@@ -278,7 +278,7 @@ impl CallState {
     /// Returns the result of a gate call whose asker missed the time limit, either for starting the
     /// call or for reporting its outcome.
     #[must_use]
-    pub fn not_asked_for(&self) -> (CallId, Outcome, String) {
+    pub fn late_asker_result(&self) -> (CallId, Outcome, String) {
         let id = self.call.tool_call_id;
         if matches!(self.phase, Phase::Started(_)) {
             let text =
@@ -293,7 +293,7 @@ impl CallState {
     /// Returns the last attempt if the tool has not answered it. A call that ended as `unknown`
     /// counts as unanswered.
     #[must_use]
-    pub fn unanswered(&self) -> Option<(CallId, &Start)> {
+    pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(
             self.phase,
             Phase::Started(_) | Phase::Done(Outcome::Unknown)
@@ -305,29 +305,31 @@ impl CallState {
     }
 
     /// Whether `request` is open and asks about the call.
-    pub(super) fn is_asked_by(&self, request: RequestId) -> bool {
-        matches!(self.phase, Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request)
+    pub(super) fn is_pending_in(&self, request: RequestId) -> bool {
+        matches!(self.phase, Phase::AwaitsDecision(id) | Phase::OutcomeUnknown(id) if id == request)
     }
 
     /// Applies a later user message. A call that was not started is withdrawn (this program closes
     /// such calls in the commit of the message). A call that was to be started again goes back to
     /// `Started`, even if a person had approved the repetition. A delegated call is settled as
     /// canceled.
-    pub(super) fn passed_over(&mut self) {
+    pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
                 Phase::New
                 | Phase::Allowed
                 | Phase::Held(_)
                 | Phase::Human(_)
-                | Phase::Asked(_)
+                | Phase::AwaitsDecision(_)
                 | Phase::Approved(_),
                 None,
-            ) => Phase::Settled(Outcome::Withdrawn, WITHDRAWN.to_owned()),
-            (Phase::Allowed | Phase::Approved(_) | Phase::Questioned, Some(start)) => {
+            ) => Phase::Settled(Outcome::Withdrawn, WITHDRAWN_TEXT.to_owned()),
+            (Phase::Allowed | Phase::Approved(_) | Phase::ServerAsks, Some(start)) => {
                 Phase::Started(start.clone())
             }
-            (Phase::Delegated(_), _) => Phase::Settled(Outcome::Canceled, STOPPED.to_owned()),
+            (Phase::Delegated(_), _) => {
+                Phase::Settled(Outcome::Canceled, SUB_AGENT_CANCELED_TEXT.to_owned())
+            }
             (phase, _) => phase.clone(),
         };
     }
@@ -341,25 +343,32 @@ impl CallState {
             return Some((id, *outcome, text.clone()));
         }
         // Attempts that ended with questions got an answer, so they do not count.
-        let asked = self.elicited.as_ref().map_or(0, |asked| asked.round);
-        let given_up = self.effect.repeatable() && self.attempts.saturating_sub(asked) >= ATTEMPTS;
+        let rounds = self
+            .elicitation
+            .as_ref()
+            .map_or(0, |elicitation| elicitation.round);
+        let is_given_up =
+            self.effect.is_repeatable() && self.attempts.saturating_sub(rounds) >= MAX_ATTEMPTS;
         let text = || {
-            format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.")
+            format!(
+                "There was no answer in {MAX_ATTEMPTS} attempts. The call may have taken effect."
+            )
         };
-        (given_up && matches!(self.phase, Phase::Started(_))).then(|| (id, Outcome::Failed, text()))
+        (is_given_up && matches!(self.phase, Phase::Started(_)))
+            .then(|| (id, Outcome::Failed, text()))
     }
 }
 
 /// Maximum number of attempts at a repeatable call, those that ended in a crash included.
-pub const ATTEMPTS: u32 = 3;
+pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.
-pub const UNKNOWN: &str =
+pub const OUTCOME_UNKNOWN_TEXT: &str =
     "This call was started and its outcome is not known: it may have taken effect.";
 
 /// Result of a call whose sub-agent was canceled while at work.
-pub const STOPPED: &str =
+pub const SUB_AGENT_CANCELED_TEXT: &str =
     "The sub-agent was at work and was canceled. What it had done before is not undone.";
 
 /// Result of a call that had not started when the user sent another message.
-pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";
+pub const WITHDRAWN_TEXT: &str = "The user went on with another message; this call was not run.";

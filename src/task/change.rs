@@ -52,7 +52,7 @@ pub struct TaskChange {
     /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
     /// New presence of the asker of a gate call; `None` keeps the stored one.
-    pub asker: Option<Asker>,
+    pub asker: Option<AskerPresence>,
     /// Credentials that a person provided for the task. A change that ends the task writes none and
     /// removes the stored ones.
     pub credentials: Vec<SealedCredential>,
@@ -106,11 +106,11 @@ pub struct KeyedCall {
 
 /// The presence of the asker of a gate call: the client that waits for the call's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum AskerPresence {
     /// The asker waits for this long from the time of the commit, in database time.
-    For(Duration),
+    PresentFor(Duration),
     /// The asker has left, and the result has not been delivered.
-    Gone,
+    Absent,
     /// The result has been delivered.
     Delivered,
 }
@@ -139,14 +139,14 @@ impl AddAssign for Counters {
     }
 }
 
-impl Asker {
+impl AskerPresence {
     /// Returns the `asker_until` that a commit at time `at` stores.
     #[must_use]
     pub fn until(self, at: Time) -> Time {
         match self {
-            Self::For(time) => at + time,
-            Self::Gone => Time(0),
-            Self::Delivered => DELIVERED,
+            Self::PresentFor(time) => at + time,
+            Self::Absent => Time(0),
+            Self::Delivered => ASKER_UNTIL_DELIVERED,
         }
     }
 }
@@ -203,7 +203,7 @@ pub struct Committed {
 }
 
 /// The stored `asker_until` of a gate call whose result was delivered.
-pub const DELIVERED: Time = Time(i64::MAX);
+pub const ASKER_UNTIL_DELIVERED: Time = Time(i64::MAX);
 
 /// The stored row of a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -253,8 +253,8 @@ pub struct TaskRow {
     pub lease_until: Option<Time>,
     /// Whether the task is idle: not leased, not queued, and without a wake-up time.
     pub parked: bool,
-    /// For a gate call, the time until which its asker waits; [`DELIVERED`] once the result was
-    /// delivered. `None` for any other task.
+    /// For a gate call, the time until which its asker waits; [`ASKER_UNTIL_DELIVERED`] once the
+    /// result was delivered. `None` for any other task.
     pub asker_until: Option<Time>,
     /// Number of takeovers since the task's last item.
     pub takeovers: i32,

@@ -56,7 +56,7 @@ impl fmt::Debug for CredentialRow {
 /// Returns the values that a sealed credential is bound to. `tenant` and `task` come from the row
 /// of the task that the credential was provided for.
 #[must_use]
-pub fn credential_bound<'b>(
+pub fn credential_associated_data<'b>(
     tenant: &'b str,
     task: &'b TaskId,
     request: &'b RequestId,

@@ -28,13 +28,13 @@ pub struct Delta {
     /// Time at which the delta was published, by the clock of the process that called the model.
     pub at: Time,
     /// The part of the answer that this delta adds.
-    pub said: Said,
+    pub said: DeltaContent,
 }
 
 /// Content of a delta. Offsets count characters (Unicode code points).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Said {
+pub enum DeltaContent {
     /// More of the answer's text.
     Text {
         /// Number of characters of the text before this delta.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::decision::{Action, Decision};
 
 /// Maximum number of attempts at one call that may end with questions of the server.
-pub const ROUNDS: u32 = 10;
+pub const MAX_ROUNDS: u32 = 10;
 
 /// The open questions that ended one attempt, and the answers so far. The texts come from the
 /// tool's server and are unverified.
@@ -68,7 +68,7 @@ impl std::fmt::Debug for ServerState {
 impl ServerState {
     /// Returns the text of an unsealed state; `None` if the state is sealed.
     #[must_use]
-    pub fn plain(self) -> Option<String> {
+    pub fn into_plain(self) -> Option<String> {
         match self {
             Self::Plain(text) => Some(text),
             Self::Sealed { .. } => None,
@@ -81,13 +81,16 @@ impl Elicitation {
     /// and `url`.
     #[must_use]
     pub fn details(&self) -> Value {
-        let url = self.questions.first().and_then(|asked| asked.url.as_ref());
+        let url = self
+            .questions
+            .first()
+            .and_then(|question| question.url.as_ref());
         let mode = if url.is_some() { "url" } else { "form" };
         json!({"server": self.server, "tool": self.tool, "mode": mode, "url": url})
     }
 
     /// Takes a person's decision as the answer to the first question.
-    pub(super) fn answer(&mut self, action: Action, decision: &Decision) {
+    pub(super) fn answer_first(&mut self, action: Action, decision: &Decision) {
         if self.questions.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@ use super::status::{RequestStatus, TaskStatus};
 
 /// The events about which messages may be sent: changes of the status of a tree's tasks, and
 /// changes of the tree's requests.
-pub const TOLD: [&str; 16] = [
+pub const NOTIFIABLE_EVENTS: [&str; 16] = [
     "task.created",
     "task.paused",
     "task.resumed",
@@ -26,20 +26,20 @@ pub const TOLD: [&str; 16] = [
 
 /// Type of the message that reminds people of a request whose deadline is near. No event causes
 /// this message.
-pub const EXPIRING: &str = "request.expiring";
+pub const REQUEST_EXPIRING: &str = "request.expiring";
 /// Type of the message that reminds people of a request that has waited for some time. No event
 /// causes this message.
-pub const WAITING: &str = "request.waiting";
+pub const REQUEST_WAITING: &str = "request.waiting";
 
 /// The events after which an earlier message about the request is out of date.
-pub const CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
+pub const REQUEST_CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
 
-/// Returns the name of an item's event. `of_root` says whether the item's task is the root of its
+/// Returns the name of an item's event. `is_root` says whether the item's task is the root of its
 /// tree; `seq` is the item's number in its journal.
 #[must_use]
-pub fn event_name(fact: &Fact, of_root: bool, seq: i64) -> &'static str {
+pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
     match fact {
-        Fact::TaskStatus { status, .. } => status_name(*status, of_root, seq == 1),
+        Fact::TaskStatus { status, .. } => status_name(*status, is_root, seq == 1),
         Fact::UserMessage { .. } => "message.received",
         Fact::AssistantMessage(_) => "message.completed",
         Fact::Judged { .. } => "tool_call.judged",
@@ -59,8 +59,8 @@ pub fn event_name(fact: &Fact, of_root: bool, seq: i64) -> &'static str {
 
 /// Returns the name of an event about a status. Only the root's events are named `task.*`. `first`
 /// says whether the item is the first of its journal.
-fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
-    match (of_root, status) {
+fn status_name(status: TaskStatus, is_root: bool, first: bool) -> &'static str {
+    match (is_root, status) {
         (true, _) if first => "task.created",
         (false, _) if first => "sub_agent.created",
         (true, TaskStatus::Running) => "task.resumed",

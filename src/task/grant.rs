@@ -61,7 +61,7 @@ pub struct Offer {
 
 /// A person's request to give a standing decision with an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remember {
+pub struct GrantRequest {
     /// The scope that the person chose.
     pub scope: GrantScope,
     /// Lifetime of the standing decision, from the commit of the approval.
@@ -99,7 +99,7 @@ pub struct GrantUse {
     pub again: bool,
 }
 
-/// Why a standing decision counts no more.
+/// Why a standing decision no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantEnd {
     /// A person ended the standing decision.

@@ -104,8 +104,8 @@ pub enum Fact {
         attempt: u32,
         /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Id of the process that sends the call, or the text of `Start::elsewhere`. Not on the
-        /// wire.
+        /// Id of the process that sends the call, or the text of `AttemptStart::replica_of_asker`.
+        /// Not on the wire.
         replica: String,
         /// The standing decision that the attempt relies on, if any. Not on the wire.
         #[serde(default, skip_serializing_if = "Option::is_none")]

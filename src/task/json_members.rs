@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 
 /// Maximum number of members of an object. It bounds the time, because each member is compared with
 /// all members before it.
-const MOST: usize = 64;
+const MAX_MEMBERS: usize = 64;
 
 /// Error for a duplicate member, and for an object with too many members.
-pub(crate) const REPEATED: &str = "A member is repeated";
+pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// The members of an object in the order of the text. No name occurs twice.
 #[derive(Debug)]
@@ -19,13 +19,13 @@ pub(crate) struct Members<'t>(pub(crate) Vec<(String, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Members<'t> {
     fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Once)
+        from.deserialize_map(MembersVisitor)
     }
 }
 
-struct Once;
+struct MembersVisitor;
 
-impl<'t> Visitor<'t> for Once {
+impl<'t> Visitor<'t> for MembersVisitor {
     type Value = Members<'t>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,8 +35,8 @@ impl<'t> Visitor<'t> for Once {
     fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
         let mut members: Vec<(String, &'t RawValue)> = Vec::new();
         while let Some((name, text)) = map.next_entry::<String, &'t RawValue>()? {
-            if members.len() >= MOST || members.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom(REPEATED));
+            if members.len() >= MAX_MEMBERS || members.iter().any(|(known, _)| *known == name) {
+                return Err(A::Error::custom(REPEATED_MEMBER));
             }
             members.push((name, text));
         }

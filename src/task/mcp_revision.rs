@@ -17,7 +17,7 @@ impl Revision {
     pub(crate) const ALL: [Self; 3] = [Self::June2025, Self::November2025, Self::July2026];
 
     /// Returns the revision with this name; `None` if this service does not speak it.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|revision| revision.as_str() == name)

@@ -21,7 +21,7 @@ pub struct Quarantine(BTreeMap<String, Quarantined>);
 struct Quarantined {
     call: CallId,
     /// A predicate whose subject is the call: `failed with status 500 after it was sent`.
-    known: String,
+    finding: String,
 }
 
 impl Quarantine {
@@ -29,9 +29,9 @@ impl Quarantine {
     /// the tool is not quarantined.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
-        let Quarantined { call, known } = self.0.get(tool)?;
+        let Quarantined { call, finding } = self.0.get(tool)?;
         Some(format!(
-            "An earlier call of this tool ({call}) {known}. Until a human has decided a call of it, each is held."
+            "An earlier call of this tool ({call}) {finding}. Each call of this tool is held until a human has decided one of them."
         ))
     }
 
@@ -44,11 +44,11 @@ impl Quarantine {
                     self.quarantine_tool(
                         &call.name,
                         call.tool_call_id,
-                        "was started, and what became of it is not known",
+                        "was started, and its outcome is not known",
                     );
                 }
             }
-            Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
+            Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
             // The end of a failed task closes its requests, so no request asks about its started
             // calls any more: the tools of its started `once` calls are quarantined.
             Fact::TaskStatus {
@@ -61,7 +61,7 @@ impl Quarantine {
                         self.quarantine_tool(
                             name,
                             call,
-                            "was started, and what became of it is not known",
+                            "was started, and its outcome is not known",
                         );
                     }
                 }
@@ -79,11 +79,11 @@ impl Quarantine {
     }
 
     /// Lifts the tool's quarantine, after a person has decided a call of the tool.
-    pub(super) fn cleared(&mut self, tool: &str) {
+    pub(super) fn lift(&mut self, tool: &str) {
         self.0.remove(tool);
     }
 
-    fn ended(&mut self, result: &ToolResult, calls: &[CallState]) {
+    fn apply_result(&mut self, result: &ToolResult, calls: &[CallState]) {
         let state = calls
             .iter()
             .find(|state| state.call.tool_call_id == result.tool_call_id);
@@ -93,12 +93,12 @@ impl Quarantine {
                 self.quarantine_tool(
                     &result.name,
                     result.tool_call_id,
-                    "was started, and what became of it is not known",
+                    "was started, and its outcome is not known",
                 );
             }
             (Outcome::Failed, Some(status @ 500..)) if once => {
-                let known = format!("failed with status {status} after it was sent");
-                self.quarantine_tool(&result.name, result.tool_call_id, &known);
+                let finding = format!("failed with status {status} after it was sent");
+                self.quarantine_tool(&result.name, result.tool_call_id, &finding);
             }
             (Outcome::Failed, _) if once && result.suspect => {
                 self.quarantine_tool(
@@ -112,8 +112,8 @@ impl Quarantine {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id
                 {
-                    entry.known = format!(
-                        "was in doubt; its answer came late: {}",
+                    entry.finding = format!(
+                        "had an unknown outcome; its answer came late: {}",
                         result.outcome.as_str()
                     );
                 }
@@ -133,12 +133,12 @@ impl Quarantine {
         }
     }
 
-    fn quarantine_tool(&mut self, tool: &str, call: CallId, known: &str) {
+    fn quarantine_tool(&mut self, tool: &str, call: CallId, finding: &str) {
         self.0.insert(
             tool.to_owned(),
             Quarantined {
                 call,
-                known: known.to_owned(),
+                finding: finding.to_owned(),
             },
         );
     }

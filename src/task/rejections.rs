@@ -29,16 +29,16 @@ impl RejectedCalls {
         self.0
             .iter()
             .rev()
-            .find(|no| no.tool == tool && same(&no.arguments, arguments))
+            .find(|rejected| rejected.tool == tool && equal_json(&rejected.arguments, arguments))
     }
 
     /// Returns the rejection of exactly this call, if the call was rejected.
     #[must_use]
-    pub fn of(&self, call: CallId) -> Option<&RejectedCall> {
-        self.0.iter().find(|no| no.call == call)
+    pub fn of_call(&self, call: CallId) -> Option<&RejectedCall> {
+        self.0.iter().find(|rejected| rejected.call == call)
     }
 
-    pub(super) fn said(
+    pub(super) fn add(
         &mut self,
         call: CallId,
         tool: &str,
@@ -46,7 +46,7 @@ impl RejectedCalls {
         reason: Option<String>,
     ) {
         // A person never saw arguments that do not parse, so no equal call can have been rejected.
-        if let Ok(arguments) = read(arguments_text) {
+        if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,
                 reason,
@@ -56,35 +56,36 @@ impl RejectedCalls {
         }
     }
 
-    pub(super) fn unsaid(&mut self, tool: &str, arguments_text: &str) {
-        if let Ok(arguments) = read(arguments_text) {
-            self.0
-                .retain(|no| !(no.tool == tool && same(&no.arguments, &arguments)));
+    pub(super) fn remove_equal(&mut self, tool: &str, arguments_text: &str) {
+        if let Ok(arguments) = parse_arguments(arguments_text) {
+            self.0.retain(|rejected| {
+                !(rejected.tool == tool && equal_json(&rejected.arguments, &arguments))
+            });
         }
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 /// Parses arguments. Empty text counts as an empty object, as it does when the tool is called.
-fn read(text: &str) -> Result<Value, serde_json::Error> {
+fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     serde_json::from_str(if text.is_empty() { "{}" } else { text })
 }
 
 /// Whether two values are equal as JSON: 1 equals 1.0, the order of members does not count.
-fn same(one: &Value, other: &Value) -> bool {
+fn equal_json(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal_json(a, b))
         }
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len()
                 && a.iter()
-                    .all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
+                    .all(|(name, a)| b.get(name).is_some_and(|b| equal_json(a, b)))
         }
         (
             Value::Null
@@ -101,7 +102,7 @@ fn same(one: &Value, other: &Value) -> bool {
 /// Returns a text that represents a value: two values have the same text only if they are equal as
 /// JSON.
 #[must_use]
-pub(crate) fn canonical(value: &Value) -> String {
+pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_f64() {
             // `-0.0` equals `0.0`.
@@ -109,13 +110,19 @@ pub(crate) fn canonical(value: &Value) -> String {
             None => number.to_string(),
         },
         Value::Array(items) => {
-            let items: Vec<_> = items.iter().map(canonical).collect();
+            let items: Vec<_> = items.iter().map(json_equality_key).collect();
             format!("[{}]", items.join(","))
         }
         Value::Object(members) => {
             let mut members: Vec<_> = members
                 .iter()
-                .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), canonical(value)))
+                .map(|(name, value)| {
+                    format!(
+                        "{}:{}",
+                        Value::from(name.as_str()),
+                        json_equality_key(value)
+                    )
+                })
                 .collect();
             members.sort_unstable();
             format!("{{{}}}", members.join(","))
@@ -135,7 +142,7 @@ mod tests {
     fn equal_arguments_match_a_rejected_call_however_they_are_written() {
         let mut rejections = RejectedCalls::default();
         let call = CallId(Uuid::from_u128(1));
-        rejections.said(
+        rejections.add(
             call,
             "pay",
             r#"{"amount": 1, "to": {"b": [1, 2.50], "a": null}}"#,
@@ -171,7 +178,7 @@ mod tests {
                 )
                 .is_none()
         );
-        rejections.unsaid("pay", r#"{"to":{"a":null,"b":[1,2.5]},"amount":1e0}"#);
+        rejections.remove_equal("pay", r#"{"to":{"a":null,"b":[1,2.5]},"amount":1e0}"#);
         assert_eq!(rejections, RejectedCalls::default());
     }
 
@@ -194,8 +201,8 @@ mod tests {
         for one in &values {
             for other in &values {
                 assert_eq!(
-                    canonical(one) == canonical(other),
-                    same(one, other),
+                    json_equality_key(one) == json_equality_key(other),
+                    equal_json(one, other),
                     "{one} {other}"
                 );
             }
@@ -205,7 +212,7 @@ mod tests {
     #[test]
     fn call_without_arguments_is_one_with_an_empty_object() {
         let mut rejections = RejectedCalls::default();
-        rejections.said(
+        rejections.add(
             CallId(Uuid::from_u128(1)),
             "stop",
             " \n",

@@ -84,16 +84,16 @@ impl CallSpec {
 
     /// Whether the digest and the address match the content. The digest of a call without a stored
     /// definition cannot be recomputed and is not compared.
-    fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
-        let sealed =
-            |address: &Address| *address == Address::of(&self.digest, address.text.clone());
-        if !self.address.as_ref().is_none_or(sealed) {
+    fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
+        let is_sealed =
+            |address: &Address| *address == Address::new(&self.digest, address.text.clone());
+        if !self.address.as_ref().is_none_or(is_sealed) {
             return false;
         }
         let Some(definition) = &self.definition else {
             return true;
         };
-        let tool = Digested {
+        let tool = DigestedTool {
             name: &self.name,
             definition,
             target: &self.target,
@@ -124,8 +124,8 @@ pub struct Address {
 impl Address {
     /// Creates the address `text`, sealed for the call with the digest `digest`.
     #[must_use]
-    pub fn of(digest: &str, text: String) -> Self {
-        let seal = request_digest([digest, text.as_str()].into_iter());
+    pub fn new(digest: &str, text: String) -> Self {
+        let seal = digest_of_texts([digest, text.as_str()].into_iter());
         Self { text, seal }
     }
 }
@@ -135,7 +135,7 @@ impl Address {
 pub struct RequestSpec {
     /// Id of the request, never reused.
     pub request_id: RequestId,
-    /// Kind of the request, see [`RequestKind::facts`].
+    /// Kind of the request, see [`RequestKind::properties`].
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that the request is about.
     pub pending_tool_calls: Vec<CallSpec>,
@@ -174,12 +174,12 @@ impl RequestSpec {
     /// Sets `digest` and `seal` from the other members.
     #[must_use]
     pub fn sealed(mut self) -> Self {
-        self.digest = request_digest(self.own_calls().map(|call| call.digest.as_str()));
-        self.seal = Some(self.seal_now());
+        self.digest = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
+        self.seal = Some(self.computed_seal());
         self
     }
 
-    fn seal_now(&self) -> String {
+    fn computed_seal(&self) -> String {
         let calls: Vec<_> = self
             .pending_tool_calls
             .iter()
@@ -188,8 +188,8 @@ impl RequestSpec {
         // The seal covers `details` and `form` where the decision depends on them: in a credentials
         // request, `details` names the service whose login is asked for. In an elicitation, both
         // belong to the question of the tool's server.
-        let asked = self.elicitation.as_ref();
-        let asked = asked.map(|asked| json!([self.details, self.form, asked]));
+        let elicitation = self.elicitation.as_ref();
+        let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
         let asked = asked.or(service.filter(|_| self.kind == RequestKind::Credentials));
         let members = (
@@ -200,31 +200,31 @@ impl RequestSpec {
             asked,
             calls,
         );
-        sha256(&Sha256::digest(
+        format_sha256(&Sha256::digest(
             serde_json::to_vec(&members).unwrap_or_default(),
         ))
     }
 
     /// Whether every digest of the request matches its content.
     #[must_use]
-    pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
-        let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
+    pub fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
+        let own = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
         own == self.digest
             && self
                 .seal
                 .as_ref()
-                .is_none_or(|seal| *seal == self.seal_now())
+                .is_none_or(|seal| *seal == self.computed_seal())
             && self
                 .pending_tool_calls
                 .iter()
-                .all(|call| call.is_sound(tenant, task))
+                .all(|call| call.has_valid_digests(tenant, task))
     }
 
     /// Returns the number of people who have to agree before a call of an approval request runs, or
     /// the call of a reconcile request is retried. Requests of other kinds need one person.
     #[must_use]
     pub fn required(&self) -> u32 {
-        if self.kind.facts().counts_approvers {
+        if self.kind.properties().counts_approvers {
             self.terms.approvers.required
         } else {
             1
@@ -236,20 +236,20 @@ impl RequestSpec {
     /// `allow` limits them, and `respond` is not possible where 2 or more people have to agree.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
-        let facts = self.kind.facts();
+        let properties = self.kind.properties();
         let by_rule = |action: &Action| {
             self.terms.allow.contains(action) && (*action != Action::Respond || required < 2)
         };
-        let actions = facts.actions.iter().copied();
+        let actions = properties.actions.iter().copied();
         actions
-            .filter(|action| !facts.decides_calls || by_rule(action))
+            .filter(|action| !properties.decides_calls || by_rule(action))
             .collect()
     }
 }
 
 /// The members of a tool that a call's digest covers.
 #[derive(Clone, Copy, Debug)]
-pub struct Digested<'t> {
+pub struct DigestedTool<'t> {
     /// Name by which a model calls the tool.
     pub name: &'t str,
     /// Digest of the tool's definition, see [`ToolSpec::definition`].
@@ -260,7 +260,7 @@ pub struct Digested<'t> {
     pub effect: Effect,
 }
 
-impl<'t> From<&'t ToolSpec> for Digested<'t> {
+impl<'t> From<&'t ToolSpec> for DigestedTool<'t> {
     fn from(tool: &'t ToolSpec) -> Self {
         Self {
             name: &tool.name,
@@ -279,7 +279,7 @@ pub fn call_digest(
     tenant: &str,
     task: TaskId,
     call: CallId,
-    tool: Digested<'_>,
+    tool: DigestedTool<'_>,
     arguments_text: &str,
     rule: Option<&str>,
 ) -> String {
@@ -298,28 +298,24 @@ pub fn call_digest(
     put(arguments_text.as_bytes());
     put(if rule.is_some() { b"rule" } else { b"none" });
     put(rule.unwrap_or("").as_bytes());
-    sha256(&hash.finalize())
+    format_sha256(&hash.finalize())
 }
 
 /// Returns the digest over texts in their order, each length-prefixed. The digest of a request is
 /// over the digests of the calls that the request decides.
 #[must_use]
-pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
+pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
-    for digest in calls {
-        hash.update(
-            u64::try_from(digest.len())
-                .unwrap_or(u64::MAX)
-                .to_be_bytes(),
-        );
-        hash.update(digest.as_bytes());
+    for text in texts {
+        hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(text.as_bytes());
     }
-    sha256(&hash.finalize())
+    format_sha256(&hash.finalize())
 }
 
 /// Returns `sha256:` and the bytes of `hash` in lower-case hex.
 #[must_use]
-pub fn sha256(hash: &[u8]) -> String {
+pub fn format_sha256(hash: &[u8]) -> String {
     use std::fmt::Write as _;
     hash.iter().fold(String::from("sha256:"), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -353,7 +349,7 @@ mod tests {
             offer: None,
             definition: Some("sha256:ab".to_owned()),
         };
-        let tool = Digested {
+        let tool = DigestedTool {
             name: "refund",
             definition: "sha256:ab",
             target: &call.target,
@@ -367,7 +363,7 @@ mod tests {
             &call.arguments_text,
             Some("large"),
         );
-        call.address = Some(Address::of(
+        call.address = Some(Address::new(
             &call.digest,
             "POST http://payments.internal/refunds/1".to_owned(),
         ));
@@ -379,7 +375,7 @@ mod tests {
         RequestSpec {
             request_id: RequestId(Uuid::from_u128(1)),
             kind: RequestKind::Approval,
-            digest: request_digest([call.digest.as_str()].into_iter()),
+            digest: digest_of_texts([call.digest.as_str()].into_iter()),
             pending_tool_calls: vec![call],
             terms: Terms::default(),
             question: None,
@@ -397,7 +393,7 @@ mod tests {
     #[test]
     fn changed_byte_of_a_request_is_always_noticed() {
         let task = TaskId(Uuid::from_u128(2));
-        assert!(asked(task).is_sound("acme", task));
+        assert!(asked(task).has_valid_digests("acme", task));
         let members: [Member; 9] = [
             |asked| &mut asked.digest,
             |asked| &mut asked.pending_tool_calls[0].digest,
@@ -416,15 +412,15 @@ mod tests {
                 let mut bytes = text.clone().into_bytes();
                 bytes[at] ^= 1;
                 *text = String::from_utf8(bytes).unwrap();
-                assert!(!changed.is_sound("acme", task), "{changed:?}");
+                assert!(!changed.has_valid_digests("acme", task), "{changed:?}");
             }
         }
         let mut changed = asked(task);
         changed.pending_tool_calls[0].effect = Effect::Idempotent;
-        assert!(!changed.is_sound("acme", task));
+        assert!(!changed.has_valid_digests("acme", task));
         assert!(
-            !asked(task).is_sound("other", task)
-                && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4)))
+            !asked(task).has_valid_digests("other", task)
+                && !asked(task).has_valid_digests("acme", TaskId(Uuid::from_u128(4)))
         );
     }
 
@@ -438,7 +434,7 @@ mod tests {
             .remove("address")
             .unwrap();
         let asked: RequestSpec = serde_json::from_value(stored).unwrap();
-        assert!(asked.is_sound("acme", task));
+        assert!(asked.has_valid_digests("acme", task));
         assert_eq!(
             asked.pending_tool_calls[0].shown_target(),
             "POST http://payments.internal"
@@ -455,6 +451,9 @@ mod tests {
             .remove("definition")
             .unwrap();
         let asked: RequestSpec = serde_json::from_value(stored).unwrap();
-        assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
+        assert!(
+            asked.pending_tool_calls[0].definition.is_none()
+                && asked.has_valid_digests("acme", task)
+        );
     }
 }

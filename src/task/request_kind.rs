@@ -1,5 +1,5 @@
-//! The kinds of request. Every property of a kind is in its row of [`KindFacts`]: a new kind adds a
-//! variant, a row, and the code that no other kind needs.
+//! The kinds of request. Every property of a kind is in its row of [`RequestKindProperties`]: a new
+//! kind adds a variant, a row, and the code that no other kind needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub enum RequestKind {
     clippy::struct_excessive_bools,
     reason = "a row of independent properties"
 )]
-pub struct KindFacts {
+pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
     /// The question by which an agent opens a request of this kind; `None` if agents cannot open
@@ -53,11 +53,11 @@ pub struct KindFacts {
     pub actions: &'static [Action],
     /// The actions that a sealed link may take: no action that shows or takes a secret, runs
     /// arguments that the policy has not judged, or states what happened outside of this service.
-    pub by_link: &'static [Action],
+    pub link_actions: &'static [Action],
     /// The content of a `respond`.
     pub response: ResponseKind,
     /// Whether no call of the turn runs while a request of this kind is open.
-    pub blocks: bool,
+    pub blocks_turn: bool,
     /// Whether a request of this kind decides calls of the turn under a rule: it shows the whole
     /// turn, takes an answer for each call, and follows the rule's `allow` and `on_reject`. A
     /// request of any other kind is about one call.
@@ -84,7 +84,7 @@ pub enum ResponseKind {
     FormResult,
 }
 
-const APPROVAL: KindFacts = KindFacts {
+const APPROVAL: RequestKindProperties = RequestKindProperties {
     word: "approval",
     human: None,
     actions: &[
@@ -93,87 +93,87 @@ const APPROVAL: KindFacts = KindFacts {
         Action::Edit,
         Action::Respond,
     ],
-    by_link: &[Action::Approve, Action::Reject],
+    link_actions: &[Action::Approve, Action::Reject],
     response: ResponseKind::PerCall,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: true,
     counts_approvers: true,
     outcome_unknown: false,
     depends_on_tool: true,
 };
 
-const GUIDANCE: KindFacts = KindFacts {
+const GUIDANCE: RequestKindProperties = RequestKindProperties {
     word: "guidance",
     human: Some(HumanKind::Guidance),
     actions: &[Action::Respond, Action::Reject],
-    by_link: &[Action::Respond, Action::Reject],
+    link_actions: &[Action::Respond, Action::Reject],
     response: ResponseKind::Form,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: false,
 };
 
-const CREDENTIALS: KindFacts = KindFacts {
+const CREDENTIALS: RequestKindProperties = RequestKindProperties {
     word: "credentials",
     human: Some(HumanKind::Credentials),
     actions: &[Action::Respond, Action::Reject],
-    by_link: &[],
+    link_actions: &[],
     response: ResponseKind::Form,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: true,
 };
 
-const CONFIRMATION: KindFacts = KindFacts {
+const CONFIRMATION: RequestKindProperties = RequestKindProperties {
     word: "confirmation",
     human: Some(HumanKind::Confirmation),
     actions: &[Action::Approve, Action::Reject, Action::Respond],
-    by_link: &[Action::Approve, Action::Reject, Action::Respond],
+    link_actions: &[Action::Approve, Action::Reject, Action::Respond],
     response: ResponseKind::Form,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: false,
 };
 
-const EXTERNAL_RESULT: KindFacts = KindFacts {
+const EXTERNAL_RESULT: RequestKindProperties = RequestKindProperties {
     word: "external_result",
     human: None,
     actions: &[Action::Respond, Action::Reject],
-    by_link: &[],
+    link_actions: &[],
     response: ResponseKind::FormResult,
-    blocks: false,
+    blocks_turn: false,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
     depends_on_tool: true,
 };
 
-const RECONCILE: KindFacts = KindFacts {
+const RECONCILE: RequestKindProperties = RequestKindProperties {
     word: "reconcile",
     human: None,
     actions: &[Action::Retry, Action::Respond, Action::Reject],
-    by_link: &[],
+    link_actions: &[],
     response: ResponseKind::Result,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: false,
     counts_approvers: true,
     outcome_unknown: true,
     depends_on_tool: false,
 };
 
-const ELICITATION: KindFacts = KindFacts {
+const ELICITATION: RequestKindProperties = RequestKindProperties {
     word: "elicitation",
     human: None,
     actions: &[Action::Respond, Action::Reject],
-    by_link: &[],
+    link_actions: &[],
     response: ResponseKind::Form,
-    blocks: true,
+    blocks_turn: true,
     decides_calls: false,
     counts_approvers: false,
     outcome_unknown: false,
@@ -194,7 +194,7 @@ impl RequestKind {
 
     /// Returns the properties in which this kind differs from the others.
     #[must_use]
-    pub const fn facts(self) -> KindFacts {
+    pub const fn properties(self) -> RequestKindProperties {
         match self {
             Self::Approval => APPROVAL,
             Self::Guidance => GUIDANCE,
@@ -209,7 +209,7 @@ impl RequestKind {
     /// Returns the word on the wire and in the database.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        self.facts().word
+        self.properties().word
     }
 
     /// Returns the kind with exactly this word (letter case counts).
@@ -221,20 +221,20 @@ impl RequestKind {
     /// Returns the tool with which a model opens a request of this kind, if any.
     #[must_use]
     pub fn tool(self) -> Option<&'static str> {
-        self.facts().human.map(HumanKind::tool)
+        self.properties().human.map(HumanKind::tool)
     }
 
     /// Returns the kind of request that a model opens with the tool of exactly this name (letter
     /// case counts).
     #[must_use]
-    pub fn of_tool(name: &str) -> Option<Self> {
+    pub fn from_tool(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
     /// Whether a request of this kind can be approved at all, whatever its rule allows.
     #[must_use]
     pub fn can_be_approved(self) -> bool {
-        self.facts().actions.contains(&Action::Approve)
+        self.properties().actions.contains(&Action::Approve)
     }
 }
 
@@ -298,32 +298,48 @@ mod tests {
     #[test]
     fn request_kind_and_its_human_kind_name_each_other() {
         for kind in HumanKind::ALL {
-            assert_eq!(kind.request().facts().human, Some(kind));
+            assert_eq!(kind.request().properties().human, Some(kind));
         }
         let human = RequestKind::ALL
             .iter()
-            .filter_map(|kind| kind.facts().human);
+            .filter_map(|kind| kind.properties().human);
         assert_eq!(human.count(), HumanKind::ALL.len());
     }
 
     #[test]
     fn only_a_kind_that_decides_calls_takes_edits_and_results_per_call() {
         for kind in RequestKind::ALL {
-            let facts = kind.facts();
-            assert_eq!(facts.decides_calls, facts.actions.contains(&Action::Edit));
-            assert_eq!(facts.decides_calls, facts.response == ResponseKind::PerCall);
+            let properties = kind.properties();
+            assert_eq!(
+                properties.decides_calls,
+                properties.actions.contains(&Action::Edit)
+            );
+            assert_eq!(
+                properties.decides_calls,
+                properties.response == ResponseKind::PerCall
+            );
         }
     }
 
     #[test]
     fn link_takes_only_actions_of_the_kind_and_never_an_edit_a_retry_or_a_secret() {
         for kind in RequestKind::ALL {
-            let facts = kind.facts();
-            let known = |action: &Action| facts.actions.contains(action);
-            assert!(facts.by_link.iter().all(known), "{kind:?}");
+            let properties = kind.properties();
+            let known = |action: &Action| properties.actions.contains(action);
+            assert!(properties.link_actions.iter().all(known), "{kind:?}");
             let kept = [Action::Edit, Action::Retry];
-            assert!(!facts.by_link.iter().any(|action| kept.contains(action)));
+            assert!(
+                !properties
+                    .link_actions
+                    .iter()
+                    .any(|action| kept.contains(action))
+            );
         }
-        assert!(RequestKind::Credentials.facts().by_link.is_empty());
+        assert!(
+            RequestKind::Credentials
+                .properties()
+                .link_actions
+                .is_empty()
+        );
     }
 }

@@ -11,15 +11,15 @@ use super::time::Time;
 use super::user::{UserId, UserIds};
 
 /// The time at which an answer was given, and the answer.
-pub(crate) type Given = (Time, Decision);
+pub(crate) type TimedDecision = (Time, Decision);
 
 /// A request with the answers given so far.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestState<'a> {
     /// The request as it was opened.
-    pub asked: &'a RequestSpec,
+    pub spec: &'a RequestSpec,
     /// The answers, oldest first.
-    pub answers: &'a [Given],
+    pub answers: &'a [TimedDecision],
     /// The stored status, which may still be `Pending` after the deadline.
     pub status: RequestStatus,
     /// Whether the deadline has passed.
@@ -30,13 +30,13 @@ pub struct RequestState<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolution<'a> {
     /// The answer that decided the last call.
-    pub last: &'a Given,
+    pub last: &'a TimedDecision,
     /// The action of every call; `Mixed` where they differ.
     pub action: Action,
     /// The consequence of a rejection; `None` where no call was rejected.
     pub then: Option<Then>,
     /// The answer that decided each call.
-    pub calls: Vec<(CallId, &'a Given)>,
+    pub calls: Vec<(CallId, &'a TimedDecision)>,
 }
 
 impl<'a> RequestState<'a> {
@@ -51,18 +51,18 @@ impl<'a> RequestState<'a> {
     /// required, because without accounts one approval is enough. Then the last answer to the call
     /// decided it.
     #[must_use]
-    pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
-        let required = self.asked.required().max(1) as usize;
+    pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
+        let required = self.spec.required().max(1) as usize;
         let mut people = BTreeSet::new();
         let found = self.answers.iter().find(|(_, answer)| {
-            let Some(given) = answer.decisions.get(&call) else {
+            let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
             // `Folded` counts the fewest people. If the setting `auth.user_ids` counted more people
             // and they were enough, the answer that completed the number has `leave` and so settles
             // the call.
             people.insert(UserIds::Folded.key(&answer.by));
-            given.settles() || people.len() >= required
+            call_answer.settles() || people.len() >= required
         });
         let closed = self.answers.iter().any(|(_, answer)| answer.closes);
         let last = || {
@@ -76,13 +76,14 @@ impl<'a> RequestState<'a> {
     /// Returns the answers that approve `call`, one for each person; empty where one approval is
     /// enough.
     #[must_use]
-    pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a Given> {
-        if self.asked.required() < 2 {
+    pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
+        if self.spec.required() < 2 {
             return Vec::new();
         }
         let approves = |answer: &Decision| {
-            let given = answer.decisions.get(&call);
-            given.is_some_and(|given| matches!(given.action, Action::Approve | Action::Retry))
+            let call_answer = answer.decisions.get(&call);
+            call_answer
+                .is_some_and(|answer| matches!(answer.action, Action::Approve | Action::Retry))
         };
         let mut people = BTreeSet::new();
         let answers = self.answers.iter();
@@ -93,7 +94,7 @@ impl<'a> RequestState<'a> {
 
     /// Returns the first answer of `user`. If `call` is given, only answers about that call count.
     #[must_use]
-    pub fn answer_of(&self, user: &UserId, call: Option<CallId>) -> Option<&'a Given> {
+    pub fn answer_by(&self, user: &UserId, call: Option<CallId>) -> Option<&'a TimedDecision> {
         let about =
             |answer: &Decision| call.is_none_or(|call| answer.decisions.contains_key(&call));
         self.answers
@@ -103,9 +104,9 @@ impl<'a> RequestState<'a> {
 
     /// Returns the calls that `user` may still answer: undecided, and not answered by `user`.
     pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a CallSpec> {
-        self.asked.own_calls().filter(move |call| {
+        self.spec.own_calls().filter(move |call| {
             let id = call.tool_call_id;
-            self.deciding(id).is_none() && self.answer_of(user, Some(id)).is_none()
+            self.deciding_answer(id).is_none() && self.answer_by(user, Some(id)).is_none()
         })
     }
 
@@ -120,15 +121,15 @@ impl<'a> RequestState<'a> {
             }
         }
         let last = self.answers.last()?;
-        let own = self.asked.own_calls().map(|call| call.tool_call_id);
+        let own = self.spec.own_calls().map(|call| call.tool_call_id);
         let calls: Vec<_> = own
-            .filter_map(|call| Some((call, self.deciding(call)?)))
+            .filter_map(|call| Some((call, self.deciding_answer(call)?)))
             .collect();
         let actions: Vec<_> = calls
             .iter()
             .filter_map(|(call, (_, answer))| answer.decisions.get(call))
             .collect();
-        let rejected = actions.iter().any(|given| given.action == Action::Reject);
+        let rejected = actions.iter().any(|answer| answer.action == Action::Reject);
         let action = match actions.split_first() {
             None => last.1.action,
             Some((first, others)) if others.iter().all(|other| other.action == first.action) => {
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    fn answer(by: &str, call: CallId, action: Action) -> Given {
+    fn answer(by: &str, call: CallId, action: Action) -> TimedDecision {
         let decision = Decision {
             action,
             by: by.into(),
@@ -218,11 +219,11 @@ mod tests {
 
     fn state<'a>(
         asked: &'a RequestSpec,
-        answers: &'a [Given],
+        answers: &'a [TimedDecision],
         status: RequestStatus,
     ) -> RequestState<'a> {
         RequestState {
-            asked,
+            spec: asked,
             answers,
             status,
             expired: false,
@@ -230,7 +231,9 @@ mod tests {
     }
 
     fn decider<'a>(state: &RequestState<'a>, call: CallId) -> Option<&'a str> {
-        state.deciding(call).map(|(_, answer)| answer.by.as_str())
+        state
+            .deciding_answer(call)
+            .map(|(_, answer)| answer.by.as_str())
     }
 
     #[test]

@@ -3,21 +3,21 @@
 //! only if its effect may be repeated, or if a person approves it after the restore or the
 //! promotion.
 
-use super::call_state::{CallState, Phase, UNKNOWN};
+use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
 use super::item::{Item, Outcome};
+use super::progress::Progress;
 use super::request::Warning;
 use super::time::Time;
-use super::turn::Progress;
 use super::verdict::Verdict;
 
 /// Text for a call that may have run in the lost history.
-pub(crate) const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
+pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
 /// Reason for holding a `once` call that the model proposes after the uncertain history and before
 /// the user's next message.
-pub(crate) const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
+pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
 /// Returns the `seq` of the last item of the uncertain history; 0 where the history is certain.
@@ -50,18 +50,18 @@ impl Progress {
     }
 
     /// Marks the calls whose approval `decision` completed, if that decision came after the
-    /// uncertain history (`known`).
-    pub(super) fn vouched(&mut self, decision: &Decision, known: bool) {
+    /// uncertain history (`is_certain`).
+    pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
-            let of_leave = |answer: &CallAnswer| {
+            let approves = |answer: &CallAnswer| {
                 matches!(
                     answer.action,
                     Action::Approve | Action::Edit | Action::Retry
                 )
             };
-            if known && answer.is_some_and(of_leave) {
-                state.vouched = matches!(state.phase, Phase::Approved(_));
+            if is_certain && answer.is_some_and(approves) {
+                state.is_approval_certain = matches!(state.phase, Phase::Approved(_));
             }
         }
     }
@@ -75,40 +75,40 @@ impl CallState {
             .judgement
             .as_ref()
             .is_some_and(|judgement| judgement.verdict == Verdict::Human);
-        self.of_uncertain_turn && !question && !self.effect.repeatable()
+        self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
     /// Whether the call may have run in the lost history, and no person has approved it since.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
-        self.may_have_run() && !self.vouched
+        self.may_have_run() && !self.is_approval_certain
     }
 
     /// Whether only the uncertain history keeps the call from running now.
     #[must_use]
-    pub fn ready_but_uncertain(&self) -> bool {
+    pub fn is_ready_but_uncertain(&self) -> bool {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
     /// Returns the result text for an unknown outcome: of a call that was started, or of a call
     /// that may have run in the lost history.
     #[must_use]
-    pub(super) fn unknown(&self) -> String {
+    pub(super) fn unknown_outcome_text(&self) -> String {
         if self.attempts > 0 {
-            UNKNOWN
+            OUTCOME_UNKNOWN_TEXT
         } else {
-            FORGOTTEN
+            MAY_HAVE_RUN_TEXT
         }
         .to_owned()
     }
 
-    /// Returns the text for a call that will not run (again): `why`, followed by `and`. If the call
-    /// may have run already, a sentence about the unknown outcome follows instead of `and`.
-    pub(super) fn not_run(&self, why: &str, and: &str) -> String {
+    /// Returns the text for a call that will not run (again): `why`, followed by `ending`. If the
+    /// call may have run already, a sentence about the unknown outcome follows instead of `ending`.
+    pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
-            format!("{why}. {}", self.unknown())
+            format!("{why}. {}", self.unknown_outcome_text())
         } else {
-            format!("{why}{and}")
+            format!("{why}{ending}")
         }
     }
 
@@ -129,7 +129,7 @@ impl Warning {
         Self {
             code: MAY_ALREADY_HAVE_RUN.to_owned(),
             pointer: String::new(),
-            detail: FORGOTTEN.to_owned(),
+            detail: MAY_HAVE_RUN_TEXT.to_owned(),
         }
     }
 }

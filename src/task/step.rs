@@ -4,15 +4,18 @@
 use std::collections::BTreeSet;
 
 pub use super::asker::AskerState;
-use super::asker::at_gate;
+use super::asker::step_at_gate;
 use super::call_state::{CallState, Phase};
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
-use super::question::{Question, asking, awaited, delegated, next_together, outside, questions};
+use super::planned_request::{
+    PlannedRequest, awaited_events, calls_to_elicit, external_result_requests, next_parallel_calls,
+    planned_requests, sub_agents_to_start,
+};
+use super::progress::{LastMessage, Progress};
 use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
-use super::turn::{Last, Progress};
 
 /// The next step. Exhaustive: a driver that does not handle a new variant does not compile.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +26,15 @@ pub enum Step {
     /// them, never loosen them.
     Judge(Vec<CallId>),
     /// Open these requests.
-    Ask(Vec<Question>),
+    OpenRequests(Vec<PlannedRequest>),
     /// Wait until one of these events happens.
-    Wait(Vec<On>),
+    Wait(Vec<AwaitedEvent>),
     /// Start a sub-agent's task for each of these calls.
-    Start(Vec<CallId>),
+    StartSubAgents(Vec<CallId>),
     /// Run these calls together; `next_step` is not asked again while any of them is in flight.
-    Run(Vec<CallId>),
+    RunCalls(Vec<CallId>),
     /// Give this gate call's asker the permit to run the call.
-    Hand(CallId),
+    HandOver(CallId),
     /// Open a request for the next question of each call's server. The last attempt at each of
     /// these calls ended with questions.
     Elicit(Vec<CallId>),
@@ -46,7 +49,7 @@ pub enum Step {
 
 /// An event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub enum AwaitedEvent {
     /// A decision of this request.
     Request(RequestId),
     /// The end of an attempt that may still be in flight on some replica.
@@ -54,7 +57,7 @@ pub enum On {
     /// The end of a sub-agent's task.
     Child(TaskId),
     /// The close of a request: the tree has reached its limit of open requests.
-    Room,
+    RequestClosed,
     /// A user message or another command: the task is terminal.
     Message,
     /// The return of the asker of a gate call that may start.
@@ -76,104 +79,107 @@ pub enum Ending {
 
 /// The input of [`next_step`] that the driver knows and the journal does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Budget {
+pub struct StepContext {
     /// Name of the limit that is reached, if any.
-    pub spent: Option<&'static str>,
+    pub spent_limit: Option<&'static str>,
     /// Started calls whose attempt may still be in flight, by the database's clock.
     pub running: BTreeSet<CallId>,
     /// Started calls whose attempt ended in this process with questions of the tool's server.
-    pub asking: BTreeSet<CallId>,
+    pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether its asker waits; `None` for any other task.
     pub asker: Option<AskerState>,
     /// Names of the sub-agents that keep a conversation. The calls of each run one after the other.
-    pub sessions: BTreeSet<String>,
+    pub session_agents: BTreeSet<String>,
 }
 
 /// Decides the next step from a task's progress.
 #[must_use]
-pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
+pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     if progress.status.is_none_or(TaskStatus::is_terminal) {
-        return Step::Wait(vec![On::Message]);
+        return Step::Wait(vec![AwaitedEvent::Message]);
     }
     if progress.ending.is_some() {
-        let rest: Vec<_> = progress.unfinished().map(CallState::canceled).collect();
+        let canceled = progress.unfinished().map(CallState::canceled_result);
+        let rest: Vec<_> = canceled.collect();
         return if rest.is_empty() {
             Step::Finish(Ending::Canceled)
         } else {
             Step::Settle(rest)
         };
     }
-    let new = ids(progress, |state| state.phase == Phase::New);
+    let new = unfinished_ids(progress, |state| state.phase == Phase::New);
     if !new.is_empty() {
         return Step::Judge(new);
     }
-    let refused: Vec<_> = progress
+    let settlements: Vec<_> = progress
         .unfinished()
-        .filter(|state| !progress.may_be_given_up(state))
+        .filter(|state| !progress.has_provisional_result(state))
         .filter_map(CallState::settlement)
         .collect();
-    if !refused.is_empty() {
-        return Step::Settle(refused);
+    if !settlements.is_empty() {
+        return Step::Settle(settlements);
     }
-    let questions = questions(progress);
-    if !questions.is_empty() {
-        return Step::Ask(questions);
+    let requests = planned_requests(progress);
+    if !requests.is_empty() {
+        return Step::OpenRequests(requests);
     }
-    let asking = asking(progress, &budget.asking);
+    let asking = calls_to_elicit(progress, &context.ended_with_questions);
     if !asking.is_empty() {
         return Step::Elicit(asking);
     }
-    let lost = |state: &CallState| lost(state, budget) && !state.effect.repeatable();
-    let mut lost = ids(progress, |state| lost(state) || state.ready_but_uncertain());
-    let unasked = !lost.is_empty();
-    lost.truncate(progress.room());
+    let unknown = |state: &CallState| is_lost(state, context) && !state.effect.is_repeatable();
+    let mut lost = unfinished_ids(progress, |state| {
+        unknown(state) || state.is_ready_but_uncertain()
+    });
+    let has_lost_calls = !lost.is_empty();
+    lost.truncate(progress.remaining_requests());
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
-    let attempts = ids(progress, |state| at_work(state, budget));
-    if progress.is_blocked() || unasked || !attempts.is_empty() {
-        return Step::Wait(awaited(progress, attempts));
+    let attempts = unfinished_ids(progress, |state| is_in_flight(state, context));
+    if progress.is_blocked() || has_lost_calls || !attempts.is_empty() {
+        return Step::Wait(awaited_events(progress, attempts));
     }
-    if let Some(asker) = budget.asker {
-        return at_gate(progress, asker);
+    if let Some(asker) = context.asker {
+        return step_at_gate(progress, asker);
     }
-    undisturbed(progress, budget)
+    unblocked_step(progress, context)
 }
 
 /// Decides the next step if no request blocks the turn and no attempt in flight forbids another.
-fn undisturbed(progress: &Progress, budget: &Budget) -> Step {
-    let outside = outside(progress);
-    if !outside.is_empty() {
-        return Step::Ask(outside);
+fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
+    let external = external_result_requests(progress);
+    if !external.is_empty() {
+        return Step::OpenRequests(external);
     }
-    let delegated = delegated(progress, &budget.sessions);
-    if !delegated.is_empty() {
-        return Step::Start(delegated);
+    let sub_agents = sub_agents_to_start(progress, &context.session_agents);
+    if !sub_agents.is_empty() {
+        return Step::StartSubAgents(sub_agents);
     }
-    let ready = next_together(progress);
+    let ready = next_parallel_calls(progress);
     if !ready.is_empty() {
-        return Step::Run(ready);
+        return Step::RunCalls(ready);
     }
     if !progress.open.is_empty() || progress.unfinished().next().is_some() {
-        return Step::Wait(awaited(progress, Vec::new()));
+        return Step::Wait(awaited_events(progress, Vec::new()));
     }
-    after_turn(progress, budget)
+    step_after_turn(progress, context)
 }
 
 /// Decides the step once every call has its result. A last turn without calls completes the task.
-fn after_turn(progress: &Progress, budget: &Budget) -> Step {
-    match (&progress.last, budget.spent) {
-        (Last::Model(turn), _) if turn.tool_calls.is_empty() => {
+fn step_after_turn(progress: &Progress, context: &StepContext) -> Step {
+    match (&progress.last_message, context.spent_limit) {
+        (LastMessage::Model(turn), _) if turn.tool_calls.is_empty() => {
             Step::Finish(Ending::Completed(turn.text.clone().unwrap_or_default()))
         }
-        (Last::Nothing | Last::User | Last::Model(_), Some(limit)) => {
+        (LastMessage::Nothing | LastMessage::User | LastMessage::Model(_), Some(limit)) => {
             Step::Finish(Ending::Failed(Failure::limit(limit)))
         }
-        (Last::Nothing | Last::User | Last::Model(_), None) => Step::CallModel,
+        (LastMessage::Nothing | LastMessage::User | LastMessage::Model(_), None) => Step::CallModel,
     }
 }
 
-fn ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
+fn unfinished_ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
     progress
         .unfinished()
         .filter(|state| which(state))
@@ -182,13 +188,13 @@ fn ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
 }
 
 /// Whether a call was started, has no result and is no longer in flight.
-fn lost(state: &CallState, budget: &Budget) -> bool {
-    matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
+fn is_lost(state: &CallState, context: &StepContext) -> bool {
+    matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
 /// Whether an attempt at the call may still be in flight and forbids another one: the call must not
 /// be repeated, or an asker has the permit.
-fn at_work(state: &CallState, budget: &Budget) -> bool {
-    let exclusive = !state.effect.repeatable() || state.performer == ToolKind::External;
-    matches!(state.phase, Phase::Started(_)) && exclusive && !lost(state, budget)
+fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
+    let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
+    matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)
 }

@@ -49,7 +49,7 @@ fn put_canonical(value: &Value, out: &mut String) {
 /// Replaces each U+0000 by U+FFFD. For text from a model or a tool; an HTTP request with U+0000 is
 /// refused.
 #[must_use]
-pub(crate) fn cleaned(text: String) -> String {
+pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {
         text.replace('\0', "\u{FFFD}")
     } else {
@@ -60,7 +60,7 @@ pub(crate) fn cleaned(text: String) -> String {
 /// Decodes bytes to text that both databases can store: invalid UTF-8 and U+0000 become U+FFFD.
 #[must_use]
 pub(crate) fn from_bytes(bytes: &[u8]) -> String {
-    cleaned(String::from_utf8_lossy(bytes).into_owned())
+    without_nul(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// Returns the longest prefix of `text` that has at most `bytes` bytes and ends at a character
@@ -80,24 +80,24 @@ pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Passes each string, member name and number of `value` through `say` separately, so that the
-/// result is JSON whatever `say` returns. A number that `say` changes becomes a string.
+/// Passes each string, member name and number of `value` through `map` separately, so that the
+/// result is JSON whatever `map` returns. A number that `map` changes becomes a string.
 #[must_use]
-pub(crate) fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
+pub(crate) fn map_texts(value: Value, map: &impl Fn(&str) -> String) -> Value {
     match value {
-        Value::String(text) => Value::String(say(&text)),
-        Value::Array(all) => all.into_iter().map(|one| each_said(one, say)).collect(),
+        Value::String(text) => Value::String(map(&text)),
+        Value::Array(all) => all.into_iter().map(|one| map_texts(one, map)).collect(),
         Value::Object(members) => members
             .into_iter()
-            .map(|(name, one)| (say(&name), each_said(one, say)))
+            .map(|(name, one)| (map(&name), map_texts(one, map)))
             .collect(),
         Value::Number(number) => {
             let written = number.to_string();
-            let said = say(&written);
-            if said == written {
+            let mapped = map(&written);
+            if mapped == written {
                 Value::Number(number)
             } else {
-                Value::String(said)
+                Value::String(mapped)
             }
         }
         Value::Null | Value::Bool(_) => value,
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn json_stays_json_whatever_its_texts_become() {
-        let said = each_said(json!({"a": [1, 23, true, null, "x1"], "1": {}}), &|text| {
+        let said = map_texts(json!({"a": [1, 23, true, null, "x1"], "1": {}}), &|text| {
             text.replace('1', "\"}")
         });
         assert_eq!(

@@ -11,7 +11,7 @@ use regex::Regex;
 use serde::de::DeserializeSeed as _;
 
 use super::request::Warning;
-use inspect::{Looked, Walk};
+use inspect::{Findings, StringInspector};
 
 /// Warning code: characters that are invisible or change the order of other characters.
 pub(crate) const HIDDEN_CHARACTERS: &str = "hidden_characters";
@@ -30,7 +30,7 @@ pub(crate) const LONG_BLANKS: &str = "long_blanks";
 pub(crate) const LARGE: &str = "large";
 
 /// Maximum size of arguments without a `LARGE` warning, in bytes.
-const GLANCE: usize = 4 * 1024;
+const MAX_UNWARNED_BYTES: usize = 4 * 1024;
 
 /// Characters that are invisible or change the order of other characters: control and format
 /// characters, separators, spaces other than U+0020, private-use and unassigned characters, and
@@ -45,9 +45,9 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// An emoji. Several characters may be rendered as one emoji, so the joiners between them hide
 /// nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
+    const ONE_EMOJI: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
     Regex::new(&format!(
-        r"{ONE}(?:\u{{200d}}{ONE})*|[0-9#*]\u{{fe0f}}\u{{20e3}}"
+        r"{ONE_EMOJI}(?:\u{{200d}}{ONE_EMOJI})*|[0-9#*]\u{{fe0f}}\u{{20e3}}"
     ))
     .ok()
 });
@@ -107,25 +107,25 @@ fn is_hidden(c: char) -> bool {
 /// text.
 #[must_use]
 pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
-    let mut looked = Looked::default();
+    let mut findings = Findings::default();
     let mut json = serde_json::Deserializer::from_str(arguments_text);
-    let read = (&mut Walk::new(&mut looked))
+    let read = (&mut StringInspector::new(&mut findings))
         .deserialize(&mut json)
         .and_then(|()| json.end());
     if read.is_ok() {
-        inspect::between_strings(arguments_text, &mut looked);
+        inspect::inspect_between_strings(arguments_text, &mut findings);
     } else {
-        looked = Looked::default();
-        inspect::at_text(&unescaped(arguments_text), "", "", &mut looked);
+        findings = Findings::default();
+        inspect::inspect_text(&unescaped(arguments_text), "", "", &mut findings);
     }
-    if arguments_text.len() > GLANCE {
+    if arguments_text.len() > MAX_UNWARNED_BYTES {
         let detail = format!(
             "The arguments are long: {} bytes. Read them to the end.",
             arguments_text.len()
         );
-        looked.add(LARGE, "", || detail);
+        findings.add(LARGE, "", || detail);
     }
-    looked.warnings()
+    findings.warnings()
 }
 
 /// Decodes the `\u` escapes of a text that is not JSON.

@@ -34,7 +34,7 @@ impl Effect {
 
     /// Whether a call whose outcome is unknown may be sent again with the same idempotency key.
     #[must_use]
-    pub fn repeatable(self) -> bool {
+    pub fn is_repeatable(self) -> bool {
         !matches!(self, Self::Once)
     }
 }
@@ -60,7 +60,7 @@ pub enum ToolKind {
 
 /// The properties in which the kinds of tool differ.
 #[derive(Clone, Copy, Debug)]
-pub struct ToolKindFacts {
+pub struct ToolKindProperties {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
     /// Whether another task or the API's client performs the calls. Such calls do not take part in
@@ -77,25 +77,25 @@ pub struct ToolKindFacts {
 impl ToolKind {
     /// Returns the properties in which this kind differs from the others.
     #[must_use]
-    pub const fn facts(self) -> ToolKindFacts {
+    pub const fn properties(self) -> ToolKindProperties {
         match self {
-            Self::Http | Self::Mcp => ToolKindFacts {
+            Self::Http | Self::Mcp => ToolKindProperties {
                 without_rule: Verdict::Hold,
                 performed_elsewhere: false,
                 asks_person: false,
                 receiver: None,
             },
-            Self::Shell => ToolKindFacts {
+            Self::Shell => ToolKindProperties {
                 receiver: Some("a command on this host"),
-                ..Self::Http.facts()
+                ..Self::Http.properties()
             },
-            Self::External | Self::Agent => ToolKindFacts {
+            Self::External | Self::Agent => ToolKindProperties {
                 without_rule: Verdict::Allow,
                 performed_elsewhere: true,
                 asks_person: false,
                 receiver: Some("nobody"),
             },
-            Self::Human => ToolKindFacts {
+            Self::Human => ToolKindProperties {
                 without_rule: Verdict::Human,
                 performed_elsewhere: false,
                 asks_person: true,
@@ -116,7 +116,7 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Effect of repeating a call.
     pub effect: Effect,
-    /// How the tool's calls are performed; it decides the properties of [`ToolKind::facts`].
+    /// How the tool's calls are performed; it decides the properties of [`ToolKind::properties`].
     pub kind: ToolKind,
     /// Target of the tool's calls, as the digests of the calls contain it, for example `shell
     /// /srv/ops` or `POST http://payments.internal`.
@@ -136,7 +136,7 @@ pub struct ToolSpec {
 }
 
 /// Maximum number of characters of one argument in a summary.
-const SUMMARIZED: usize = 80;
+const MAX_ARGUMENT_CHARS: usize = 80;
 
 /// One part of the template in [`ToolSpec::summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +185,8 @@ impl ToolSpec {
             match part {
                 SummaryPart::Text(text) => line.push_str(text),
                 SummaryPart::Argument(name) => match arguments.get(name) {
-                    Some(Value::String(text)) => put_cut(&mut line, text),
-                    Some(other) => put_cut(&mut line, &other.to_string()),
+                    Some(Value::String(text)) => push_truncated(&mut line, text),
+                    Some(other) => push_truncated(&mut line, &other.to_string()),
                     None => {}
                 },
             }
@@ -195,10 +195,10 @@ impl ToolSpec {
     }
 }
 
-fn put_cut(line: &mut String, text: &str) {
+fn push_truncated(line: &mut String, text: &str) {
     let end = text
         .char_indices()
-        .nth(SUMMARIZED)
+        .nth(MAX_ARGUMENT_CHARS)
         .map_or(text.len(), |(end, _)| end);
     let (shown, cut) = text.split_at(end);
     line.push_str(shown);

@@ -45,13 +45,13 @@ pub enum Message {
 }
 
 /// Maximum size of a result that the model sees, in bytes.
-const SHOWN: usize = 64 * 1024;
+const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// Returns the conversation of a journal. A call without a result gets a text that says so;
 /// `next_step` calls no model before every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
-    let (results, edits) = (results(items), edits(items));
+    let (results, edits) = (results(items), executed_edits(items));
     let mut messages = Vec::new();
     for item in items {
         if let Fact::UserMessage {
@@ -75,7 +75,7 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
                     name: call.name.clone(),
                     content: result.map_or_else(
                         || "There is no result.".to_owned(),
-                        |result| told(result, edits.get(&call.tool_call_id).copied()),
+                        |result| result_text(result, edits.get(&call.tool_call_id).copied()),
                     ),
                     succeeded: result.is_some_and(|result| {
                         matches!(result.outcome, Outcome::Succeeded | Outcome::Responded)
@@ -124,19 +124,19 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 /// Returns the edited arguments of the calls that ran with an edit. An edit counts if the call was
 /// started after the edit. For an external call, it counts if the result was requested with the
 /// edited arguments and supplied.
-fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
-    let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
+    let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
         if let Fact::InterventionRequested(asked) = &item.fact
             && asked.kind == RequestKind::ExternalResult
         {
-            outside.extend(asked.own_calls().map(|call| call.tool_call_id));
+            external.extend(asked.own_calls().map(|call| call.tool_call_id));
         }
         if let Fact::Decision { decision, .. } = &item.fact {
-            let given = decision.decisions.iter().filter(|(call, answer)| {
-                answer.action == Action::Respond && outside.contains(call)
+            let responded = decision.decisions.iter().filter(|(call, answer)| {
+                answer.action == Action::Respond && external.contains(call)
             });
-            ran.extend(given.filter_map(|(call, _)| Some((*call, *changed.get(call)?))));
+            ran.extend(responded.filter_map(|(call, _)| Some((*call, *changed.get(call)?))));
             let edits = decision
                 .decisions
                 .iter()
@@ -155,8 +155,8 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
 
 /// Returns the text of a result for the model. `ran_with` are the arguments of a call that a person
 /// edited; the text then begins with them.
-fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
-    let content = shown(&result.content);
+fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
+    let content = truncated(&result.content);
     match ran_with {
         Some(text) => {
             format!("[A human changed the arguments of this call. It ran with: {text}]\n{content}")
@@ -174,9 +174,9 @@ pub fn last_result(items: &[Item]) -> Option<String> {
         };
         Some(result)
     })?;
-    Some(told(
+    Some(result_text(
         result,
-        edits(items).get(&result.tool_call_id).copied(),
+        executed_edits(items).get(&result.tool_call_id).copied(),
     ))
 }
 
@@ -208,13 +208,13 @@ fn assistant(turn: &Turn, ids: &[String]) -> Message {
     }
 }
 
-fn shown(content: &str) -> String {
-    if content.len() <= SHOWN {
+fn truncated(content: &str) -> String {
+    if content.len() <= MAX_SHOWN_BYTES {
         return content.to_owned();
     }
     format!(
-        "{}\n[cut: the result has {} bytes, {SHOWN} are shown]",
-        cut(content, SHOWN),
+        "{}\n[cut: the result has {} bytes, {MAX_SHOWN_BYTES} are shown]",
+        cut(content, MAX_SHOWN_BYTES),
         content.len()
     )
 }

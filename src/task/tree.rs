@@ -7,9 +7,9 @@ use std::mem::swap;
 
 use super::id::{GrantId, TaskId};
 use super::item::{Fact, Item};
+use super::progress::Progress;
 use super::quarantine::Quarantine;
 use super::rejections::RejectedCalls;
-use super::turn::Progress;
 
 /// State of a tree after the events read so far.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl TreeProgress {
     pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {
-            of_sub_agent: !is_root,
+            is_sub_agent: !is_root,
             ..Progress::new()
         });
         if uncertain {
@@ -59,7 +59,7 @@ impl TreeProgress {
         if is_root && matches!(item.fact, Fact::UserMessage { .. }) {
             self.tasks
                 .values_mut()
-                .for_each(|progress| progress.counts_anew(item.at));
+                .for_each(|progress| progress.reset_limit_counts(item.at));
         }
     }
 

@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 /// Parses a duration; `None` if the text is malformed, or the duration exceeds a hundred years.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
     let seconds = |factor: u64| {
         count
             .checked_mul(factor)
-            .filter(|all| *all <= MOST_SECONDS)
+            .filter(|all| *all <= MAX_SECONDS)
             .map(Duration::from_secs)
     };
     match unit {
-        "ms" => (count / 1000 <= MOST_SECONDS).then(|| Duration::from_millis(count)),
+        "ms" => (count / 1000 <= MAX_SECONDS).then(|| Duration::from_millis(count)),
         "s" => seconds(1),
         "m" => seconds(60),
         "h" => seconds(3600),
@@ -23,10 +23,10 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// A hundred years: a longer duration is a typing error, and could overflow a time.
-const MOST_SECONDS: u64 = 100 * 366 * 86_400;
+const MAX_SECONDS: u64 = 100 * 366 * 86_400;
 
 /// Parses a size and returns it in bytes; `None` if the text is malformed.
-pub(crate) fn size(text: &str) -> Option<usize> {
+pub(crate) fn parse_size(text: &str) -> Option<usize> {
     let (count, unit) = split(text)?;
     let count = usize::try_from(count).ok()?;
     match unit {
@@ -37,7 +37,7 @@ pub(crate) fn size(text: &str) -> Option<usize> {
 }
 
 #[must_use]
-pub(crate) fn write_duration(duration: Duration) -> String {
+pub(crate) fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     if !millis.is_multiple_of(1000) || millis == 0 {
         return format!("{millis}ms");
@@ -55,7 +55,7 @@ pub(crate) fn write_duration(duration: Duration) -> String {
 }
 
 #[must_use]
-pub(crate) fn write_size(bytes: usize) -> String {
+pub(crate) fn format_size(bytes: usize) -> String {
     const MIB: usize = 1024 * 1024;
     if bytes >= MIB && bytes.is_multiple_of(MIB) {
         format!("{}MiB", bytes / MIB)
@@ -72,7 +72,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 /// Durations as text, for serde and for the configuration file's schema.
 pub(crate) mod duration_text {
-    use super::{Duration, duration, write_duration};
+    use super::{Duration, format_duration, parse_duration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
@@ -91,9 +91,9 @@ pub(crate) mod duration_text {
         }
     }
 
-    struct Reader;
+    struct DurationVisitor;
 
-    impl Visitor<'_> for Reader {
+    impl Visitor<'_> for DurationVisitor {
         type Value = Duration;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,7 +101,7 @@ pub(crate) mod duration_text {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            duration(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+            parse_duration(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
         }
     }
 
@@ -110,7 +110,7 @@ pub(crate) mod duration_text {
     /// # Errors
     /// The text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        from.deserialize_str(Reader)
+        from.deserialize_str(DurationVisitor)
     }
 
     /// Writes a duration as text.
@@ -118,7 +118,7 @@ pub(crate) mod duration_text {
     /// # Errors
     /// The errors of the serializer.
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&write_duration(*duration))
+        to.serialize_str(&format_duration(*duration))
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) mod optional_duration {
 
 /// Sizes as text, for serde and for the configuration file's schema.
 pub(crate) mod size_text {
-    use super::{size, write_size};
+    use super::{format_size, parse_size};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
@@ -177,9 +177,9 @@ pub(crate) mod size_text {
         }
     }
 
-    struct Reader;
+    struct SizeVisitor;
 
-    impl Visitor<'_> for Reader {
+    impl Visitor<'_> for SizeVisitor {
         type Value = usize;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -187,7 +187,7 @@ pub(crate) mod size_text {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {
-            size(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+            parse_size(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
         }
     }
 
@@ -196,7 +196,7 @@ pub(crate) mod size_text {
     /// # Errors
     /// The text is not a size.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-        from.deserialize_str(Reader)
+        from.deserialize_str(SizeVisitor)
     }
 
     /// Writes a size as text.
@@ -208,7 +208,7 @@ pub(crate) mod size_text {
         reason = "serde passes a reference to the field"
     )]
     pub(crate) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&write_size(*bytes))
+        to.serialize_str(&format_size(*bytes))
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
             ("0s", 0),
         ] {
             assert_eq!(
-                duration(text),
+                parse_duration(text),
                 Some(Duration::from_millis(millis)),
                 "{text}"
             );
@@ -247,14 +247,14 @@ mod tests {
             "99999999999999999999s",
             "9999999999d",
         ] {
-            assert_eq!(duration(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 
     #[test]
     fn sizes_are_kib_or_mib() {
-        assert_eq!(size("64KiB"), Some(65_536));
-        assert_eq!(size("1MiB"), Some(1_048_576));
+        assert_eq!(parse_size("64KiB"), Some(65_536));
+        assert_eq!(parse_size("1MiB"), Some(1_048_576));
         for text in [
             "64",
             "64kb",
@@ -265,7 +265,7 @@ mod tests {
             "99999999999999999999MiB",
             "18446744073709551615MiB",
         ] {
-            assert_eq!(size(text), None, "{text}");
+            assert_eq!(parse_size(text), None, "{text}");
         }
     }
 
@@ -274,10 +274,10 @@ mod tests {
         for text in [
             "500ms", "30s", "10m", "24h", "7d", "1h", "90s", "60s", "0ms",
         ] {
-            assert_eq!(write_duration(duration(text).unwrap()), text);
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }
         for text in ["64KiB", "1MiB", "1536KiB"] {
-            assert_eq!(write_size(size(text).unwrap()), text);
+            assert_eq!(format_size(parse_size(text).unwrap()), text);
         }
     }
 }

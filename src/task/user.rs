@@ -88,7 +88,7 @@ fn folded(id: &str) -> String {
 
 /// Whether a text is in Unicode's normalization form C (NFC).
 #[must_use]
-pub fn is_normal(text: &str) -> bool {
+pub fn is_normalized(text: &str) -> bool {
     is_nfc(text)
 }
 
@@ -254,7 +254,7 @@ mod tests {
             ] {
                 let key = folded(&text);
                 assert_eq!(folded(&key), key, "{text:?}");
-                assert!(is_normal(&key), "{text:?}");
+                assert!(is_normalized(&key), "{text:?}");
             }
         }
     }

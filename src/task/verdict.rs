@@ -36,7 +36,7 @@ pub struct Approvers {
     /// Number of distinct people who have to approve.
     pub required: u32,
     /// Whether the rule lets an answer by a sealed link count; `None` if the rule does not say. See
-    /// [`Approvers::by_link`].
+    /// [`Approvers::accepts_links`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
 }
@@ -45,7 +45,7 @@ impl Approvers {
     /// Whether an answer by a sealed link counts. Unless the rule says otherwise, it counts where a
     /// single person decides: a link proves only who reads a mailbox.
     #[must_use]
-    pub fn by_link(&self) -> bool {
+    pub fn accepts_links(&self) -> bool {
         self.links.unwrap_or(self.required <= 1)
     }
 }
@@ -142,7 +142,7 @@ pub struct Judgement {
 impl Judgement {
     /// Creates a judgement that consists of the verdict alone.
     #[must_use]
-    pub fn of(verdict: Verdict) -> Self {
+    pub fn new(verdict: Verdict) -> Self {
         Self {
             verdict,
             rule: None,
@@ -159,7 +159,7 @@ impl Judgement {
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {
             reason: Some(reason.into()),
-            ..Self::of(Verdict::Invalid)
+            ..Self::new(Verdict::Invalid)
         }
     }
 }

@@ -39,7 +39,7 @@ impl BacklogGauges {
     }
 
     /// Sets the gauges to the counts of `backlogs`, and removes all other label values.
-    pub(super) fn show(&self, backlogs: &[Backlog]) {
+    pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();
         for backlog in backlogs {

@@ -6,22 +6,22 @@ use super::Builder;
 use super::backlog::BacklogGauges;
 
 /// The instruments of messages, each with the label `target`: the name of an entry.
-pub(super) struct Deliveries {
-    ended: IntCounterVec,
+pub(super) struct DeliveryMetrics {
+    attempts: IntCounterVec,
     pub(super) waiting: BacklogGauges,
     lag: HistogramVec,
     unreachable: IntCounterVec,
 }
 
 /// Buckets in seconds, from a prompt delivery up to the last attempt.
-const LAG: [f64; 12] = [
+const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
 
-impl Deliveries {
+impl DeliveryMetrics {
     pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
         Ok(Self {
-            ended: build.counter(
+            attempts: build.counter(
                 "holdpoint_deliveries_total",
                 "Attempts at messages, by how they ended.",
                 &["target", "outcome"],
@@ -42,7 +42,7 @@ impl Deliveries {
                 "holdpoint_delivery_lag_seconds",
                 "The time from a commit to the delivery of its message.",
                 &["target"],
-                &LAG,
+                &LAG_BUCKETS,
             )?,
             unreachable: build.counter(
                 "holdpoint_requests_unreachable_total",
@@ -53,17 +53,17 @@ impl Deliveries {
     }
 
     /// Counts an attempt to send a message, by its outcome.
-    pub(super) fn ended(&self, target: &str, outcome: &str) {
-        self.ended.with_label_values(&[target, outcome]).inc();
+    pub(super) fn count_attempt(&self, target: &str, outcome: &str) {
+        self.attempts.with_label_values(&[target, outcome]).inc();
     }
 
     /// Counts a question for which no approver has a mail address.
-    pub(super) fn unreachable(&self, target: &str) {
+    pub(super) fn count_unreachable(&self, target: &str) {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
     /// Records the time from a commit to the delivery of its message.
-    pub(super) fn sent(&self, target: &str, seconds: f64) {
+    pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }
 }

@@ -5,18 +5,18 @@ use prometheus::{HistogramVec, IntCounterVec, IntGauge};
 use super::Builder;
 use super::observation::Observation;
 
-pub(super) struct Gates {
+pub(super) struct GateMetrics {
     calls: IntCounterVec,
     ask: HistogramVec,
     pub(super) waiting: IntGauge,
 }
 
 /// Buckets in seconds, up to the longest wait of a client.
-const SECONDS: [f64; 12] = [
+const DURATION_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 45.0, 120.0, 300.0,
 ];
 
-impl Gates {
+impl GateMetrics {
     pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
         let waiting = IntGauge::new("holdpoint_gate_waiting", "Asks at gates that wait.")?;
         build.0.register(Box::new(waiting.clone()))?;
@@ -30,22 +30,22 @@ impl Gates {
                 "holdpoint_gate_ask_seconds",
                 "How long asks at gates took to answer.",
                 &["gate", "door"],
-                &SECONDS,
+                &DURATION_BUCKETS,
             )?,
             waiting,
         })
     }
 
     /// Counts an answer to a proposal, by gate and decision.
-    pub(super) fn answered(&self, seen: &Observation) {
-        let labels = [seen.gate.as_str(), seen.decision.as_str()];
+    pub(super) fn count_answer(&self, observation: &Observation) {
+        let labels = [observation.gate.as_str(), observation.decision.as_str()];
         self.calls.with_label_values(&labels).inc();
     }
 
     /// Records how long the answer to a proposal took, by gate and door.
-    pub(super) fn asked(&self, seen: &Observation) {
-        let labels = [seen.gate.as_str(), seen.door.as_str()];
-        let seconds = seen.seconds.unwrap_or(0.0);
+    pub(super) fn record_duration(&self, observation: &Observation) {
+        let labels = [observation.gate.as_str(), observation.door.as_str()];
+        let seconds = observation.seconds.unwrap_or(0.0);
         self.ask.with_label_values(&labels).observe(seconds);
     }
 }

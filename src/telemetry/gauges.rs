@@ -1,6 +1,6 @@
 //! The gauges of `/metrics` that are counted in the database. A count reads the whole task table,
-//! and `/metrics` needs no key: therefore all scrapes within [`EVERY`] share one count, and two
-//! counts never run at once.
+//! and `/metrics` needs no key: therefore all scrapes within [`MAX_COUNT_AGE`] share one count, and
+//! two counts never run at once.
 
 use std::fmt;
 use std::future::Future;
@@ -10,31 +10,32 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use super::Census;
+use super::DatabaseCounts;
 
 /// The age from which counts are stale: the next scrape counts again.
-pub(crate) const EVERY: Duration = Duration::from_secs(15);
+pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
 /// Counts tasks, open requests and waiting deliveries in the database.
-pub(crate) type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
+pub(crate) type CountFn =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> + Send + Sync>;
 
 /// Returns the machine's uptime.
-pub(crate) type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
+pub(crate) type UptimeFn = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The latest counts of the database, renewed on demand.
 pub(crate) struct Gauges {
-    count: Count,
-    uptime: Uptime,
+    count: CountFn,
+    uptime: UptimeFn,
     tracker: TaskTracker,
-    last: Mutex<Last>,
+    last: Mutex<LastCount>,
 }
 
 #[derive(Default)]
-struct Last {
+struct LastCount {
     /// When the last count began, as uptime.
-    begun: Option<Duration>,
-    counting: bool,
-    census: Census,
+    started_at: Option<Duration>,
+    is_counting: bool,
+    counts: DatabaseCounts,
 }
 
 impl fmt::Debug for Gauges {
@@ -46,7 +47,7 @@ impl fmt::Debug for Gauges {
 impl Gauges {
     /// Creates gauges without counts. `count` runs on demand, as a task of `tracker`.
     #[must_use]
-    pub(crate) fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
+    pub(crate) fn new(count: CountFn, uptime: UptimeFn, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
             count,
             uptime,
@@ -55,52 +56,52 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. If no count is running and the last count began [`EVERY`] ago or
-    /// longer (or there was none), starts a count and waits for it. While a count runs, other
-    /// callers get the previous counts at once, so a slow count keeps one scrape of `/metrics`
-    /// waiting and not every scrape.
-    pub(crate) async fn census(self: &Arc<Self>) -> Census {
-        if self.begin() {
+    /// Returns the latest counts. If no count is running and the last count began [`MAX_COUNT_AGE`]
+    /// ago or longer (or there was none), starts a count and waits for it. While a count runs,
+    /// other callers get the previous counts at once, so a slow count keeps one scrape of
+    /// `/metrics` waiting and not every scrape.
+    pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
+        if self.start_if_due() {
             let this = Arc::clone(self);
             // A spawned count goes on when its scrape is abandoned. Otherwise the next scrape would
             // have to start over.
             let counted = self.tracker.spawn(async move {
-                let _ends = Ends(&this);
-                let census = (this.count)().await;
-                this.lock().census = census;
+                let _guard = CountGuard(&this);
+                let counts = (this.count)().await;
+                this.lock().counts = counts;
             });
             let _ = counted.await;
         }
-        self.lock().census.clone()
+        self.lock().counts.clone()
     }
 
     /// Whether the caller has to count. If so, the count is marked as begun.
-    fn begin(&self) -> bool {
+    fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
-        if last.counting
+        if last.is_counting
             || last
-                .begun
-                .is_some_and(|begun| now.saturating_sub(begun) < EVERY)
+                .started_at
+                .is_some_and(|started_at| now.saturating_sub(started_at) < MAX_COUNT_AGE)
         {
             return false;
         }
-        last.begun = Some(now);
-        last.counting = true;
+        last.started_at = Some(now);
+        last.is_counting = true;
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, LastCount> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A guard that marks the running count as ended, even if the count panics.
-struct Ends<'a>(&'a Gauges);
+struct CountGuard<'a>(&'a Gauges);
 
-impl Drop for Ends<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().counting = false;
+        self.0.lock().is_counting = false;
     }
 }
 
@@ -123,14 +124,14 @@ mod tests {
         let (counts, leave) = (Arc::new(AtomicI64::new(0)), Arc::new(Semaphore::new(0)));
         let clock = Arc::new(Mutex::default());
         let (counting, waiting) = (Arc::clone(&counts), Arc::clone(&leave));
-        let count: Count = Arc::new(move || {
+        let count: CountFn = Arc::new(move || {
             let (counting, waiting) = (Arc::clone(&counting), Arc::clone(&waiting));
             Box::pin(async move {
                 let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
                 waiting.acquire().await.unwrap().forget();
-                Census {
+                DatabaseCounts {
                     tasks: vec![("Paused".into(), number)],
-                    ..Census::default()
+                    ..DatabaseCounts::default()
                 }
             })
         });
@@ -148,10 +149,10 @@ mod tests {
         }
     }
 
-    fn counted(number: i64) -> Census {
-        Census {
+    fn counted(number: i64) -> DatabaseCounts {
+        DatabaseCounts {
             tasks: vec![("Paused".into(), number)],
-            ..Census::default()
+            ..DatabaseCounts::default()
         }
     }
 
@@ -165,13 +166,13 @@ mod tests {
         } = world();
         leave.add_permits(100);
         for _ in 0..50 {
-            assert_eq!(gauges.census().await, counted(1));
+            assert_eq!(gauges.counts().await, counted(1));
         }
         *clock.lock().unwrap() = Duration::from_millis(14_999);
-        assert_eq!(gauges.census().await, counted(1));
+        assert_eq!(gauges.counts().await, counted(1));
         *clock.lock().unwrap() = Duration::from_secs(15);
-        assert_eq!(gauges.census().await, counted(2));
-        assert_eq!(gauges.census().await, counted(2));
+        assert_eq!(gauges.counts().await, counted(2));
+        assert_eq!(gauges.counts().await, counted(2));
         assert_eq!(counts.load(Ordering::SeqCst), 2);
     }
 
@@ -181,7 +182,7 @@ mod tests {
             Arc::new(AtomicI64::new(0)),
             Arc::new(Mutex::new(Duration::ZERO)),
         );
-        let count: Count = Arc::new(move || {
+        let count: CountFn = Arc::new(move || {
             let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
             Box::pin(async move {
                 assert!(number > 1, "the first one fails");
@@ -194,9 +195,9 @@ mod tests {
             Arc::new(move || *told.lock().unwrap()),
             TaskTracker::new(),
         );
-        assert_eq!(gauges.census().await, Census::default());
-        *clock.lock().unwrap() = EVERY;
-        assert_eq!(gauges.census().await, counted(2));
+        assert_eq!(gauges.counts().await, DatabaseCounts::default());
+        *clock.lock().unwrap() = MAX_COUNT_AGE;
+        assert_eq!(gauges.counts().await, counted(2));
     }
 
     #[tokio::test]
@@ -209,7 +210,7 @@ mod tests {
         } = world();
         let first = TaskTracker::new().spawn({
             let gauges = Arc::clone(&gauges);
-            async move { gauges.census().await }
+            async move { gauges.counts().await }
         });
         while counts.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
@@ -217,13 +218,13 @@ mod tests {
         // However long the count takes, no other caller counts or waits.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
-            assert_eq!(gauges.census().await, Census::default());
+            assert_eq!(gauges.counts().await, DatabaseCounts::default());
         }
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         assert_eq!(
-            gauges.census().await,
-            Census::default(),
+            gauges.counts().await,
+            DatabaseCounts::default(),
             "the count goes on without its asker"
         );
         leave.add_permits(1);
@@ -232,7 +233,7 @@ mod tests {
         }
         leave.add_permits(1);
         assert_eq!(
-            gauges.census().await,
+            gauges.counts().await,
             counted(2),
             "it was begun ten minutes ago"
         );

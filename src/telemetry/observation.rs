@@ -4,7 +4,7 @@ use std::fmt;
 
 use tracing::field::{Field, Visit};
 
-/// An event with the target [`super::TARGET`].
+/// An event with the target [`super::METRIC_TARGET`].
 #[derive(Debug, Default)]
 pub(super) struct Observation {
     pub(super) metric: String,

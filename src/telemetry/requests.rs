@@ -6,7 +6,7 @@ use super::Builder;
 use super::backlog::BacklogGauges;
 
 /// The instruments of requests, each with the label `kind`.
-pub(super) struct Requests {
+pub(super) struct RequestMetrics {
     pub(super) open: BacklogGauges,
     closed: IntCounterVec,
     decided: IntCounterVec,
@@ -14,11 +14,11 @@ pub(super) struct Requests {
 }
 
 /// Buckets in seconds, for the time until a person answers.
-const HUMAN: [f64; 12] = [
+const WAIT_BUCKETS: [f64; 12] = [
     1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
 ];
 
-impl Requests {
+impl RequestMetrics {
     pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {
         Ok(Self {
             open: BacklogGauges::new(
@@ -44,18 +44,18 @@ impl Requests {
                 "holdpoint_request_wait_seconds",
                 "How long requests waited.",
                 &["kind"],
-                &HUMAN,
+                &WAIT_BUCKETS,
             )?,
         })
     }
 
     /// Counts a decision of a person.
-    pub(super) fn decided(&self, kind: &str, action: &str, door: &str) {
+    pub(super) fn count_decision(&self, kind: &str, action: &str, door: &str) {
         self.decided.with_label_values(&[kind, action, door]).inc();
     }
 
     /// Counts a request that was closed, and how long it had waited.
-    pub(super) fn closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
+    pub(super) fn record_closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
         self.closed.with_label_values(&[kind, outcome]).inc();
         if let Some(seconds) = seconds {
             self.wait.with_label_values(&[kind]).observe(seconds);

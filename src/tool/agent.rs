@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::catalog::{Entry, definition_of};
+use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
 /// The argument that holds the sub-agent's task.
-pub(crate) const TASK: &str = "task";
+pub(crate) const TASK_ARGUMENT: &str = "task";
 
 /// Returns the spec of the tool that calls the agent of this name.
 #[must_use]
 pub(crate) fn spec(name: &str) -> ToolSpec {
     let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
     let parameters = parameters();
-    let definition = definition_of(&json!({
+    let definition = definition_digest(&json!({
         "kind": kind, "target": target, "effect": effect.as_str(), "parameters": parameters,
     }));
     ToolSpec {
@@ -29,7 +29,7 @@ pub(crate) fn spec(name: &str) -> ToolSpec {
         effect,
         kind,
         target,
-        summary: Some(format!("{name}: {{{TASK}}}")),
+        summary: Some(format!("{name}: {{{TASK_ARGUMENT}}}")),
         timeout: Duration::ZERO,
         definition,
         needs: Vec::new(),
@@ -38,24 +38,24 @@ pub(crate) fn spec(name: &str) -> ToolSpec {
 
 /// Returns the catalog entry of the tool that calls the agent of this name.
 #[must_use]
-pub(crate) fn entry(name: &str) -> Option<Entry> {
+pub(crate) fn catalog_entry(name: &str) -> Option<CatalogEntry> {
     let spec = spec(name);
     let schema = CompiledSchema::closed(&spec.parameters).ok()?;
-    Some(Entry {
+    Some(CatalogEntry {
         spec,
         schema,
-        form: None,
+        result_schema: None,
         tool: None,
     })
 }
 
-/// Returns the description of the agent for a model: `said`, the operator's text, or a default
-/// sentence if `said` is blank.
+/// Returns the description of the agent for a model: `configured`, the operator's text, or a
+/// default sentence if `configured` is blank.
 #[must_use]
-pub(crate) fn description(name: &str, said: &str) -> String {
-    match said.trim() {
+pub(crate) fn description(name: &str, configured: &str) -> String {
+    match configured.trim() {
         "" => format!("Gives a task to the agent {name} and returns its answer."),
-        _ => said.to_owned(),
+        _ => configured.to_owned(),
     }
 }
 
@@ -64,7 +64,7 @@ fn parameters() -> Value {
         "type": "string", "minLength": 1,
         "description": "What it should do, with everything that it needs to know: it sees nothing of this conversation.",
     });
-    json!({"type": "object", "properties": {TASK: task}, "required": [TASK]})
+    json!({"type": "object", "properties": {TASK_ARGUMENT: task}, "required": [TASK_ARGUMENT]})
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn sub_agent_takes_a_task_and_nothing_else() {
-        let entry = entry("analyst").unwrap();
+        let entry = catalog_entry("analyst").unwrap();
         let fits = |text: &str| arguments::read(text, &entry.schema).is_ok();
         assert!(fits(r#"{"task": "count the orders"}"#));
         for text in [

@@ -11,26 +11,26 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Number, Value};
 
 use super::names::folded;
-use super::schema::{CompiledSchema, Misfits};
+use super::schema::{CompiledSchema, SchemaViolations};
 use crate::task::text::{cut, pointer};
 
 /// The longest argument text, in bytes.
-pub(crate) const SIZE: usize = 256 * 1024;
+pub(crate) const MAX_BYTES: usize = 256 * 1024;
 /// The deepest nesting of objects and lists, the outermost included.
-pub(crate) const DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// Reads a text and checks it against the tool's schema.
 ///
 /// # Errors
 /// The places that do not fit and what was expected, never the value.
-pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
+pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaViolations> {
     let value = if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         Value::Object(Map::new())
     } else {
         parse(text)?
     };
     if !value.is_object() {
-        return Err(Misfits::one("", "must be a JSON object"));
+        return Err(SchemaViolations::single("", "must be a JSON object"));
     }
     schema.check(&value)?;
     Ok(value)
@@ -40,11 +40,11 @@ pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits
 ///
 /// # Errors
 /// The place where the text breaks these rules.
-pub(crate) fn parse(text: &str) -> Result<Value, Misfits> {
-    if text.len() > SIZE {
-        return Err(Misfits::one(
+pub(crate) fn parse(text: &str) -> Result<Value, SchemaViolations> {
+    if text.len() > MAX_BYTES {
+        return Err(SchemaViolations::single(
             "",
-            format!("must not be longer than {} KiB", SIZE / 1024),
+            format!("must not be longer than {} KiB", MAX_BYTES / 1024),
         ));
     }
     let mut reader = Reader {
@@ -52,11 +52,11 @@ pub(crate) fn parse(text: &str) -> Result<Value, Misfits> {
         at: 0,
         place: Vec::new(),
     };
-    reader.space();
+    reader.skip_whitespace();
     let value = reader.value(0)?;
-    reader.space();
+    reader.skip_whitespace();
     if reader.peek().is_some() {
-        reader.refuse("there is text after the end of the JSON value")
+        reader.fail("there is text after the end of the JSON value")
     } else {
         Ok(value)
     }
@@ -86,32 +86,32 @@ impl<'t> Reader<'t> {
         found
     }
 
-    fn space(&mut self) {
+    fn skip_whitespace(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
-    fn refuse<T>(&self, detail: &str) -> Result<T, Misfits> {
+    fn fail<T>(&self, detail: &str) -> Result<T, SchemaViolations> {
         let place = self
             .place
             .iter()
             .fold(String::new(), |place, step| pointer(&place, step));
-        Err(Misfits::one(cut(&place, 120), detail))
+        Err(SchemaViolations::single(cut(&place, 120), detail))
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, Misfits> {
+    fn value(&mut self, depth: usize) -> Result<Value, SchemaViolations> {
         match self.peek() {
             Some(b'{') => self.object(depth + 1),
             Some(b'[') => self.list(depth + 1),
             Some(b'"') => self.string().map(Value::String),
             Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(_) => self.word(),
-            None => self.refuse("the text ends in the middle of the JSON value"),
+            Some(_) => self.literal(),
+            None => self.fail("the text ends in the middle of the JSON value"),
         }
     }
 
-    fn word(&mut self) -> Result<Value, Misfits> {
+    fn literal(&mut self) -> Result<Value, SchemaViolations> {
         for (word, value) in [
             ("true", Value::Bool(true)),
             ("false", Value::Bool(false)),
@@ -128,82 +128,82 @@ impl<'t> Reader<'t> {
                 return Ok(value);
             }
         }
-        self.refuse("must be a JSON value")
+        self.fail("must be a JSON value")
     }
 
-    fn deep_enough(&self, depth: usize) -> Result<(), Misfits> {
-        if depth > DEPTH {
-            self.refuse(&format!("must not nest deeper than {DEPTH}"))
+    fn check_depth(&self, depth: usize) -> Result<(), SchemaViolations> {
+        if depth > MAX_DEPTH {
+            self.fail(&format!("must not nest deeper than {MAX_DEPTH}"))
         } else {
             Ok(())
         }
     }
 
-    fn object(&mut self, depth: usize) -> Result<Value, Misfits> {
-        self.deep_enough(depth)?;
+    fn object(&mut self, depth: usize) -> Result<Value, SchemaViolations> {
+        self.check_depth(depth)?;
         self.at += 1;
         let mut members = Map::new();
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
-        self.space();
+        self.skip_whitespace();
         if self.take(b'}') {
             return Ok(Value::Object(members));
         }
         loop {
-            self.space();
+            self.skip_whitespace();
             if self.peek() != Some(b'"') {
-                return self.refuse("a member's name in double quotes is missing");
+                return self.fail("a member's name in double quotes is missing");
             }
             let name = self.string()?;
             self.place.push(name.clone());
             if let Some(twin) = seen.insert(folded(&name), name.clone()) {
-                return self.refuse(if twin == name {
+                return self.fail(if twin == name {
                     "there are two members of this name"
                 } else {
                     "there is another member whose name differs only in case or Unicode form"
                 });
             }
-            self.space();
+            self.skip_whitespace();
             if !self.take(b':') {
-                return self.refuse("a colon is missing after the member's name");
+                return self.fail("a colon is missing after the member's name");
             }
-            self.space();
+            self.skip_whitespace();
             let value = self.value(depth)?;
             self.place.pop();
             members.insert(name, value);
-            self.space();
+            self.skip_whitespace();
             if self.take(b'}') {
                 return Ok(Value::Object(members));
             }
             if !self.take(b',') {
-                return self.refuse("a comma or the end of the object is missing");
+                return self.fail("a comma or the end of the object is missing");
             }
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, Misfits> {
-        self.deep_enough(depth)?;
+    fn list(&mut self, depth: usize) -> Result<Value, SchemaViolations> {
+        self.check_depth(depth)?;
         self.at += 1;
         let mut elements = Vec::new();
-        self.space();
+        self.skip_whitespace();
         if self.take(b']') {
             return Ok(Value::Array(elements));
         }
         loop {
             self.place.push(elements.len().to_string());
-            self.space();
+            self.skip_whitespace();
             elements.push(self.value(depth)?);
             self.place.pop();
-            self.space();
+            self.skip_whitespace();
             if self.take(b']') {
                 return Ok(Value::Array(elements));
             }
             if !self.take(b',') {
-                return self.refuse("a comma or the end of the list is missing");
+                return self.fail("a comma or the end of the list is missing");
             }
         }
     }
 
-    fn string(&mut self) -> Result<String, Misfits> {
+    fn string(&mut self) -> Result<String, SchemaViolations> {
         self.at += 1;
         let mut string = String::new();
         loop {
@@ -219,16 +219,16 @@ impl<'t> Reader<'t> {
                     return Ok(string);
                 }
                 Some(b'\\') => string.push(self.escape()?),
-                Some(_) => return self.refuse("a control character in a string must be escaped"),
-                None => return self.refuse("the text ends in the middle of a string"),
+                Some(_) => return self.fail("a control character in a string must be escaped"),
+                None => return self.fail("the text ends in the middle of a string"),
             }
         }
     }
 
-    fn escape(&mut self) -> Result<char, Misfits> {
+    fn escape(&mut self) -> Result<char, SchemaViolations> {
         self.at += 1;
         let Some(kind) = self.peek() else {
-            return self.refuse("the text ends in the middle of a string");
+            return self.fail("the text ends in the middle of a string");
         };
         self.at += 1;
         Ok(match kind {
@@ -239,14 +239,14 @@ impl<'t> Reader<'t> {
             b'r' => '\r',
             b't' => '\t',
             b'u' => return self.code_point(),
-            _ => return self.refuse("there is an escape that JSON does not know"),
+            _ => return self.fail("there is an escape that JSON does not know"),
         })
     }
 
-    fn code_point(&mut self) -> Result<char, Misfits> {
+    fn code_point(&mut self) -> Result<char, SchemaViolations> {
         let first = self.four_digits()?;
         let code = match first {
-            0 => return self.refuse("U+0000 is not allowed"),
+            0 => return self.fail("U+0000 is not allowed"),
             0xD800..=0xDBFF => {
                 let second = if self.take(b'\\') && self.take(b'u') {
                     self.four_digits()?
@@ -254,7 +254,7 @@ impl<'t> Reader<'t> {
                     0
                 };
                 if !(0xDC00..=0xDFFF).contains(&second) {
-                    return self.refuse("there is a lone surrogate");
+                    return self.fail("there is a lone surrogate");
                 }
                 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00)
             }
@@ -262,11 +262,11 @@ impl<'t> Reader<'t> {
         };
         match char::from_u32(code) {
             Some(c) => Ok(c),
-            None => self.refuse("there is a lone surrogate"),
+            None => self.fail("there is a lone surrogate"),
         }
     }
 
-    fn four_digits(&mut self) -> Result<u32, Misfits> {
+    fn four_digits(&mut self) -> Result<u32, SchemaViolations> {
         let digits = self
             .rest()
             .get(..4)
@@ -276,29 +276,29 @@ impl<'t> Reader<'t> {
                 self.at += 4;
                 Ok(code)
             }
-            None => self.refuse("there is a \\u escape without four hexadecimal digits"),
+            None => self.fail("there is a \\u escape without four hexadecimal digits"),
         }
     }
 
-    fn digits(&mut self) -> Result<(), Misfits> {
+    fn digits(&mut self) -> Result<(), SchemaViolations> {
         let from = self.at;
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
         if self.at == from {
-            self.refuse("is not a JSON number")
+            self.fail("is not a JSON number")
         } else {
             Ok(())
         }
     }
 
-    fn number(&mut self) -> Result<Value, Misfits> {
+    fn number(&mut self) -> Result<Value, SchemaViolations> {
         let from = self.at;
         self.take(b'-');
         if !self.take(b'0') {
             self.digits()?;
         }
-        let whole = self.at;
+        let integer_end = self.at;
         if self.take(b'.') {
             self.digits()?;
         }
@@ -311,13 +311,14 @@ impl<'t> Reader<'t> {
         if self.peek().is_some_and(|next| {
             next.is_ascii_alphanumeric() || matches!(next, b'.' | b'+' | b'-' | b'_')
         }) {
-            return self.refuse("is not a JSON number");
+            return self.fail("is not a JSON number");
         }
         let text = self.text.get(from..self.at).unwrap_or_default();
-        match surviving(text, self.at == whole) {
+        match lossless_number(text, self.at == integer_end) {
             Some(number) => Ok(Value::Number(number)),
-            None => self
-                .refuse("the number has more digits or a greater exponent than a double can hold"),
+            None => {
+                self.fail("the number has more digits or a greater exponent than a double can hold")
+            }
         }
     }
 }
@@ -325,20 +326,20 @@ impl<'t> Reader<'t> {
 /// Returns the number if its conversion to a double loses nothing: an integer of 64 bits must
 /// convert exactly; any other number must have the same decimal value as the shortest text that
 /// reads back as the same double.
-fn surviving(text: &str, whole: bool) -> Option<Number> {
+fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
         return None;
     }
-    if whole
+    if is_integer
         && text != "-0"
         && let Ok(integer) = text.parse::<i128>()
     {
         if let Ok(fits) = i64::try_from(integer) {
-            return exact(double, integer).then(|| Number::from(fits));
+            return is_exact(double, integer).then(|| Number::from(fits));
         }
         if let Ok(fits) = u64::try_from(integer) {
-            return exact(double, integer).then(|| Number::from(fits));
+            return is_exact(double, integer).then(|| Number::from(fits));
         }
     }
     (decimal(text)? == decimal(&format!("{double:e}"))?)
@@ -347,7 +348,7 @@ fn surviving(text: &str, whole: bool) -> Option<Number> {
 }
 
 /// Whether the double equals the integer.
-fn exact(double: f64, integer: i128) -> bool {
+fn is_exact(double: f64, integer: i128) -> bool {
     // `{:.0}` writes every digit of a double without a fraction.
     format!("{double:.0}").parse() == Ok(integer)
 }

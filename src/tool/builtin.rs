@@ -22,11 +22,14 @@ pub(super) enum Endpoint {
 
 impl Endpoint {
     /// Returns the endpoint that `url` names, or the detail of the mistake.
-    pub(super) fn of(url: &str) -> Result<Self, String> {
+    pub(super) fn from_url(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
         found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {
             let known: Vec<&str> = ENDPOINTS.iter().map(|(known, _)| *known).collect();
-            format!("is no built-in endpoint; there are {}", known.join(" and "))
+            format!(
+                "is not a built-in endpoint; there are {}",
+                known.join(" and ")
+            )
         })
     }
 
@@ -40,7 +43,7 @@ impl Endpoint {
     /// Returns the status and the body of the answer to a call. `key` is the call's
     /// `Idempotency-Key`.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
-        let order = arguments.get("order").and_then(whole);
+        let order = arguments.get("order").and_then(integer);
         let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {
             return (
                 404,
@@ -57,7 +60,7 @@ impl Endpoint {
     }
 }
 
-fn whole(value: &Value) -> Option<i64> {
+fn integer(value: &Value) -> Option<i64> {
     let text = value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned);
@@ -157,9 +160,9 @@ mod tests {
     #[test]
     fn only_the_two_urls_are_known() {
         assert_eq!(
-            Endpoint::of("builtin:refunds/lookup_order"),
+            Endpoint::from_url("builtin:refunds/lookup_order"),
             Ok(Endpoint::LookupOrder)
         );
-        assert!(Endpoint::of("builtin:refunds/x").is_err());
+        assert!(Endpoint::from_url("builtin:refunds/x").is_err());
     }
 }

@@ -14,18 +14,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use self::checks::{add_all, check_command, check_http, check_summary, external_form};
+use self::checks::{add_all, check_command, check_http, check_summary, external_result_schema};
 use super::credential::PlainFields;
-use super::http::{Checked, HttpTool};
+use super::http::{CheckedSettings, HttpTool};
 use super::human::{self, Service};
 use super::schema::{CompiledSchema, parameters_flaws};
-use super::shell::{Guard, ShellTool};
-use super::{Change, Tool, agent, external, http, mcp, shell};
+use super::shell::{GuardCommand, ShellTool};
+use super::{DefinitionChange, Tool, agent, external, http, mcp, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
-use crate::task::request::sha256;
+use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
@@ -72,24 +72,24 @@ fn object_schema(_: &mut SchemaGenerator) -> Schema {
 enum Kind<'s> {
     Http(&'s http::Settings),
     Shell(&'s shell::Settings),
-    Mcp(&'s mcp::Reviewed),
+    Mcp(&'s mcp::ReviewedTool),
     /// The API's client performs the calls.
     External(&'s external::Settings),
 }
 
 #[derive(Clone)]
-pub struct Entry {
+pub struct CatalogEntry {
     pub spec: ToolSpec,
     /// The schema that the arguments are checked against.
     pub schema: CompiledSchema,
     /// For an external tool: the schema of its result; `None` accepts anything.
-    pub form: Option<Value>,
+    pub result_schema: Option<Value>,
     /// `None` if the API's client, another agent or a person performs the tool's calls. Also `None`
     /// for a tool of an MCP server before [`Catalog::with_tools`].
     pub tool: Option<Arc<dyn Tool>>,
 }
 
-impl Entry {
+impl CatalogEntry {
     /// Returns the address of a call with these arguments, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
@@ -100,15 +100,17 @@ impl Entry {
     /// Returns the difference between the reviewed definition of the tool and the definition that
     /// its server shows to this task now; `None` if no difference is known.
     #[must_use]
-    pub fn change(&self, task: TaskId) -> Option<Change> {
-        self.tool.as_ref().and_then(|tool| tool.change(task))
+    pub fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {
+        self.tool
+            .as_ref()
+            .and_then(|tool| tool.definition_change(task))
     }
 
     /// Returns the spec. If the tool's server has changed the tool, the spec's `definition` also
     /// covers the definition that the server shows to this task now.
     #[must_use]
-    pub fn current(&self, task: TaskId) -> Cow<'_, ToolSpec> {
-        match self.change(task) {
+    pub fn current_spec(&self, task: TaskId) -> Cow<'_, ToolSpec> {
+        match self.definition_change(task) {
             None => Cow::Borrowed(&self.spec),
             Some(change) => Cow::Owned(ToolSpec {
                 definition: change.definition,
@@ -122,17 +124,17 @@ impl Entry {
 /// asking a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
-    entries: BTreeMap<String, Entry>,
-    agents: BTreeMap<String, Entry>,
-    human: BTreeMap<String, Human>,
+    entries: BTreeMap<String, CatalogEntry>,
+    agents: BTreeMap<String, CatalogEntry>,
+    human: BTreeMap<String, HumanTools>,
     plain: Arc<PlainFields>,
     redactor: Arc<Redactor>,
 }
 
 /// An agent's tools for asking a human, and the services it may ask credentials for.
 #[derive(Clone, Default)]
-struct Human {
-    entries: Vec<Entry>,
+struct HumanTools {
+    entries: Vec<CatalogEntry>,
     services: Vec<Service>,
 }
 
@@ -140,8 +142,8 @@ struct Human {
 struct Prepared {
     spec: ToolSpec,
     schema: CompiledSchema,
-    form: Option<Value>,
-    http: Option<Checked>,
+    result_schema: Option<Value>,
+    http: Option<CheckedSettings>,
 }
 
 impl Settings {
@@ -157,17 +159,17 @@ impl Settings {
     /// Whether the settings say how the tool is performed. For a tool of an MCP server, the lock
     /// file must have it, too.
     #[must_use]
-    pub fn is_performed(&self) -> bool {
+    pub fn has_kind(&self) -> bool {
         self.kind().is_some()
     }
 
     /// Returns the kind of tool in words if its calls run code on this host, else `None`.
     #[must_use]
-    pub fn runs_here(&self) -> Option<&'static str> {
+    pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
         if self.shell.is_some() {
             Some("a shell tool")
-        } else if reviewed.is_some_and(|reviewed| reviewed.runs_here) {
+        } else if reviewed.is_some_and(|reviewed| reviewed.runs_locally) {
             Some("a tool of an MCP server that runs on this host")
         } else {
             None
@@ -192,19 +194,21 @@ impl Settings {
         let parameters = self.parameters();
         self.check_parameters(name, &parameters, mistakes);
         let schema = CompiledSchema::closed(&parameters).ok();
-        let (mut checked, mut form) = (None, None);
-        let mut needs = BTreeSet::new();
+        let (mut checked, mut result_schema, mut needs) = (None, None, BTreeSet::new());
         let (kind, target, timeout) = match performed {
             Kind::Http(settings) => {
                 checked = check_http(name, settings, &parameters, mistakes);
-                needs = checked.as_ref().map(Checked::needs).unwrap_or_default();
-                let target = checked.as_ref().map(Checked::target);
+                needs = checked
+                    .as_ref()
+                    .map(CheckedSettings::credential_names)
+                    .unwrap_or_default();
+                let target = checked.as_ref().map(CheckedSettings::target);
                 (ToolKind::Http, target.unwrap_or_default(), settings.timeout)
             }
             Kind::Shell(settings) => {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
-                needs = settings.needs();
+                needs = settings.credential_names();
                 (
                     ToolKind::Shell,
                     format!("shell {}", self.shown_directory(settings)),
@@ -216,7 +220,7 @@ impl Settings {
                 (ToolKind::Mcp, reviewed.target.clone(), reviewed.timeout)
             }
             Kind::External(settings) => {
-                form = external_form(name, settings, mistakes);
+                result_schema = external_result_schema(name, settings, mistakes);
                 let target = external::TARGET.to_owned();
                 (ToolKind::External, target, Duration::ZERO)
             }
@@ -240,7 +244,7 @@ impl Settings {
         Some(Prepared {
             spec,
             schema: schema?,
-            form,
+            result_schema,
             http: checked,
         })
     }
@@ -261,12 +265,12 @@ impl Settings {
     /// Returns the working directory for an approver: unexpanded if it contains `${…}`, because the
     /// value may be a secret.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
-        let written = self
+        let configured = self
             .raw
             .pointer("/shell/working_dir")
             .and_then(Value::as_str);
-        written
-            .filter(|written| written.contains("${"))
+        configured
+            .filter(|configured| configured.contains("${"))
             .unwrap_or(&settings.working_dir)
     }
 
@@ -274,47 +278,47 @@ impl Settings {
     /// directory), parameters, effect, and the unexpanded headers and env. Texts and timeouts are
     /// excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
-        let written = |keys: &[&str]| {
+        let raw_member = |keys: &[&str]| {
             keys.iter()
                 .try_fold(&self.raw, |value, key| value.get(key))
                 .cloned()
         };
-        let goes = match self.kind() {
+        let destination = match self.kind() {
             Some(Kind::Http(settings)) => format!("{} {}", settings.method, settings.url),
             Some(Kind::Shell(_) | Kind::Mcp(_) | Kind::External(_)) | None => target.to_owned(),
         };
         let names = |names: Vec<&String>| json!(names);
         let (headers, env) = match self.kind() {
             Some(Kind::Http(settings)) => (
-                written(&["http", "headers"])
+                raw_member(&["http", "headers"])
                     .unwrap_or_else(|| names(settings.headers.keys().collect())),
                 Value::Null,
             ),
             Some(Kind::Shell(settings)) => (
                 Value::Null,
-                written(&["shell", "env"])
+                raw_member(&["shell", "env"])
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
             // For a tool of an MCP server, `raw` holds the server's settings, the tool's name at
             // the server, and the digest of its definition in the lock file.
-            Some(Kind::Mcp(_)) => (written(&["mcp"]).unwrap_or_default(), Value::Null),
+            Some(Kind::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
             Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
-        let parameters = match written(&["parameters"]).filter(|_| self.parameters.is_some()) {
-            Some(written) => written,
+        let parameters = match raw_member(&["parameters"]).filter(|_| self.parameters.is_some()) {
+            Some(raw_member) => raw_member,
             None => parameters.clone(),
         };
         let definition = json!({
-            "kind": kind, "target": goes, "effect": self.effect.as_str(), "headers": headers, "env": env,
+            "kind": kind, "target": destination, "effect": self.effect.as_str(), "headers": headers, "env": env,
             "parameters": parameters,
         });
-        definition_of(&definition)
+        definition_digest(&definition)
     }
 }
 
 /// Returns `sha256:…` over a definition, independent of the order of its members.
-pub(super) fn definition_of(definition: &Value) -> String {
-    sha256(&Sha256::digest(canonical_json(definition)))
+pub(super) fn definition_digest(definition: &Value) -> String {
+    format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
 impl Catalog {
@@ -334,7 +338,7 @@ impl Catalog {
             let Prepared {
                 spec,
                 schema,
-                form,
+                result_schema,
                 http,
             } = prepared;
             let redactor = Arc::clone(redactor);
@@ -342,7 +346,7 @@ impl Catalog {
                 Some(Kind::Http(_)) => http.map(|checked| {
                     let tool: Arc<dyn Tool> = Arc::new(HttpTool {
                         spec: spec.clone(),
-                        checked,
+                        settings: checked,
                         net: net.clone(),
                         redactor,
                     });
@@ -351,17 +355,17 @@ impl Catalog {
                 Some(Kind::Shell(settings)) => Some(Arc::new(ShellTool {
                     spec: spec.clone(),
                     settings: settings.clone(),
-                    guard: Guard::default(),
+                    guard: GuardCommand::default(),
                     redactor,
                 })),
                 Some(Kind::Mcp(_) | Kind::External(_)) | None => None,
             };
             entries.insert(
                 name,
-                Entry {
+                CatalogEntry {
                     spec,
                     schema,
-                    form,
+                    result_schema,
                     tool,
                 },
             );
@@ -412,7 +416,7 @@ impl Catalog {
     pub fn with_agents<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         self.agents = names
             .into_iter()
-            .filter_map(|name| Some((name.to_owned(), agent::entry(name)?)))
+            .filter_map(|name| Some((name.to_owned(), agent::catalog_entry(name)?)))
             .collect();
         self
     }
@@ -420,7 +424,7 @@ impl Catalog {
     /// Returns the tool that calls the agent with exactly this name (letter case counts). `None` if
     /// no agent of the configuration has that agent as a sub-agent.
     #[must_use]
-    pub fn agent(&self, name: &str) -> Option<&Entry> {
+    pub fn agent(&self, name: &str) -> Option<&CatalogEntry> {
         self.agents.get(name)
     }
 
@@ -435,17 +439,17 @@ impl Catalog {
     ) -> Self {
         let entries = kinds
             .iter()
-            .filter_map(|kind| human::entry(*kind, &services))
+            .filter_map(|kind| human::catalog_entry(*kind, &services))
             .collect();
         self.human
-            .insert(agent.to_owned(), Human { entries, services });
+            .insert(agent.to_owned(), HumanTools { entries, services });
         self
     }
 
     /// Returns the agent's tool with exactly this name for asking a human; `None` if the agent has
     /// no such tool.
     #[must_use]
-    pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
+    pub fn human(&self, agent: &str, tool_name: &str) -> Option<&CatalogEntry> {
         self.human
             .get(agent)?
             .entries
@@ -461,7 +465,7 @@ impl Catalog {
 
     /// Returns the configured tool named exactly `name`.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.entries.get(name)
     }
 
@@ -469,8 +473,8 @@ impl Catalog {
     /// is `once`, and it takes any object. Returns `None` if the name is not 1 to 128 letters,
     /// digits or characters of `_.:/-`.
     #[must_use]
-    pub fn other(name: &str) -> Option<Entry> {
-        external::other(name)
+    pub fn unconfigured(name: &str) -> Option<CatalogEntry> {
+        external::unconfigured(name)
     }
 
     /// Returns the specs of all configured tools, by name.

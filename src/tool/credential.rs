@@ -12,13 +12,13 @@ use zeroize::Zeroizing;
 
 use crate::secret::seal::{SealError, Sealed, Sealer};
 use crate::secret::{Redactor, Secret};
-use crate::task::credential::{CredentialRow, SealedCredential, credential_bound};
+use crate::task::credential::{CredentialRow, SealedCredential, credential_associated_data};
 use crate::task::id::{RequestId, TaskId};
 
 pub(crate) mod settings;
 
 /// The beginning of a reference.
-pub(crate) const OPEN: &str = "{{credential:";
+pub(crate) const REFERENCE_START: &str = "{{credential:";
 
 /// The fields of one credential, by name.
 pub(crate) type Fields = BTreeMap<String, Secret<String>>;
@@ -37,7 +37,7 @@ pub(crate) type PlainFields = BTreeSet<(String, String)>;
 /// The least number of characters of a value that is redacted. Shorter values and values with
 /// whitespace are not redacted: they may occur in ordinary text, and a person must not be able to
 /// hide words from others by entering them as a credential.
-const SEARCHED: usize = 12;
+const MIN_REDACTED_CHARS: usize = 12;
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,7 +65,7 @@ impl Credentials {
 
     /// Returns these credentials, with the fields in `plain` exempt from redaction.
     #[must_use]
-    pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
+    pub fn with_plain_fields(self, plain: &Arc<PlainFields>) -> Self {
         Self {
             plain: Arc::clone(plain),
             ..self
@@ -73,7 +73,7 @@ impl Credentials {
     }
 
     /// Returns a redactor for the secret values, except those too short or with whitespace
-    /// (`SEARCHED`).
+    /// (`MIN_REDACTED_CHARS`).
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self
@@ -82,7 +82,8 @@ impl Credentials {
             .flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
         let secret = all.filter(|(name, (field, value))| {
             let value = value.reveal();
-            let is_word = value.chars().count() >= SEARCHED && !value.contains(char::is_whitespace);
+            let is_word =
+                value.chars().count() >= MIN_REDACTED_CHARS && !value.contains(char::is_whitespace);
             is_word && !self.plain.contains(&((*name).clone(), (*field).clone()))
         });
         let named: Vec<_> = secret
@@ -129,7 +130,7 @@ impl Credentials {
         }
         let mut credentials = Self::default();
         for (name, (_, row)) in nearest {
-            match opened(sealer, tenant, row) {
+            match open_credential(sealer, tenant, row) {
                 Ok(fields) => credentials.insert(name, fields),
                 Err(error) => {
                     tracing::warn!(task = %row.task_id, credential = name, key = row.key_id, %error,
@@ -151,8 +152,8 @@ pub(crate) fn is_sendable(value: &str) -> bool {
 /// Seals a person's input, bound to the row it will be stored in.
 ///
 /// # Errors
-/// [`SealError::Unsealed`].
-pub(crate) fn sealed(
+/// [`SealError::SealingFailed`].
+pub(crate) fn seal_credential(
     sealer: &Sealer,
     tenant: &str,
     (task, request_id): (TaskId, RequestId),
@@ -163,9 +164,11 @@ pub(crate) fn sealed(
         .iter()
         .map(|(field, value)| (field.as_str(), value.reveal().as_str()))
         .collect();
-    let plain = Zeroizing::new(serde_json::to_vec(&fields).map_err(|_| SealError::Unsealed)?);
-    let Sealed { key_id, text } =
-        sealer.seal(&credential_bound(tenant, &task, &request_id, name), &plain)?;
+    let plain = Zeroizing::new(serde_json::to_vec(&fields).map_err(|_| SealError::SealingFailed)?);
+    let Sealed { key_id, text } = sealer.seal(
+        &credential_associated_data(tenant, &task, &request_id, name),
+        &plain,
+    )?;
     Ok(SealedCredential {
         name: name.to_owned(),
         request_id,
@@ -176,17 +179,21 @@ pub(crate) fn sealed(
 }
 
 /// Decrypts the fields of a stored credential.
-fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
-    let kept = Sealed {
+fn open_credential(
+    sealer: &Sealer,
+    tenant: &str,
+    row: &CredentialRow,
+) -> Result<Fields, SealError> {
+    let ciphertext = Sealed {
         key_id: row.key_id.clone(),
         text: row.text.clone(),
     };
     let plain = sealer.open(
-        &credential_bound(tenant, &row.task_id, &row.request_id, &row.name),
-        &kept,
+        &credential_associated_data(tenant, &row.task_id, &row.request_id, &row.name),
+        &ciphertext,
     )?;
     let plain = Zeroizing::new(plain.into_inner());
-    serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
+    serde_json::from_slice(&plain).map_err(|_| SealError::OpeningFailed)
 }
 
 /// Returns the (credential, field) pairs that a text refers to, in order.
@@ -196,8 +203,8 @@ fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, 
 pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let mut found = Vec::new();
     let mut rest = text;
-    while let Some(at) = rest.find(OPEN) {
-        let (reference, tail) = split(rest.get(at..).unwrap_or_default())?;
+    while let Some(at) = rest.find(REFERENCE_START) {
+        let (reference, tail) = split_reference(rest.get(at..).unwrap_or_default())?;
         found.push(reference);
         rest = tail;
     }
@@ -206,14 +213,14 @@ pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
 
 /// Returns the reference (credential, field) at the start of a text, and the text after the
 /// reference.
-pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
+pub(super) fn split_reference(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text
-        .strip_prefix(OPEN)
+        .strip_prefix(REFERENCE_START)
         .and_then(|after| after.split_once("}}"));
     let Some((reference, tail)) = inside else {
         return Err("has a `{{credential:` without its `}}`".to_owned());
     };
-    let name = |word: &str| {
+    let is_name = |word: &str| {
         !word.is_empty()
             && word.len() <= 64
             && word
@@ -222,7 +229,7 @@ pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
     };
     match reference
         .split_once('.')
-        .filter(|(credential, field)| name(credential) && name(field))
+        .filter(|(credential, field)| is_name(credential) && is_name(field))
     {
         Some(pair) => Ok((pair, tail)),
         None => Err("names a credential otherwise than `{{credential:NAME.FIELD}}`".to_owned()),
@@ -252,7 +259,7 @@ mod tests {
         );
         let SealedCredential {
             name, key_id, text, ..
-        } = sealed(
+        } = seal_credential(
             &sealer(1),
             "acme",
             (task_id, request_id),
@@ -371,12 +378,15 @@ mod tests {
         credentials.insert("jira", fields("hunter2-hunter2"));
         assert_eq!(format!("{credentials:?}"), "{\"jira\"}");
         assert_eq!(
-            credentials.redactor().clean("is hunter2-hunter2"),
+            credentials.redactor().redact("is hunter2-hunter2"),
             "is [secret jira.token]"
         );
         let plain = Arc::new(PlainFields::from([("jira".to_owned(), "token".to_owned())]));
-        let plain = credentials.clone().searched_but_for(&plain);
-        assert!(!plain.redactor().finds("hunter2-hunter2") && plain.value("jira", "token").is_ok());
+        let plain = credentials.clone().with_plain_fields(&plain);
+        assert!(
+            !plain.redactor().finds_secret_in("hunter2-hunter2")
+                && plain.value("jira", "token").is_ok()
+        );
         for (value, searched) in [
             ("fraud suspected", false),
             ("fraud\u{a0}suspected", false),
@@ -385,7 +395,11 @@ mod tests {
             ("0123456789éa", true),
         ] {
             credentials.insert("jira", fields(value));
-            assert_eq!(credentials.redactor().finds(value), searched, "{value}");
+            assert_eq!(
+                credentials.redactor().finds_secret_in(value),
+                searched,
+                "{value}"
+            );
         }
         for value in ["a\r\nb: c", "a\0", "\u{85}", "\t", "\u{7f}"] {
             credentials.insert("jira", fields(value));

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::catalog::{Entry, definition_of};
+use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
@@ -32,7 +32,7 @@ impl Settings {
     ///
     /// # Errors
     /// The flaws of the schema.
-    pub(super) fn form(&self) -> Result<Option<Value>, Vec<String>> {
+    pub(super) fn result_schema(&self) -> Result<Option<Value>, Vec<String>> {
         if let Some(schema) = &self.result {
             CompiledSchema::open(schema)?;
         }
@@ -44,7 +44,7 @@ impl Settings {
 pub(super) const TARGET: &str = "external";
 
 /// The longest name of a tool that is not configured.
-const LONGEST: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 
 /// The compiled schema of the arguments of a tool that is not configured.
 static ANY_OBJECT: LazyLock<Option<CompiledSchema>> =
@@ -55,17 +55,17 @@ fn any_object() -> Value {
 }
 
 /// Returns the entry of a tool that is not configured; `None` if no tool can have this name.
-pub(super) fn other(name: &str) -> Option<Entry> {
+pub(super) fn unconfigured(name: &str) -> Option<CatalogEntry> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
-    if name.is_empty() || name.len() > LONGEST || !name.chars().all(letter) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(letter) {
         return None;
     }
     let (kind, effect, parameters) = (ToolKind::External, Effect::Once, any_object());
-    let definition = definition_of(&json!({
+    let definition = definition_digest(&json!({
         "kind": kind, "target": TARGET, "effect": effect.as_str(), "headers": null, "env": null,
         "parameters": parameters,
     }));
-    Some(Entry {
+    Some(CatalogEntry {
         spec: ToolSpec {
             name: name.to_owned(),
             description: String::new(),
@@ -79,7 +79,7 @@ pub(super) fn other(name: &str) -> Option<Entry> {
             needs: Vec::new(),
         },
         schema: ANY_OBJECT.clone()?,
-        form: None,
+        result_schema: None,
         tool: None,
     })
 }

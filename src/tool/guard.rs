@@ -28,13 +28,13 @@ use serde::{Deserialize, Serialize};
 /// The line before the guard's report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
 /// The longest order, in bytes.
-const ORDER: u32 = 8 * 1024 * 1024;
+const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
 /// A script that waits for one line and then becomes the command: the same process, with empty
 /// input. It unsets the variables that shells export by themselves.
-const WAITING: &str =
+const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long the guard waits for the last output if a process outside the group holds the pipe open.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 mod relay;
 
@@ -58,23 +58,23 @@ pub(crate) struct Order {
 /// A line of the guard's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Line {
+pub(crate) enum GuardLine {
     /// The command is about to begin. It leads the process group with this number.
     Started(i32),
     /// The command could not be started, for this reason.
     NotStarted(String),
     /// The command has ended. The two outputs follow, with the lengths given here.
     Over {
-        end: End,
-        stdout: Stream,
-        stderr: Stream,
+        end: CommandEnd,
+        stdout: OutputHeader,
+        stderr: OutputHeader,
     },
 }
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum End {
+pub(crate) enum CommandEnd {
     /// The command exited with this code.
     Code(i32),
     /// A signal that the guard did not send ended the command.
@@ -85,7 +85,7 @@ pub(crate) enum End {
 
 /// The header of the standard output or standard error that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stream {
+pub(crate) struct OutputHeader {
     /// The number of bytes that follow.
     pub(super) bytes: usize,
     /// Whether the bytes that follow are the complete output.
@@ -99,10 +99,10 @@ enum Event {
 }
 
 #[derive(Default)]
-struct Kept {
+struct CapturedOutput {
     bytes: Vec<u8>,
     /// Whether the command wrote more than the kept bytes.
-    more: bool,
+    is_truncated: bool,
 }
 
 /// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
@@ -110,7 +110,7 @@ struct Kept {
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     // The command runs as the same user and could otherwise read the order from the guard's memory.
     let _ = super::shell::make_undumpable();
-    let _ = forbid_spying();
+    let _ = drop_tracing_capabilities();
     match guard(io::stdin(), &mut io::stdout()) {
         Ok(()) => 0,
         Err(_) => 1,
@@ -120,16 +120,16 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
 /// Removes the capabilities to read the memory and environment of undumpable processes, for all
 /// children of this thread. Otherwise commands would have these capabilities where the service runs
 /// as root. Fails if the capabilities cannot be taken.
-fn forbid_spying() -> io::Result<()> {
+fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability of ptrace; Linux lets holders of the other two read another
     // process's memory as well.
-    let spying = [
+    let dropped = [
         CapabilitySet::SYS_PTRACE,
         CapabilitySet::PERFMON,
         CapabilitySet::SYS_ADMIN,
     ];
     let mut own = capabilities(None)?;
-    for capability in spying {
+    for capability in dropped {
         remove_capability_from_bounding_set(capability)?;
         own.inheritable.remove(capability);
     }
@@ -147,22 +147,22 @@ pub(super) fn guard(
     if !order.program.is_empty() {
         return relay::relay(&order, input, output);
     }
-    let mut child = match start(&order) {
+    let mut child = match spawn_waiting(&order) {
         Ok(child) => child,
         Err(error) => {
             let why = format!(
                 "the command could not be started in its working directory: {}",
                 error.kind()
             );
-            return say(output, &Line::NotStarted(why));
+            return write_line(output, &GuardLine::NotStarted(why));
         }
     };
     let began = Instant::now();
     let pid = pid_of(&child)?;
     let watched = watch(&mut child, pid, input, order.keep);
-    let said =
-        say(output, &Line::Started(pid.as_raw_nonzero().get())).and_then(|()| begin(&mut child));
-    let (events, stdout, stderr) = match (watched, said) {
+    let started = write_line(output, &GuardLine::Started(pid.as_raw_nonzero().get()))
+        .and_then(|()| let_run(&mut child));
+    let (events, stdout, stderr) = match (watched, started) {
         (Ok(watched), Ok(())) => watched,
         (Err(error), _) | (_, Err(error)) => {
             end_group(pid, &mut child)?;
@@ -183,7 +183,7 @@ pub(super) fn guard(
         }
     };
     let status = end_group(pid, &mut child)?;
-    let until = Instant::now() + LAST_WORDS;
+    let until = Instant::now() + DRAIN_TIMEOUT;
     while drained < 2 {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Event::Drained) => drained += 1,
@@ -192,9 +192,9 @@ pub(super) fn guard(
         }
     }
     let end = if timed_out {
-        End::Timeout
+        CommandEnd::Timeout
     } else {
-        end_of(status)
+        command_end(status)
     };
     report(output, end, &stdout, &stderr)
 }
@@ -208,7 +208,7 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
-    if length > ORDER {
+    if length > MAX_ORDER_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
@@ -217,19 +217,19 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
 }
 
 /// Encodes an order for the guard: its length in four bytes, then JSON. Fails if it is too long.
-pub(crate) fn written(order: &Order) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_order(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
     let length = u32::try_from(text.len())
         .ok()
-        .filter(|length| *length <= ORDER)
+        .filter(|length| *length <= MAX_ORDER_BYTES)
         .ok_or(io::ErrorKind::InvalidInput)?;
     Ok([length.to_be_bytes().as_slice(), &text].concat())
 }
 
-fn start(order: &Order) -> io::Result<Child> {
+fn spawn_waiting(order: &Order) -> io::Result<Child> {
     Command::new("/bin/sh")
         .arg("-c")
-        .arg(WAITING)
+        .arg(WAITING_SCRIPT)
         .arg(&order.command)
         .env_clear()
         .envs(&order.environment)
@@ -241,7 +241,7 @@ fn start(order: &Order) -> io::Result<Child> {
         .spawn()
 }
 
-fn begin(child: &mut Child) -> io::Result<()> {
+fn let_run(child: &mut Child) -> io::Result<()> {
     child
         .stdin
         .take()
@@ -250,14 +250,18 @@ fn begin(child: &mut Child) -> io::Result<()> {
 }
 
 /// The events of a command, and the kept parts of its standard output and standard error.
-type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);
+type WatchHandles = (
+    Receiver<Event>,
+    Arc<Mutex<CapturedOutput>>,
+    Arc<Mutex<CapturedOutput>>,
+);
 
 fn watch(
     child: &mut Child,
     pid: Pid,
     mut input: impl Read + Send + 'static,
     keep: usize,
-) -> io::Result<Watched> {
+) -> io::Result<WatchHandles> {
     let (sender, events) = channel();
     let stdout = drain(child.stdout.take(), keep, sender.clone())?;
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
@@ -289,8 +293,8 @@ fn drain(
     from: Option<impl Read + Send + 'static>,
     keep: usize,
     done: Sender<Event>,
-) -> io::Result<Arc<Mutex<Kept>>> {
-    let kept = Arc::new(Mutex::new(Kept::default()));
+) -> io::Result<Arc<Mutex<CapturedOutput>>> {
+    let kept = Arc::new(Mutex::new(CapturedOutput::default()));
     let shared = Arc::clone(&kept);
     thread::Builder::new().spawn(move || {
         let mut buffer = [0; 16 * 1024];
@@ -303,10 +307,10 @@ fn drain(
                 Err(_) => break,
             };
             let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = keep.saturating_sub(kept.bytes.len()).min(read.len());
+            let kept_len = keep.saturating_sub(kept.bytes.len()).min(read.len());
             kept.bytes
-                .extend_from_slice(read.get(..room).unwrap_or_default());
-            kept.more |= room < read.len();
+                .extend_from_slice(read.get(..kept_len).unwrap_or_default());
+            kept.is_truncated |= kept_len < read.len();
         }
         let _ = done.send(Event::Drained);
     })?;
@@ -320,14 +324,14 @@ fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-fn end_of(status: ExitStatus) -> End {
+fn command_end(status: ExitStatus) -> CommandEnd {
     match (status.code(), status.signal()) {
-        (Some(code), _) => End::Code(code),
-        (None, signal) => End::Signal(signal.unwrap_or_default()),
+        (Some(code), _) => CommandEnd::Code(code),
+        (None, signal) => CommandEnd::Signal(signal.unwrap_or_default()),
     }
 }
 
-fn say(output: &mut impl Write, line: &Line) -> io::Result<()> {
+fn write_line(output: &mut impl Write, line: &GuardLine) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
     output.write_all(&text)?;
@@ -336,18 +340,18 @@ fn say(output: &mut impl Write, line: &Line) -> io::Result<()> {
 
 fn report(
     output: &mut impl Write,
-    end: End,
-    stdout: &Mutex<Kept>,
-    stderr: &Mutex<Kept>,
+    end: CommandEnd,
+    stdout: &Mutex<CapturedOutput>,
+    stderr: &Mutex<CapturedOutput>,
 ) -> io::Result<()> {
-    let (stdout, stderr) = (taken(stdout), taken(stderr));
-    let stream = |kept: &Kept| Stream {
+    let (stdout, stderr) = (take_output(stdout), take_output(stderr));
+    let stream = |kept: &CapturedOutput| OutputHeader {
         bytes: kept.bytes.len(),
-        complete: !kept.more,
+        complete: !kept.is_truncated,
     };
-    say(
+    write_line(
         output,
-        &Line::Over {
+        &GuardLine::Over {
             end,
             stdout: stream(&stdout),
             stderr: stream(&stderr),
@@ -358,6 +362,6 @@ fn report(
     output.flush()
 }
 
-fn taken(kept: &Mutex<Kept>) -> Kept {
+fn take_output(kept: &Mutex<CapturedOutput>) -> CapturedOutput {
     std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -11,7 +11,7 @@ use super::template::Template;
 use crate::secret::Secret;
 
 /// Headers that an operator may not set: our own, and those of the connection.
-const OURS: [&str; 6] = [
+const RESERVED_HEADERS: [&str; 6] = [
     "idempotency-key",
     "traceparent",
     "content-length",
@@ -20,7 +20,7 @@ const OURS: [&str; 6] = [
     "te",
 ];
 /// The prefix of our other headers.
-const OURS_PREFIX: &str = "holdpoint-";
+const RESERVED_PREFIX: &str = "holdpoint-";
 
 /// Checked headers, with references to credentials.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +39,7 @@ impl Headers {
     ) -> Self {
         let mut headers = Self::default();
         for (name, value) in written {
-            match header(name, value) {
+            match parse_header(name, value) {
                 Ok((name, value, template)) => {
                     if headers.fixed.insert(name.clone(), value).is_some() {
                         mistakes.push((
@@ -47,7 +47,7 @@ impl Headers {
                             "is there twice".to_owned(),
                         ));
                     }
-                    if template.needs().next().is_some() {
+                    if template.credential_names().next().is_some() {
                         headers.templates.push((name, template));
                     }
                 }
@@ -61,10 +61,10 @@ impl Headers {
     }
 
     /// Returns the names of the credentials that the headers refer to.
-    pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.templates
             .iter()
-            .flat_map(|(_, template)| template.needs())
+            .flat_map(|(_, template)| template.credential_names())
     }
 
     /// Returns the headers that refer to no credential.
@@ -76,11 +76,14 @@ impl Headers {
     ///
     /// # Errors
     /// Names the credential that is missing or that no header can hold; never its value.
-    pub(crate) fn filled(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
+    pub(crate) fn fill(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
         let mut filled = self.fixed.clone();
         for (name, template) in &self.templates {
             let unfit = || {
-                let needs: Vec<_> = template.needs().map(|name| format!("`{name}`")).collect();
+                let needs: Vec<_> = template
+                    .credential_names()
+                    .map(|name| format!("`{name}`"))
+                    .collect();
                 format!(
                     "the credential {} holds what no header can hold",
                     needs.join(" or ")
@@ -93,13 +96,13 @@ impl Headers {
     }
 }
 
-fn header(
+fn parse_header(
     name: &str,
     value: &Secret<String>,
 ) -> Result<(HeaderName, HeaderValue, Template), String> {
-    let parsed =
-        HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
-    if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "is not a name of a header".to_owned())?;
+    if RESERVED_HEADERS.contains(&parsed.as_str()) || parsed.as_str().starts_with(RESERVED_PREFIX) {
         return Err("is set by Holdpoint or by the connection".to_owned());
     }
     let template = Template::read(value.reveal())?;
@@ -117,7 +120,7 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
 
 /// Returns a digest of filled headers. State that is kept under this digest is used only for
 /// requests with the same headers, and so never for another user's credentials.
-pub(crate) fn key(headers: &HeaderMap) -> [u8; 32] {
+pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))

@@ -19,19 +19,19 @@ use serde_json::Value;
 use super::builtin::{self, Endpoint};
 use super::headers::Headers;
 use super::url_template::UrlTemplate;
-use super::{Invocation, Tool, ToolAnswer, metric, output};
-use crate::net::{Failure, Leave, NO_LEAVE, Net, Room};
+use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
+use crate::net::{BodyLimits, Failure, NOT_PERMITTED, Net, SendPermit};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
 /// How many bytes of a failure's body are kept.
-const FAILURE: usize = 2 * 1024;
+const MAX_FAILURE_BYTES: usize = 2 * 1024;
 /// The longest timeout of one attempt.
-const LONGEST: Duration = Duration::from_mins(10);
+const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// Characters that are percent-encoded in our own headers: all that are not visible ASCII, and `%`.
 /// So every text can be sent, and different texts stay different.
-const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+const HEADER_ESCAPES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// A tool that is an HTTP request.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -99,15 +99,15 @@ mod method {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Goal {
+pub(super) enum Destination {
     Url(UrlTemplate),
     Builtin(Endpoint),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedSettings {
     pub(super) method: Method,
-    pub(super) goal: Goal,
+    pub(super) destination: Destination,
     headers: Headers,
     pub(super) timeout: Duration,
 }
@@ -115,7 +115,7 @@ pub(super) struct Checked {
 impl Settings {
     /// Checks the settings. Returns each mistake with the path of its key; the first value is
     /// `None` if the `url` is invalid.
-    pub(super) fn checked(&self) -> (Option<Checked>, Vec<(Vec<String>, String)>) {
+    pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [
             Method::GET,
@@ -130,19 +130,19 @@ impl Settings {
                 "must be GET, POST, PUT, PATCH or DELETE".to_owned(),
             ));
         }
-        if self.timeout.is_zero() || self.timeout > LONGEST {
+        if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             mistakes.push((
                 vec!["timeout".to_owned()],
                 "must be more than 0 and at most 10m".to_owned(),
             ));
         }
-        let goal = if self.url.starts_with(builtin::PREFIX) {
-            Endpoint::of(&self.url).map(Goal::Builtin)
+        let destination = if self.url.starts_with(builtin::PREFIX) {
+            Endpoint::from_url(&self.url).map(Destination::Builtin)
         } else {
-            UrlTemplate::read(&self.url).map(Goal::Url)
+            UrlTemplate::read(&self.url).map(Destination::Url)
         };
-        let goal = match goal {
-            Ok(goal) => Some(goal),
+        let destination = match destination {
+            Ok(destination) => Some(destination),
             Err(detail) => {
                 mistakes.push((vec!["url".to_owned()], detail));
                 None
@@ -151,9 +151,9 @@ impl Settings {
         let headers = Headers::read(&self.headers, &mut mistakes);
         let (method, timeout) = (self.method.clone(), self.timeout);
         (
-            goal.map(|goal| Checked {
+            destination.map(|destination| CheckedSettings {
                 method,
-                goal,
+                destination,
                 headers,
                 timeout,
             }),
@@ -162,14 +162,14 @@ impl Settings {
     }
 }
 
-impl Checked {
+impl CheckedSettings {
     /// Returns the names of the credentials that the headers and the `url` refer to.
-    pub(super) fn needs(&self) -> BTreeSet<String> {
-        let url = match &self.goal {
-            Goal::Url(template) => Some(template.needs()),
-            Goal::Builtin(_) => None,
+    pub(super) fn credential_names(&self) -> BTreeSet<String> {
+        let url = match &self.destination {
+            Destination::Url(template) => Some(template.credential_names()),
+            Destination::Builtin(_) => None,
         };
-        let headers = self.headers.needs();
+        let headers = self.headers.credential_names();
         headers
             .chain(url.into_iter().flatten())
             .map(str::to_owned)
@@ -183,16 +183,16 @@ impl Checked {
 
     /// Returns the target that the digests of calls cover. It never includes the path.
     pub(super) fn target(&self) -> String {
-        match &self.goal {
-            Goal::Url(template) => format!("{} {}", self.method, template.origin),
-            Goal::Builtin(_) => format!("{} builtin:refunds", self.method),
+        match &self.destination {
+            Destination::Url(template) => format!("{} {}", self.method, template.origin),
+            Destination::Builtin(_) => format!("{} builtin:refunds", self.method),
         }
     }
 }
 
 pub(super) struct HttpTool {
     pub(super) spec: ToolSpec,
-    pub(super) checked: Checked,
+    pub(super) settings: CheckedSettings,
     pub(super) net: Net,
     pub(super) redactor: Arc<Redactor>,
 }
@@ -203,41 +203,41 @@ impl Tool for HttpTool {
         &self.spec
     }
 
-    fn refuses(&self, arguments: &Value) -> Option<String> {
-        let Goal::Url(template) = &self.checked.goal else {
+    fn refusal_reason(&self, arguments: &Value) -> Option<String> {
+        let Destination::Url(template) = &self.settings.destination else {
             return None;
         };
-        template.refuses(arguments, !self.checked.has_body())
+        template.refusal_reason(arguments, !self.settings.has_body())
     }
 
     fn address(&self, arguments: &Value) -> Option<String> {
-        let address = match &self.checked.goal {
-            Goal::Url(template) => template.shown(arguments),
-            Goal::Builtin(endpoint) => endpoint.url().to_owned(),
+        let address = match &self.settings.destination {
+            Destination::Url(template) => template.display_address(arguments),
+            Destination::Builtin(endpoint) => endpoint.url().to_owned(),
         };
-        Some(format!("{} {address}", self.checked.method))
+        Some(format!("{} {address}", self.settings.method))
     }
 
     fn connects_first(&self) -> bool {
-        matches!(self.checked.goal, Goal::Url(_))
+        matches!(self.settings.destination, Destination::Url(_))
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        metric(&self.spec.name, &call.permit, self.attempt(call)).await
+        measure_attempt(&self.spec.name, &call.permit, self.attempt(call)).await
     }
 }
 
 impl HttpTool {
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
         let redactor = call.redactor(&self.redactor);
-        let headers = match self.checked.headers.filled(&call.credentials) {
+        let headers = match self.settings.headers.fill(&call.credentials) {
             Ok(headers) => headers,
             Err(why) => return self.not_sent(&why),
         };
-        let template = match &self.checked.goal {
-            Goal::Url(template) => template,
-            Goal::Builtin(_) if !call.permit.holds() => return self.not_sent(NO_LEAVE),
-            Goal::Builtin(endpoint) => {
+        let template = match &self.settings.destination {
+            Destination::Url(template) => template,
+            Destination::Builtin(_) if !call.permit.holds() => return self.not_sent(NOT_PERMITTED),
+            Destination::Builtin(endpoint) => {
                 let (status, body) = endpoint.answer(&call.call_id.to_string(), &call.arguments);
                 return self.read(&redactor, status, body.as_bytes(), true);
             }
@@ -246,29 +246,33 @@ impl HttpTool {
             Ok(request) => request,
             Err(why) => return self.not_sent(&why),
         };
-        let room = |status: StatusCode| {
+        let limits = |status: StatusCode| {
             let enough = if status.is_success() {
-                output::KEPT
+                output::MAX_RESULT_BYTES
             } else {
-                FAILURE
+                MAX_FAILURE_BYTES
             };
-            Room {
-                enough,
-                most: output::to_read(&redactor, enough),
+            BodyLimits {
+                enough_bytes: enough,
+                max_bytes: output::bytes_to_read(&redactor, enough),
             }
         };
-        let within = self.checked.timeout;
+        let within = self.settings.timeout;
         let (decided, permit) = (call.permit.clone(), call.permit.clone());
-        let leave = Leave {
-            decided: async move { decided.decided().await }.boxed(),
-            holds: Box::new(move || permit.holds()),
+        let send_permit = SendPermit {
+            decision: async move { decided.decided().await }.boxed(),
+            may_send: Box::new(move || permit.holds()),
         };
-        match self.net.alone(request, within, leave, room).await {
+        match self
+            .net
+            .send_single(request, within, send_permit, limits)
+            .await
+        {
             Ok(answer) => self.read(
                 &redactor,
                 answer.status.as_u16(),
                 &answer.body,
-                !answer.more,
+                !answer.is_truncated,
             ),
             Err(failure) => self.failed(failure),
         }
@@ -280,29 +284,29 @@ impl HttpTool {
         call: &Invocation,
         filled: HeaderMap,
     ) -> Result<Request, String> {
-        let has_body = self.checked.has_body();
+        let has_body = self.settings.has_body();
         let url = template.fill(&call.arguments, &call.credentials, !has_body)?;
-        let mut request = Request::new(self.checked.method.clone(), url);
+        let mut request = Request::new(self.settings.method.clone(), url);
         let headers = request.headers_mut();
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         headers.extend(filled);
         let (task, id) = (call.task_id.to_string(), call.call_id.to_string());
-        let mut ours = vec![
+        let mut own_headers = vec![
             ("idempotency-key", id.as_str()),
             ("holdpoint-user", call.owner.as_str()),
             ("holdpoint-tenant", call.tenant.as_str()),
             ("holdpoint-task-id", task.as_str()),
             ("holdpoint-tool-call-id", id.as_str()),
         ];
-        ours.extend(
+        own_headers.extend(
             call.decided_by
                 .as_deref()
                 .map(|by| ("holdpoint-decided-by", by)),
         );
-        for (name, value) in ours {
-            let value = utf8_percent_encode(value, HEADER).to_string();
+        for (name, value) in own_headers {
+            let value = utf8_percent_encode(value, HEADER_ESCAPES).to_string();
             let value = HeaderValue::from_str(&value)
                 .map_err(|_| "a header could not be written".to_owned())?;
             headers.insert(HeaderName::from_static(name), value);
@@ -341,7 +345,7 @@ impl HttpTool {
             );
             return ToolAnswer::Unknown { problem };
         }
-        let (body, cut) = output::clean(redactor, body, complete, FAILURE);
+        let (body, cut) = output::clean(redactor, body, complete, MAX_FAILURE_BYTES);
         let redirect = if (300..400).contains(&status) {
             " (a redirect, which is not followed)"
         } else {

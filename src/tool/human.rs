@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::catalog::{Entry, definition_of};
+use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::request::RequestKind;
 use crate::task::request_kind::HumanKind;
@@ -24,7 +24,7 @@ pub struct Service {
     pub name: String,
     /// The purpose, in the operator's words.
     pub description: String,
-    pub fields: Vec<Field>,
+    pub fields: Vec<ServiceField>,
     /// How long the credential is kept at most; `None`: until the task ends.
     pub expires_in: Option<Duration>,
     /// The tools that receive the credential, such as `comment_ticket: POST https://jira.acme.com`.
@@ -32,7 +32,7 @@ pub struct Service {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct ServiceField {
     pub name: String,
     /// JSON Schema `format` of the text.
     pub format: Option<String>,
@@ -56,14 +56,14 @@ pub(crate) struct Question {
 /// Returns the catalog entry of the tool that opens requests of this kind. `None` for a kind
 /// without a tool, and for credentials without a service.
 #[must_use]
-pub(crate) fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
-    let human = kind.facts().human?;
+pub(crate) fn catalog_entry(kind: RequestKind, services: &[Service]) -> Option<CatalogEntry> {
+    let human = kind.properties().human?;
     let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
     // A person who fills in a credential agrees to its fields and receivers, so the definition
     // covers both.
-    let asked: Vec<Value> = if human == HumanKind::Credentials {
+    let service_definitions: Vec<Value> = if human == HumanKind::Credentials {
         let fields = |service: &Service| {
             let fields = service
                 .fields
@@ -78,8 +78,8 @@ pub(crate) fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     } else {
         Vec::new()
     };
-    let definition = definition_of(&json!({
-        "kind": kind_of_tool, "target": target, "effect": effect.as_str(), "parameters": parameters, "services": asked,
+    let definition = definition_digest(&json!({
+        "kind": kind_of_tool, "target": target, "effect": effect.as_str(), "parameters": parameters, "services": service_definitions,
     }));
     let spec = ToolSpec {
         name: human.tool().to_owned(),
@@ -93,10 +93,10 @@ pub(crate) fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
         needs: Vec::new(),
         definition,
     };
-    Some(Entry {
+    Some(CatalogEntry {
         spec,
         schema,
-        form: None,
+        result_schema: None,
         tool: None,
     })
 }
@@ -118,7 +118,7 @@ fn description(kind: HumanKind, services: &[Service]) -> String {
                 .iter()
                 .map(|service| match service.description.trim() {
                     "" => format!("`{}`", service.name),
-                    said => format!("`{}` ({said})", service.name),
+                    description => format!("`{}` ({description})", service.name),
                 })
                 .collect();
             format!(
@@ -193,13 +193,13 @@ pub(crate) fn question(
     args: &Value,
     services: &[Service],
 ) -> Result<Question, String> {
-    let Some(human) = kind.facts().human else {
+    let Some(human) = kind.properties().human else {
         return Err("no tool asks this kind of question".to_owned());
     };
     let (text, details, form) = match human {
         HumanKind::Guidance => {
             let mut details = Map::new();
-            keep(args, "context", &mut details);
+            copy_argument(args, "context", &mut details);
             if let Some(tried) = args
                 .get("attempted_approaches")
                 .filter(|tried| !tried.is_null())
@@ -211,20 +211,21 @@ pub(crate) fn question(
                 };
                 details.insert("attempted_approaches".to_owned(), tried);
             }
-            keep(args, "options", &mut details);
+            copy_argument(args, "options", &mut details);
             let form = match args.get("form").filter(|form| !form.is_null()) {
-                Some(own) => form::own(own)?,
-                None => form::answer(),
+                Some(own) => form::from_agent(own)?,
+                None => form::text_answer(),
             };
-            (Some(said(args, "question")?), some(details), form)
+            let question = required_text(args, "question")?;
+            (Some(question), non_empty(details), form)
         }
         HumanKind::Confirmation => {
             let mut details = Map::new();
             for name in ["reason", "risks", "alternatives"] {
-                keep(args, name, &mut details);
+                copy_argument(args, name, &mut details);
             }
-            let action = said(args, "action")?;
-            (Some(action), some(details), form::confirmation())
+            let action = required_text(args, "action")?;
+            (Some(action), non_empty(details), form::confirmation())
         }
         HumanKind::Credentials => {
             let name = args.get("service").and_then(Value::as_str);
@@ -234,7 +235,7 @@ pub(crate) fn question(
             let service =
                 service.ok_or("`service` is not one of the services that can be asked for")?;
             let details = json!({"service": service.name});
-            let reason = said(args, "reason").ok();
+            let reason = required_text(args, "reason").ok();
             (reason, Some(details), credential_form(service))
         }
     };
@@ -247,7 +248,7 @@ pub(crate) fn question(
 }
 
 /// Returns a text argument. Fails if the argument is missing or blank.
-fn said(args: &Value, name: &str) -> Result<String, String> {
+fn required_text(args: &Value, name: &str) -> Result<String, String> {
     let text = args
         .get(name)
         .and_then(Value::as_str)
@@ -256,13 +257,13 @@ fn said(args: &Value, name: &str) -> Result<String, String> {
         .ok_or_else(|| format!("`{name}` must be a text that is not empty"))
 }
 
-fn keep(args: &Value, name: &str, details: &mut Map<String, Value>) {
+fn copy_argument(args: &Value, name: &str, details: &mut Map<String, Value>) {
     if let Some(value) = args.get(name).filter(|value| !value.is_null()) {
         details.insert(name.to_owned(), value.clone());
     }
 }
 
-fn some(details: Map<String, Value>) -> Option<Value> {
+fn non_empty(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
@@ -308,7 +309,7 @@ pub(crate) fn credential_form(service: &Service) -> Value {
 /// Returns the system prompt's paragraph on when to ask a human with the tools of `kinds`; `None`
 /// if no kind in `kinds` has a tool.
 #[must_use]
-pub(crate) fn paragraph(kinds: &[RequestKind]) -> Option<String> {
+pub(crate) fn prompt_paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [
         (
             RequestKind::Guidance,

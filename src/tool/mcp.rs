@@ -17,12 +17,12 @@ pub struct Settings {
     /// The tool as the lock file has it. `None` if the lock file does not have it, which is a
     /// mistake of the configuration.
     #[serde(skip)]
-    pub reviewed: Option<Reviewed>,
+    pub reviewed: Option<ReviewedTool>,
 }
 
 /// The reviewed data of a tool that its calls depend on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reviewed {
+pub struct ReviewedTool {
     /// The digest of the whole definition in the lock file.
     pub digest: String,
     /// The address of the server for a person, without credentials and query.
@@ -32,5 +32,5 @@ pub struct Reviewed {
     /// The credentials that the server's headers refer to.
     pub needs: Vec<String>,
     /// Whether the server is a child process, so that its code runs on this host.
-    pub runs_here: bool,
+    pub runs_locally: bool,
 }

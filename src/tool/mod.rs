@@ -5,7 +5,6 @@ pub(crate) mod agent;
 pub(crate) mod arguments;
 mod builtin;
 pub mod catalog;
-mod closing;
 pub(crate) mod credential;
 pub(crate) mod external;
 pub(crate) mod guard;
@@ -16,6 +15,7 @@ pub(crate) mod mcp;
 pub(crate) mod names;
 pub(crate) mod output;
 pub(crate) mod schema;
+mod schema_rewriter;
 pub(crate) mod shell;
 mod template;
 pub(crate) mod url_template;
@@ -44,7 +44,7 @@ pub trait Tool: Send + Sync {
 
     /// Returns the reason why a call with these arguments can never be sent; `None` if there is
     /// none. Never quotes a value.
-    fn refuses(&self, _arguments: &Value) -> Option<String> {
+    fn refusal_reason(&self, _arguments: &Value) -> Option<String> {
         None
     }
 
@@ -69,23 +69,23 @@ pub trait Tool: Send + Sync {
 
     /// Returns the difference between the reviewed definition of the tool and the definition that
     /// its server shows to this task now; `None` if no difference is known.
-    fn change(&self, _task: TaskId) -> Option<Change> {
+    fn definition_change(&self, _task: TaskId) -> Option<DefinitionChange> {
         None
     }
 
     /// Whether [`Tool::prepare`] has something to do before a call starts, or, if `start` is
     /// `None`, before a call is judged for the first time.
-    fn is_stale(&self, _start: Option<Start>) -> bool {
+    fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
 
-    /// Brings [`Tool::change`] up to date.
+    /// Brings [`Tool::definition_change`] up to date.
     ///
     /// # Errors
     /// The reason of the failure, for the model. After a failure, the call must not start.
     async fn prepare(
         &self,
-        _start: Option<Start>,
+        _start: Option<StartReason>,
         _task: TaskId,
         _credentials: &Credentials,
     ) -> Result<(), String> {
@@ -98,7 +98,7 @@ pub trait Tool: Send + Sync {
 
 /// The reason why a call may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartReason {
     /// A rule or a standing decision allows the call.
     Allowed,
     /// A person approved the call.
@@ -107,7 +107,7 @@ pub enum Start {
 
 /// A difference between a tool's present definition at its server and the reviewed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct DefinitionChange {
     /// The digest of the reviewed and the present definition together. The digests of calls cover
     /// it.
     pub definition: String,
@@ -134,7 +134,7 @@ pub struct Invocation {
     pub decided_by: Option<String>,
     /// The W3C trace context to pass on.
     pub traceparent: String,
-    pub permit: SendPermit,
+    pub permit: AttemptPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
     /// The server's state and the answers to its questions, if the previous attempt ended with
@@ -153,7 +153,7 @@ impl Invocation {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
         }
-        Cow::Owned(known.and(&self.credentials.redactor()))
+        Cow::Owned(known.merged_with(&self.credentials.redactor()))
     }
 }
 
@@ -218,33 +218,33 @@ impl std::fmt::Debug for RawSlot {
 /// a connection is made). The permit is refused if the task's lease or the time to send has run
 /// out, for example because the process was suspended, or if the task was canceled.
 #[derive(Clone)]
-pub struct SendPermit {
-    decided: watch::Receiver<Option<Decided>>,
+pub struct AttemptPermit {
+    decided: watch::Receiver<Option<Permission>>,
     refused: Arc<AtomicBool>,
 }
 
 /// Decides a permit. If this value is dropped without a decision, the permit is refused.
-pub struct PermitDecision(watch::Sender<Option<Decided>>);
+pub struct PermitDecision(watch::Sender<Option<Permission>>);
 
 /// The decision about a permit, made once the start of the attempt is committed.
 #[derive(Clone)]
-struct Decided {
+struct Permission {
     at: Instant,
     /// Whether the attempt may be sent now.
-    given: Arc<dyn Fn() -> bool + Send + Sync>,
+    may_send: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl PermitDecision {
-    /// Permits the attempt as long as `given` returns true.
-    pub fn permit(&self, given: impl Fn() -> bool + Send + Sync + 'static) {
-        self.0.send_replace(Some(Decided {
+    /// Permits the attempt as long as `may_send` returns true.
+    pub fn permit_while(&self, may_send: impl Fn() -> bool + Send + Sync + 'static) {
+        self.0.send_replace(Some(Permission {
             at: Instant::now(),
-            given: Arc::new(given),
+            may_send: Arc::new(may_send),
         }));
     }
 }
 
-impl SendPermit {
+impl AttemptPermit {
     /// Returns an undecided permit, and the value that decides it.
     #[must_use]
     pub fn undecided() -> (PermitDecision, Self) {
@@ -256,10 +256,10 @@ impl SendPermit {
         (PermitDecision(decision), permit)
     }
 
-    /// Returns a decided permit that holds as long as `given` returns true.
-    pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// Returns a decided permit that holds as long as `may_send` returns true.
+    pub fn permitted_while(may_send: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (decision, permit) = Self::undecided();
-        decision.permit(given);
+        decision.permit_while(may_send);
         permit
     }
 
@@ -276,7 +276,7 @@ impl SendPermit {
     #[must_use]
     pub fn holds(&self) -> bool {
         let decided = self.decided.borrow().clone();
-        let holds = decided.is_some_and(|decided| (decided.given)());
+        let holds = decided.is_some_and(|decided| (decided.may_send)());
         self.refused.store(!holds, Ordering::SeqCst);
         holds
     }
@@ -288,9 +288,9 @@ impl SendPermit {
     }
 }
 
-impl std::fmt::Debug for SendPermit {
+impl std::fmt::Debug for AttemptPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SendPermit")
+        f.write_str("AttemptPermit")
     }
 }
 
@@ -323,14 +323,14 @@ pub enum ToolAnswer {
     },
     /// The tool's server asks a person. The attempt is over; the next attempt continues the call.
     /// The tool does not set `round`.
-    Asks(Box<Elicitation>),
+    Elicitation(Box<Elicitation>),
 }
 
 /// Performs an attempt and records its outcome and duration as metrics. The duration begins with
 /// the attempt, or with the decision of its permit if the decision comes later.
-pub(crate) async fn metric(
+pub(crate) async fn measure_attempt(
     tool: &str,
-    permit: &SendPermit,
+    permit: &AttemptPermit,
     attempt: impl Future<Output = ToolAnswer>,
 ) -> ToolAnswer {
     let began = Instant::now();
@@ -340,7 +340,7 @@ pub(crate) async fn metric(
         ToolAnswer::Succeeded { .. } => "succeeded",
         ToolAnswer::Failed { .. } | ToolAnswer::Suspect { .. } => "failed",
         ToolAnswer::Unknown { .. } => "unknown",
-        ToolAnswer::Asks(_) => "asked",
+        ToolAnswer::Elicitation(_) => "asked",
     };
     let seconds = began.elapsed().as_secs_f64();
     tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool, outcome, seconds);

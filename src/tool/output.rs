@@ -5,14 +5,16 @@ use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
 
 /// The longest result that is kept, in bytes.
-pub(crate) const KEPT: usize = 1024 * 1024;
+pub(crate) const MAX_RESULT_BYTES: usize = 1024 * 1024;
 /// The bytes reserved for the note that a result was cut.
-const NOTE: usize = 96;
+const CUT_NOTE_BYTES: usize = 96;
 
 /// Returns how many bytes must be read so that `limit` bytes can be kept: a secret that crosses the
 /// limit must be read to its end.
-pub(crate) fn to_read(redactor: &Redactor, limit: usize) -> usize {
-    limit.saturating_add(redactor.longest()).saturating_add(4)
+pub(crate) fn bytes_to_read(redactor: &Redactor, limit: usize) -> usize {
+    limit
+        .saturating_add(redactor.max_escaped_secret_len())
+        .saturating_add(4)
 }
 
 /// Returns at most `limit` bytes of redacted text, and whether the output is longer. `complete`
@@ -25,28 +27,25 @@ pub(crate) fn clean(
 ) -> (String, bool) {
     if complete {
         let text = from_bytes(bytes);
-        let text = redactor.clean(&text);
+        let text = redactor.redact(&text);
         return (cut(&text, limit).to_owned(), text.len() > limit);
     }
     // The bytes may end inside a secret or a character.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
-    let whole = last
+    let valid_len = last
         .filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0))
         .unwrap_or(bytes.len());
-    let text = from_bytes(bytes.get(..whole).unwrap_or_default());
-    (
-        cut(&redactor.clean_beginning(&text), limit).to_owned(),
-        true,
-    )
+    let text = from_bytes(bytes.get(..valid_len).unwrap_or_default());
+    (cut(&redactor.redact_prefix(&text), limit).to_owned(), true)
 }
 
-/// Returns a redacted result: whole, or cut to [`KEPT`] bytes with a note.
+/// Returns a redacted result: whole, or cut to [`MAX_RESULT_BYTES`] bytes with a note.
 pub(crate) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> String {
-    let (whole, missing) = clean(redactor, bytes, complete, KEPT);
-    if !missing {
-        return whole;
+    let (content, is_cut) = clean(redactor, bytes, complete, MAX_RESULT_BYTES);
+    if !is_cut {
+        return content;
     }
-    let mut text = cut(&whole, KEPT - NOTE).to_owned();
+    let mut text = cut(&content, MAX_RESULT_BYTES - CUT_NOTE_BYTES).to_owned();
     text.push_str("\n[cut: the result is longer than 1 MiB]");
     text
 }
@@ -65,7 +64,7 @@ mod tests {
                 "{}hunter2-hunter2 and more, and more, and more",
                 "x".repeat(before)
             );
-            let read = text.get(..to_read(&redactor, 20)).unwrap_or(&text);
+            let read = text.get(..bytes_to_read(&redactor, 20)).unwrap_or(&text);
             let (clean, cut) = clean(&redactor, read.as_bytes(), read.len() == text.len(), 20);
             assert!(cut && !clean.contains("hun"), "{clean}");
             assert!(clean.len() <= 20);
@@ -100,9 +99,15 @@ mod tests {
     #[test]
     fn result_of_1_mib_is_whole_and_one_byte_more_is_cut() {
         let redactor = Redactor::default();
-        assert_eq!(result(&redactor, &vec![b'x'; KEPT], true).len(), KEPT);
-        let cut = result(&redactor, &vec![b'x'; KEPT + 1], true);
-        assert!(cut.len() <= KEPT && cut.ends_with("[cut: the result is longer than 1 MiB]"));
+        assert_eq!(
+            result(&redactor, &vec![b'x'; MAX_RESULT_BYTES], true).len(),
+            MAX_RESULT_BYTES
+        );
+        let cut = result(&redactor, &vec![b'x'; MAX_RESULT_BYTES + 1], true);
+        assert!(
+            cut.len() <= MAX_RESULT_BYTES
+                && cut.ends_with("[cut: the result is longer than 1 MiB]")
+        );
     }
 
     #[test]

@@ -9,19 +9,19 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
-use super::closing::{in_place, resolve, rewrite};
+use super::schema_rewriter::{in_place_schemas, resolve, rewrite};
 use crate::task::text::{cut, pointer};
 
 /// The longest JSON text of a schema, in bytes.
-const SIZE: usize = 256 * 1024;
+const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 /// Maximum number of misfits in one error.
-const TOLD: usize = 8;
+const MAX_VIOLATIONS: usize = 8;
 /// How much of a place or name is quoted, in bytes.
-const NAME: usize = 120;
+const MAX_QUOTED_BYTES: usize = 120;
 
 /// A place in a value where the value does not fit its schema.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Misfit {
+pub struct SchemaViolation {
     /// JSON pointer of the place; empty for the whole value.
     pub pointer: String,
     /// The unmet expectation, such as `is required`; never the value.
@@ -30,30 +30,30 @@ pub struct Misfit {
 
 /// The places where a value does not fit its schema; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Misfits(pub Vec<Misfit>);
+pub struct SchemaViolations(pub Vec<SchemaViolation>);
 
-impl Misfits {
-    pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self(vec![Misfit {
+impl SchemaViolations {
+    pub(crate) fn single(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self(vec![SchemaViolation {
             pointer: pointer.into(),
             detail: detail.into(),
         }])
     }
 }
 
-impl fmt::Display for Misfits {
+impl fmt::Display for SchemaViolations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, misfit) in self.0.iter().enumerate() {
-            let place = if misfit.pointer.is_empty() {
+        for (index, violation) in self.0.iter().enumerate() {
+            let place = if violation.pointer.is_empty() {
                 "the whole"
             } else {
-                &misfit.pointer
+                &violation.pointer
             };
             write!(
                 f,
                 "{}{place}: {}",
                 if index == 0 { "" } else { "; " },
-                misfit.detail
+                violation.detail
             )?;
         }
         Ok(())
@@ -85,14 +85,17 @@ impl CompiledSchema {
     }
 
     fn compile(schema: &Value, close: bool) -> Result<Self, Vec<String>> {
-        if schema.to_string().len() > SIZE {
-            return Err(vec![format!("is longer than {} KiB", SIZE / 1024)]);
+        if schema.to_string().len() > MAX_SCHEMA_BYTES {
+            return Err(vec![format!(
+                "is longer than {} KiB",
+                MAX_SCHEMA_BYTES / 1024
+            )]);
         }
         let rewritten = rewrite(schema, close)?;
         let meta = jsonschema::draft202012::meta::validator();
         let wrong: Vec<String> = meta
             .iter_errors(schema)
-            .take(TOLD)
+            .take(MAX_VIOLATIONS)
             .map(|error| meta_flaw(&error))
             .collect();
         if !wrong.is_empty() {
@@ -118,11 +121,11 @@ impl CompiledSchema {
     ///
     /// # Errors
     /// The first few places that do not fit.
-    pub fn check(&self, value: &Value) -> Result<(), Misfits> {
+    pub fn check(&self, value: &Value) -> Result<(), SchemaViolations> {
         if self.validator.is_valid(value) {
             return Ok(());
         }
-        let mut told: Vec<Misfit> = Vec::new();
+        let mut violations: Vec<SchemaViolation> = Vec::new();
         // A member of the wrong type is reported as undeclared too; only the type error helps.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
@@ -132,27 +135,27 @@ impl CompiledSchema {
                 ValidationErrorKind::UnevaluatedProperties { .. }
                     | ValidationErrorKind::AdditionalProperties { .. }
             ) {
-                undeclared.extend(misfits(&error));
+                undeclared.extend(to_violations(&error));
             } else {
-                told.extend(misfits(&error));
+                violations.extend(to_violations(&error));
             }
         }
         undeclared.retain(|extra| {
-            !told
+            !violations
                 .iter()
-                .any(|misfit| misfit.pointer.starts_with(&extra.pointer))
+                .any(|violation| violation.pointer.starts_with(&extra.pointer))
         });
-        told.extend(undeclared);
+        violations.extend(undeclared);
         let mut seen = std::collections::BTreeSet::new();
-        told.retain(|misfit| seen.insert(misfit.clone()));
-        told.truncate(TOLD);
-        if told.is_empty() {
-            told.push(Misfit {
+        violations.retain(|violation| seen.insert(violation.clone()));
+        violations.truncate(MAX_VIOLATIONS);
+        if violations.is_empty() {
+            violations.push(SchemaViolation {
                 pointer: String::new(),
                 detail: "does not fit its JSON Schema".to_owned(),
             });
         }
-        Err(Misfits(told))
+        Err(SchemaViolations(violations))
     }
 }
 
@@ -181,17 +184,21 @@ pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
 
 /// Two parameter names that differ only in case: the path to the second name in the schema, and
 /// both names.
-pub(crate) type Twins<'v> = (Vec<&'v str>, &'v str, &'v str);
+pub(crate) type CaseCollision<'v> = (Vec<&'v str>, &'v str, &'v str);
 
 /// Returns the pairs of parameter names that differ only in case, at every level of a schema.
 #[must_use]
-pub(crate) fn twins(schema: &Value) -> Vec<Twins<'_>> {
+pub(crate) fn case_collisions(schema: &Value) -> Vec<CaseCollision<'_>> {
     let mut found = Vec::new();
-    put_twins(schema, &mut Vec::new(), &mut found);
+    collect_case_collisions(schema, &mut Vec::new(), &mut found);
     found
 }
 
-fn put_twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, found: &mut Vec<Twins<'v>>) {
+fn collect_case_collisions<'v>(
+    schema: &'v Value,
+    place: &mut Vec<&'v str>,
+    found: &mut Vec<CaseCollision<'v>>,
+) {
     match schema {
         Value::Object(members) => {
             if let Some(Value::Object(properties)) = members.get("properties") {
@@ -203,15 +210,15 @@ fn put_twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, found: &mut Vec<Tw
                     }
                 }
             }
-            for (key, below) in members {
+            for (key, child) in members {
                 place.push(key);
-                put_twins(below, place, found);
+                collect_case_collisions(child, place, found);
                 place.pop();
             }
         }
         Value::Array(elements) => {
-            for below in elements {
-                put_twins(below, place, found);
+            for child in elements {
+                collect_case_collisions(child, place, found);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -221,9 +228,9 @@ fn put_twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, found: &mut Vec<Tw
 /// Returns the members that an object schema declares, with their schemas, across all schemas that
 /// apply to the same object.
 #[must_use]
-pub(crate) fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
+pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
-    for part in in_place(parameters, parameters) {
+    for part in in_place_schemas(parameters, parameters) {
         for (name, schema) in part
             .get("properties")
             .and_then(Value::as_object)
@@ -238,11 +245,11 @@ pub(crate) fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
 
 /// Whether a schema inside `root` accepts only text, numbers, booleans and null.
 #[must_use]
-pub(crate) fn scalar(root: &Value, schema: &Value) -> bool {
-    scalar_within(root, schema, 16)
+pub(crate) fn accepts_only_scalars(root: &Value, schema: &Value) -> bool {
+    accepts_only_scalars_within(root, schema, 16)
 }
 
-fn scalar_within(root: &Value, schema: &Value, depth: usize) -> bool {
+fn accepts_only_scalars_within(root: &Value, schema: &Value, depth: usize) -> bool {
     let Some(depth) = depth.checked_sub(1) else {
         return false;
     };
@@ -271,20 +278,23 @@ fn scalar_within(root: &Value, schema: &Value, depth: usize) -> bool {
         .get("$ref")
         .and_then(Value::as_str)
         .and_then(|reference| resolve(root, reference));
-    if referenced.is_some_and(|target| scalar_within(root, target, depth)) {
+    if referenced.is_some_and(|target| accepts_only_scalars_within(root, target, depth)) {
         return true;
     }
-    let list = |keyword: &str| list_of(members, keyword);
+    let list = |keyword: &str| schema_list(members, keyword);
     list("allOf")
         .iter()
-        .any(|one| scalar_within(root, one, depth))
+        .any(|one| accepts_only_scalars_within(root, one, depth))
         || ["anyOf", "oneOf"].iter().any(|keyword| {
             let several = list(keyword);
-            !several.is_empty() && several.iter().all(|one| scalar_within(root, one, depth))
+            !several.is_empty()
+                && several
+                    .iter()
+                    .all(|one| accepts_only_scalars_within(root, one, depth))
         })
 }
 
-fn list_of<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value] {
+fn schema_list<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value] {
     members
         .get(keyword)
         .and_then(Value::as_array)
@@ -296,7 +306,7 @@ fn meta_flaw(error: &ValidationError<'_>) -> String {
     let place = if place.is_empty() {
         "its top".to_owned()
     } else {
-        cut(&place, NAME).to_owned()
+        cut(&place, MAX_QUOTED_BYTES).to_owned()
     };
     if let ValidationErrorKind::Format { format } = error.kind()
         && format == "regex"
@@ -306,27 +316,31 @@ fn meta_flaw(error: &ValidationError<'_>) -> String {
     format!("at {place}: {}", expectation(error.kind()))
 }
 
-fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
+fn to_violations(error: &ValidationError<'_>) -> Vec<SchemaViolation> {
     let at = error.instance_path().to_string();
-    let inside = |name: &str| cut(&pointer(&at, name), NAME).to_owned();
+    let inside = |name: &str| cut(&pointer(&at, name), MAX_QUOTED_BYTES).to_owned();
     if let ValidationErrorKind::UnevaluatedProperties { unexpected }
     | ValidationErrorKind::AdditionalProperties { unexpected } = error.kind()
     {
-        let undeclared = |name: &String| Misfit {
+        let undeclared = |name: &String| SchemaViolation {
             pointer: inside(name),
             detail: "is not declared".to_owned(),
         };
-        return unexpected.iter().take(TOLD).map(undeclared).collect();
+        return unexpected
+            .iter()
+            .take(MAX_VIOLATIONS)
+            .map(undeclared)
+            .collect();
     }
     if let ValidationErrorKind::Required { property } = error.kind() {
         let name = property.as_str().unwrap_or_default();
-        return vec![Misfit {
+        return vec![SchemaViolation {
             pointer: inside(name),
             detail: "is required".to_owned(),
         }];
     }
-    vec![Misfit {
-        pointer: cut(&at, NAME).to_owned(),
+    vec![SchemaViolation {
+        pointer: cut(&at, MAX_QUOTED_BYTES).to_owned(),
         detail: expectation(error.kind()),
     }]
 }
@@ -334,7 +348,7 @@ fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
 /// Returns the unmet expectation as a phrase, such as `must be of type string`.
 fn expectation(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
-    let briefly = |value: &Value| cut(&value.to_string(), NAME).to_owned();
+    let briefly = |value: &Value| cut(&value.to_string(), MAX_QUOTED_BYTES).to_owned();
     match kind {
         Kind::Type {
             kind: TypeKind::Single(one),
@@ -359,8 +373,12 @@ fn expectation(kind: &ValidationErrorKind) -> String {
         Kind::AdditionalItems { limit } => format!("must have at most {limit} elements"),
         Kind::MinProperties { limit } => format!("must have at least {limit} members"),
         Kind::MaxProperties { limit } => format!("must have at most {limit} members"),
-        Kind::Pattern { pattern } => format!("must match the pattern {}", cut(pattern, NAME)),
-        Kind::Format { format } => format!("must have the format {}", cut(format, NAME)),
+        Kind::Pattern { pattern } => {
+            format!("must match the pattern {}", cut(pattern, MAX_QUOTED_BYTES))
+        }
+        Kind::Format { format } => {
+            format!("must have the format {}", cut(format, MAX_QUOTED_BYTES))
+        }
         Kind::UniqueItems => "must not have equal elements".to_owned(),
         Kind::Contains => "must have an element of the declared form".to_owned(),
         Kind::PropertyNames { .. } => "has a member whose name does not fit".to_owned(),

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::guard::{End, GREETING, Line, Order, Stream, written};
-use super::{Invocation, SendPermit, Tool, ToolAnswer, metric, output};
-use crate::net::NO_LEAVE;
+use super::guard::{CommandEnd, GREETING, GuardLine, Order, OutputHeader, encode_order};
+use super::{AttemptPermit, Invocation, Tool, ToolAnswer, measure_attempt, output};
+use crate::net::NOT_PERMITTED;
 use crate::secret::Redactor;
 use crate::task::tool_spec::ToolSpec;
 
@@ -30,9 +30,9 @@ pub(crate) use self::settings::{Env, Settings};
 
 /// How long after the command's timeout the guard's report may arrive, and how long the guard may
 /// then take to end.
-const GRACE: Duration = Duration::from_secs(5);
+const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
-const ORDERED: Duration = Duration::from_secs(10);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the parameters of a shell tool whose configuration has none.
 #[must_use]
@@ -46,12 +46,12 @@ pub(crate) fn parameters() -> Value {
 
 /// The command line that starts a guard.
 #[derive(Clone, Debug)]
-pub(crate) struct Guard {
+pub(crate) struct GuardCommand {
     pub program: PathBuf,
     pub arguments: Vec<String>,
 }
 
-impl Guard {
+impl GuardCommand {
     /// Starts a guard, which waits for its order.
     pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
         Command::new(&self.program)
@@ -65,7 +65,7 @@ impl Guard {
     }
 }
 
-impl Default for Guard {
+impl Default for GuardCommand {
     /// Returns the command line of this program itself. It works even if the program's file has
     /// been replaced since the start.
     fn default() -> Self {
@@ -94,7 +94,7 @@ pub(crate) fn make_undumpable() -> io::Result<()> {
 pub(super) struct ShellTool {
     pub(super) spec: ToolSpec,
     pub(super) settings: Settings,
-    pub(super) guard: Guard,
+    pub(super) guard: GuardCommand,
     pub(super) redactor: Arc<Redactor>,
 }
 
@@ -104,8 +104,8 @@ enum Outcome {
     NotStarted(String),
     /// The command has ended. Each output is given by its first bytes, and by `true` if these bytes
     /// are the whole output.
-    Over {
-        end: End,
+    Ended {
+        end: CommandEnd,
         stdout: (Vec<u8>, bool),
         stderr: (Vec<u8>, bool),
     },
@@ -120,7 +120,7 @@ impl Tool for ShellTool {
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        metric(&self.spec.name, &call.permit, self.attempt(call)).await
+        measure_attempt(&self.spec.name, &call.permit, self.attempt(call)).await
     }
 }
 
@@ -129,7 +129,7 @@ impl ShellTool {
         let Some(command) = call.arguments.get("command").and_then(Value::as_str) else {
             return self.not_started("the argument `command` is missing");
         };
-        let environment = match self.settings.filled(&call.credentials) {
+        let environment = match self.settings.fill_environment(&call.credentials) {
             Ok(environment) => environment,
             Err(why) => return self.not_started(&why),
         };
@@ -141,42 +141,42 @@ impl ShellTool {
             working_dir: self.settings.working_dir.clone(),
             environment,
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
-            keep: output::to_read(&redactor, self.settings.max_output),
+            keep: output::bytes_to_read(&redactor, self.settings.max_output),
         };
         match self.run(&order, &call.permit).await {
-            Outcome::NotStarted(why) => self.not_started(&redactor.clean(&why)),
-            Outcome::Over {
+            Outcome::NotStarted(why) => self.not_started(&redactor.redact(&why)),
+            Outcome::Ended {
                 end,
                 stdout,
                 stderr,
-            } => self.over(&redactor, end, &stdout, &stderr),
-            Outcome::Lost => self.unknown("was started, and what became of it is not known"),
+            } => self.answer_of_ended(&redactor, end, &stdout, &stderr),
+            Outcome::Lost => self.unknown("was started, and its outcome is not known"),
         }
     }
 
     /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's
     /// input, which ends the command.
-    async fn run(&self, order: &Order, permit: &SendPermit) -> Outcome {
+    async fn run(&self, order: &Order, permit: &AttemptPermit) -> Outcome {
         let Ok(mut guard) = self.guard.spawn(Stdio::null()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         };
         let (Some(mut input), Some(report)) = (guard.stdin.take(), guard.stdout.take()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         };
-        let Ok(order_text) = written(order) else {
+        let Ok(order_text) = encode_order(order) else {
             return Outcome::NotStarted("the command is too long".to_owned());
         };
         if !permit.holds() {
-            return Outcome::NotStarted(NO_LEAVE.to_owned());
+            return Outcome::NotStarted(NOT_PERMITTED.to_owned());
         }
         // The command cannot run before the guard has read the whole order.
-        let handed = tokio::time::timeout(ORDERED, hand_over(&mut input, &order_text)).await;
+        let handed = tokio::time::timeout(ORDER_TIMEOUT, hand_over(&mut input, &order_text)).await;
         if !matches!(handed, Ok(Ok(()))) {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         }
         let mut group = None;
         let reported = tokio::time::timeout(
-            self.settings.timeout + GRACE,
+            self.settings.timeout + REPORT_GRACE,
             read_report(report, order.keep, &mut group),
         );
         let outcome = match reported.await {
@@ -188,7 +188,7 @@ impl ShellTool {
             Ok(Err(_)) | Err(_) => Outcome::Lost,
         };
         drop(input);
-        settle(
+        end_guard(
             guard,
             if matches!(outcome, Outcome::Lost) {
                 group
@@ -200,10 +200,10 @@ impl ShellTool {
         outcome
     }
 
-    fn over(
+    fn answer_of_ended(
         &self,
         redactor: &Redactor,
-        end: End,
+        end: CommandEnd,
         stdout: &(Vec<u8>, bool),
         stderr: &(Vec<u8>, bool),
     ) -> ToolAnswer {
@@ -213,14 +213,14 @@ impl ShellTool {
         // If the two outputs do not fit together, each gets half of the limit, plus the part of the
         // other half that is not used.
         let half = limit / 2;
-        let err_room = half.max(limit.saturating_sub(out.len()));
-        let err_shown = crate::task::text::cut(&err, err_room);
+        let err_limit = half.max(limit.saturating_sub(out.len()));
+        let err_shown = crate::task::text::cut(&err, err_limit);
         let out_shown = crate::task::text::cut(&out, limit - err_shown.len());
         let cut = out_cut || err_cut || err_shown.len() < err.len() || out_shown.len() < out.len();
         let mut content = match end {
-            End::Code(code) => format!("exit code {code}"),
-            End::Signal(signal) => format!("ended by signal {signal}"),
-            End::Timeout => {
+            CommandEnd::Code(code) => format!("exit code {code}"),
+            CommandEnd::Signal(signal) => format!("ended by signal {signal}"),
+            CommandEnd::Timeout => {
                 return self.unknown(&format!(
                     "was killed at its timeout ({:?})",
                     self.settings.timeout
@@ -238,7 +238,7 @@ impl ShellTool {
                 "\n[cut: there was more than {limit} bytes of output]"
             );
         }
-        if end == End::Code(0) {
+        if end == CommandEnd::Code(0) {
             ToolAnswer::Succeeded {
                 content,
                 http_status: None,
@@ -300,16 +300,16 @@ async fn read_report(
         line.clear();
         report.read_line(&mut line).await?;
         match serde_json::from_str(&line)? {
-            Line::Started(leader) => *group = Some(leader),
-            Line::NotStarted(why) => return Ok(Outcome::NotStarted(why)),
-            Line::Over {
+            GuardLine::Started(leader) => *group = Some(leader),
+            GuardLine::NotStarted(why) => return Ok(Outcome::NotStarted(why)),
+            GuardLine::Over {
                 end,
                 stdout,
                 stderr,
             } => {
                 let stdout = read_stream(&mut report, stdout, keep).await?;
                 let stderr = read_stream(&mut report, stderr, keep).await?;
-                return Ok(Outcome::Over {
+                return Ok(Outcome::Ended {
                     end,
                     stdout,
                     stderr,
@@ -321,7 +321,7 @@ async fn read_report(
 
 async fn read_stream(
     report: &mut (impl tokio::io::AsyncRead + Unpin),
-    stream: Stream,
+    stream: OutputHeader,
     keep: usize,
 ) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = vec![0; stream.bytes.min(keep)];
@@ -329,20 +329,23 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`GRACE`]. If the report
-/// was lost, `group` is the command's process group, which is killed too.
-async fn settle(mut guard: Child, group: Option<i32>) {
-    if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
+/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If the
+/// report was lost, `group` is the command's process group, which is killed too.
+async fn end_guard(mut guard: Child, group: Option<i32>) {
+    if tokio::time::timeout(REPORT_GRACE, guard.wait())
+        .await
+        .is_err()
+    {
         let _ = guard.start_kill();
         let _ = guard.wait().await;
     }
     if let Some(leader) = group {
-        end_orphans(leader);
+        kill_orphans(leader);
     }
 }
 
 /// Kills the process group that a guard left behind.
-pub(crate) fn end_orphans(leader: i32) {
+pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };

@@ -24,10 +24,10 @@ impl Template {
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest
-            .find(credential::OPEN)
+            .find(credential::REFERENCE_START)
             .and_then(|at| rest.split_at_checked(at))
         {
-            let ((name, field), tail) = credential::split(after)?;
+            let ((name, field), tail) = credential::split_reference(after)?;
             pieces.push(Piece::Text(Secret::new(before.to_owned())));
             pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
             rest = tail;
@@ -37,7 +37,7 @@ impl Template {
     }
 
     /// Returns the names of the credentials that the template refers to.
-    pub(super) fn needs(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Text(_) => None,
             Piece::Credential(name, _) => Some(name.as_str()),
@@ -77,7 +77,10 @@ mod tests {
         credentials.insert("b", BTreeMap::from([("y".to_owned(), value("inner"))]));
         let template =
             Template::read("1{{credential:a.x}}2{{credential:b.y}}{{credential:b.y}}3").unwrap();
-        assert_eq!(template.needs().collect::<Vec<_>>(), ["a", "b", "b"]);
+        assert_eq!(
+            template.credential_names().collect::<Vec<_>>(),
+            ["a", "b", "b"]
+        );
         let filled = template.fill(&credentials).unwrap();
         assert_eq!(filled.reveal(), "1{{credential:b.y}}2innerinner3");
         assert_eq!(

@@ -13,7 +13,7 @@ use super::credential::{self, Credentials};
 use super::names::folded;
 
 /// The characters that are percent-encoded: all but the unreserved characters of RFC 3986.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+const SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
@@ -79,7 +79,7 @@ impl UrlTemplate {
         if path.split('/').any(has_dots) {
             return Err("has a segment `.` or `..`".to_owned());
         }
-        let query = query.map(pieces).transpose()?;
+        let query = query.map(parse_pieces).transpose()?;
         if !query.iter().all(|pieces| credentials_are_values(pieces)) {
             return Err(
                 "has a credential in its query that is not a value behind a `=`".to_owned(),
@@ -88,7 +88,7 @@ impl UrlTemplate {
         Ok(Self {
             origin,
             start,
-            path: pieces(path)?,
+            path: parse_pieces(path)?,
             query,
         })
     }
@@ -106,7 +106,7 @@ impl UrlTemplate {
     }
 
     /// Returns the names of the credentials that the template refers to.
-    pub(crate) fn needs(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.path
             .iter()
             .chain(self.query.iter().flatten())
@@ -130,8 +130,8 @@ impl UrlTemplate {
             .collect()
     }
 
-    /// Returns the URL of one call. If `rest` is true, arguments that the template does not name go
-    /// into the query.
+    /// Returns the URL of one call. If `extras_in_query` is true, arguments that the template does
+    /// not name go into the query.
     ///
     /// # Errors
     /// The reason why there is no URL. Names the argument or the credential, never its value.
@@ -139,9 +139,9 @@ impl UrlTemplate {
         &self,
         arguments: &Value,
         credentials: &Credentials,
-        rest: bool,
+        extras_in_query: bool,
     ) -> Result<Url, String> {
-        self.filled(arguments, rest, &|name, field| {
+        self.fill_with(arguments, extras_in_query, &|name, field| {
             credentials.value(name, field)
         })
     }
@@ -149,28 +149,33 @@ impl UrlTemplate {
     /// Returns the reason why these arguments give no URL, whatever the credentials; `None` if
     /// there is none. Names the argument, never its value.
     #[must_use]
-    pub(crate) fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
-        self.filled(arguments, rest, &|_, _| Ok("x")).err()
-    }
-
-    fn filled(
+    pub(crate) fn refusal_reason(
         &self,
         arguments: &Value,
-        rest: bool,
-        credential: Credential<'_>,
+        extras_in_query: bool,
+    ) -> Option<String> {
+        self.fill_with(arguments, extras_in_query, &|_, _| Ok("x"))
+            .err()
+    }
+
+    fn fill_with(
+        &self,
+        arguments: &Value,
+        extras_in_query: bool,
+        credential: CredentialLookup<'_>,
     ) -> Result<Url, String> {
-        let path = filled(&self.path, arguments, credential, true)?;
+        let path = fill_pieces(&self.path, arguments, credential, true)?;
         if path.split('/').any(has_dots) {
             return Err(
                 "what is filled in would make `.` or `..` a segment of the path".to_owned(),
             );
         }
         let mut query = match &self.query {
-            Some(pieces) => Some(filled(pieces, arguments, credential, false)?),
+            Some(pieces) => Some(fill_pieces(pieces, arguments, credential, false)?),
             None => None,
         };
-        for (name, text) in if rest {
-            self.others(arguments)?
+        for (name, text) in if extras_in_query {
+            self.extra_arguments(arguments)?
         } else {
             BTreeMap::new()
         } {
@@ -178,15 +183,20 @@ impl UrlTemplate {
             if !query.is_empty() && !query.ends_with('&') {
                 query.push('&');
             }
-            let _ = write!(query, "{}={}", encoded(name), encoded(&text));
+            let _ = write!(
+                query,
+                "{}={}",
+                percent_encoded(name),
+                percent_encoded(&text)
+            );
         }
-        let mut whole = format!("{}{path}", self.start);
+        let mut url_text = format!("{}{path}", self.start);
         if let Some(query) = query {
-            whole.push('?');
-            whole.push_str(&query);
+            url_text.push('?');
+            url_text.push_str(&query);
         }
-        let url =
-            Url::parse(&whole).map_err(|_| "what is filled in makes no usable URL".to_owned())?;
+        let url = Url::parse(&url_text)
+            .map_err(|_| "what is filled in makes no usable URL".to_owned())?;
         let segments = url.path().split('/').count();
         if url.origin().ascii_serialization() != self.origin
             || segments != path.split('/').count().max(2)
@@ -199,9 +209,10 @@ impl UrlTemplate {
     /// Returns the address of one call for a person: without the query, and with references in
     /// place of credentials. Arguments appear as they are sent; an argument that cannot be sent
     /// stays `{name}`.
-    pub(crate) fn shown(&self, arguments: &Value) -> String {
+    pub(crate) fn display_address(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
-        let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
+        let piece =
+            |piece: &Piece| fill_pieces(std::slice::from_ref(piece), arguments, &none, true);
         self.address(piece)
             .or_else(|| self.address(|_| Err(String::new())))
             .unwrap_or_else(|| self.origin.clone())
@@ -214,15 +225,15 @@ impl UrlTemplate {
         // A mark stands for a piece until the URL is parsed. Nothing else in the path can look like
         // a mark: `'` is encoded in filled-in values, and the template's own text has fewer `'` in
         // a row than a mark.
-        let mut quotes = "'".to_owned();
+        let mut mark_quotes = "'".to_owned();
         while self
             .path
             .iter()
-            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(&quotes)))
+            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(&mark_quotes)))
         {
-            quotes.push('\'');
+            mark_quotes.push('\'');
         }
-        let mark = |index: usize| format!("{quotes}{index}{quotes}");
+        let mark = |index: usize| format!("{mark_quotes}{index}{mark_quotes}");
         let (mut path, mut kept) = (String::new(), Vec::new());
         for (index, piece) in self.path.iter().enumerate() {
             match piece {
@@ -235,7 +246,7 @@ impl UrlTemplate {
                     path.push_str(&mark(index));
                     kept.push((
                         mark(index),
-                        format!("{}{name}.{field}}}}}", credential::OPEN),
+                        format!("{}{name}.{field}}}}}", credential::REFERENCE_START),
                     ));
                 }
             }
@@ -245,20 +256,23 @@ impl UrlTemplate {
         }
         let url = Url::parse(&format!("{}{path}", self.start)).ok()?;
         let segments = path.split('/').count().max(2);
-        let stays = url.path().split('/').count() == segments
+        let is_unchanged = url.path().split('/').count() == segments
             && url.origin().ascii_serialization() == self.origin;
         let address = format!("{}{}", self.origin, url.path());
-        stays.then(|| {
+        is_unchanged.then(|| {
             kept.iter().fold(address, |address, (mark, shown)| {
                 address.replace(mark, shown)
             })
         })
     }
 
-    fn others<'a>(&self, arguments: &'a Value) -> Result<BTreeMap<&'a str, String>, String> {
+    fn extra_arguments<'a>(
+        &self,
+        arguments: &'a Value,
+    ) -> Result<BTreeMap<&'a str, String>, String> {
         let taken = self.query_names();
         let used: BTreeSet<&str> = self.arguments().map(|(name, _)| name).collect();
-        let mut others = BTreeMap::new();
+        let mut extras = BTreeMap::new();
         for (name, value) in arguments.as_object().into_iter().flatten() {
             if used.contains(name.as_str()) || value.is_null() {
                 continue;
@@ -271,13 +285,13 @@ impl UrlTemplate {
             }
             let Some(text) = scalar_text(value) else {
                 return Err(format!(
-                    "the argument `{}` is no text, number or boolean",
-                    short(name)
+                    "the argument `{}` is not a text, a number or a boolean",
+                    shortened(name)
                 ));
             };
-            others.insert(name.as_str(), text);
+            extras.insert(name.as_str(), text);
         }
-        Ok(others)
+        Ok(extras)
     }
 }
 
@@ -309,12 +323,12 @@ fn credentials_are_values(query: &[Piece]) -> bool {
 
 /// A function that returns the value of a credential's field, by the credential's name and the
 /// field's name.
-type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
+type CredentialLookup<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
-fn filled(
+fn fill_pieces(
     pieces: &[Piece],
     arguments: &Value,
-    credential: Credential<'_>,
+    credential: CredentialLookup<'_>,
     in_path: bool,
 ) -> Result<String, String> {
     let mut text = String::new();
@@ -328,7 +342,7 @@ fn filled(
                         "the field `{field}` of the credential `{name}` {NO_SEGMENT}"
                     ));
                 }
-                text.push_str(&encoded(value));
+                text.push_str(&percent_encoded(value));
             }
             Piece::Argument(name) => {
                 let Some(value) = arguments.get(name) else {
@@ -338,13 +352,13 @@ fn filled(
                 };
                 let Some(value) = scalar_text(value) else {
                     return Err(format!(
-                        "the argument `{name}`, which its URL needs, is no text, number or boolean"
+                        "the argument `{name}`, which its URL needs, is not a text, a number or a boolean"
                     ));
                 };
                 if in_path && (value.is_empty() || has_dots(&value)) {
                     return Err(format!("the argument `{name}` {NO_SEGMENT}"));
                 }
-                text.push_str(&encoded(&value));
+                text.push_str(&percent_encoded(&value));
             }
         }
     }
@@ -354,8 +368,8 @@ fn filled(
 /// The reason why a value cannot be in a path, as a phrase that continues the value's name.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, SEGMENT).to_string()
+fn percent_encoded(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT_ESCAPES).to_string()
 }
 
 /// Whether a server that decodes a segment, even repeatedly, could find `.` or `..` between
@@ -380,7 +394,7 @@ fn has_dots(segment: &str) -> bool {
         .any(|part| matches!(part, b"." | b".."))
 }
 
-fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -388,8 +402,8 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
         if !before.is_empty() {
             pieces.push(Piece::Text(before.to_owned()));
         }
-        if after.starts_with(credential::OPEN) {
-            let ((name, field), tail) = credential::split(after)?;
+        if after.starts_with(credential::REFERENCE_START) {
+            let ((name, field), tail) = credential::split_reference(after)?;
             pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
             rest = tail;
             continue;
@@ -410,7 +424,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-fn short(name: &str) -> &str {
+fn shortened(name: &str) -> &str {
     crate::task::text::cut(name, 80)
 }
 

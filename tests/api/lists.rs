@@ -249,7 +249,7 @@ async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
         none
     );
 
-    let so_far = "None among those looked at so far";
+    let so_far = "None found so far";
     let mut path = "/inbox?agent=billing".to_owned();
     for _ in 0..10 {
         let page = read(BOB, &path).await;

@@ -254,14 +254,14 @@ async fn reader_on_another_replica_sees_the_same_stream() {
 
 /// Returns once deltas that `app` publishes arrive at `other`.
 async fn known(app: &TestApp, other: &TestApp) {
-    use holdpoint::task::delta::{Delta, Said};
+    use holdpoint::task::delta::{Delta, DeltaContent};
     use holdpoint::task::id::TaskId;
     use holdpoint::task::time::Time;
     let root = TaskId(uuid::Uuid::from_u128(1));
     let mut listener = other.store().listen(root);
     let next = listener.next();
     tokio::pin!(next);
-    let (agent_path, said) = (vec!["billing".to_owned()], Said::Reset);
+    let (agent_path, said) = (vec!["billing".to_owned()], DeltaContent::Reset);
     let asking = uuid::Uuid::nil();
     let piece = Delta {
         root_task_id: root,
@@ -274,7 +274,7 @@ async fn known(app: &TestApp, other: &TestApp) {
         said,
     };
     loop {
-        app.store().say(piece.clone());
+        app.store().publish_delta(piece.clone());
         if tokio::time::timeout(std::time::Duration::from_millis(20), &mut next)
             .await
             .is_ok()

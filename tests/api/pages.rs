@@ -350,7 +350,7 @@ on_both! {
         app.model.then(says("ok"));
         assert_eq!(app.approver().send(Method::POST, &approve, Some(form(&[]))).await.status, 303);
         let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
-        assert!(late.status == 409 && late.text.contains("Somebody decided first: bob approved at "), "{}", late.text);
+        assert!(late.status == 409 && late.text.contains("The first decision counts: bob approved at "), "{}", late.text);
         app.stop().await;
     }
 }

@@ -57,10 +57,10 @@ on_both! {
         let first = &reply.body["errors"][0];
         assert_eq!((&first["pointer"], &first["detail"]), (&json!("/input"), &json!("a string")));
         let more = reply.body["errors"].as_array().unwrap().len() - 1;
-        let expected = format!("The request does not fit at `/input`: a string (and {more} more in `errors`).");
+        let expected = format!("The request is not valid at `/input`: a string (and {more} more in `errors`).");
         assert_eq!(reply.str("/detail"), expected);
         let query = app.owner().get("/v1/tasks?limit=0").await;
-        assert_eq!(query.str("/detail"), "The request does not fit at `/limit`: a number from 1 to 200.");
+        assert_eq!(query.str("/detail"), "The request is not valid at `/limit`: a number from 1 to 200.");
         app.stop().await;
     }
 

@@ -4,13 +4,12 @@ use super::{Source, sources};
 
 /// Raw comparisons that are allowed: the ids are not users' ids, or `UserId` compares them, or the
 /// comparison is byte-exact on purpose.
-const COMPARED: [&str; 12] = [
-    "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
+const COMPARED: [&str; 11] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
     "*user != caller.user_id",
     "record.user_id == user.as_str()",
-    "vote.by == LOCAL",
+    "vote.by == LOCAL_USER",
     "k.user_id = $2 and k.path = $3",
     // These parameters are stored spellings, from `Store::spellings`.
     "kind = $3 and name = $4",

@@ -118,7 +118,7 @@ async function aBrowserFollowsByItself(browser) {
 // The page of a request that is decided elsewhere: it says so, withdraws its form, and follows the task to the end.
 async function thePageGoesOnByItself(browser, locale) {
   const words = {
-    "en-US": { headline: "Approved by alice, and it ran.", gone: "Somebody decided first: alice approved at ", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
+    "en-US": { headline: "Approved by alice, and it ran.", gone: "Already decided: alice approved at ", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
     "zh-CN": { headline: "alice 已批准，并已执行。", gone: "有人先作出决定：alice 于 ", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
   }[locale];
   const { task, request } = await asked('write_note\n{"text":"hello"}');
@@ -329,7 +329,7 @@ async function aPartialAnswerLeavesTheForm(browser) {
   const decided = (id, status) => [id, "request.decided", ({ request_id }) => ({
     request_id, request: { status }, decision: { action: "approve", by: "bob", at: "2026-11-03T09:31:00.000001Z" } })];
   const { context, page, wrong } = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]], [decided(2, "responded"), completed(3)]]);
-  await says(page.locator("#meanwhile"), "Somebody decided first: bob approved at Nov 3, 2026, 09:31 UTC.");
+  await says(page.locator("#meanwhile"), "Already decided: bob approved at Nov 3, 2026, 09:31 UTC.");
   assert.ok(!(await page.locator("#answers").isVisible()));
   assert.deepEqual(wrong, []);
   await context.close();

@@ -241,7 +241,7 @@ async function answersTheOthers(browser) {
   assert.ok(!/Effect|read only/.test(await main(page)), "no call runs, and none is shown");
   await page.getByLabel("Comment").fill("not yet");
   assert.equal((await send(page, page.getByRole("button", { name: "No", exact: true }))).status(), 303);
-  await page.locator("#headline", { hasText: "Answered with no by local. The agent was told." }).waitFor();
+  await page.locator("#headline", { hasText: "Answered with “no” by local. The agent was told." }).waitFor();
   assert.deepEqual((await request(confirms.request.request_id)).decision.response, { confirmed: false, comment: "not yet" });
 
   const stops = await asks("request_confirmation", '{"action":"Close it."}');
@@ -382,7 +382,7 @@ async function comesTooLate(browser) {
   const answer = await send(page, page.getByRole("button", { name: "Approve", exact: true }));
   assert.equal(answer.status(), 409);
   assert.match(answer.headers()["content-type"], /^text\/html/);
-  assert.match(await main(page), /Somebody decided first: local rejected at /);
+  assert.match(await main(page), /The first decision counts: local rejected at /);
   assert.ok(!/already_decided/.test(await main(page)), "names of the API are folded");
   await unfold(page, "For support");
   assert.match(await main(page), /already_decided/);

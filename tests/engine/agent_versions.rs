@@ -118,7 +118,7 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
 }
 
 /// Pairs (before, after) of JSON members of a call: in each pair one byte of the text is changed,
-/// at its beginning, middle or end. The tests of `RequestSpec::is_sound` cover every byte.
+/// at its beginning, middle or end. The tests of `RequestSpec::has_valid_digests` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::engine::{Engine, EngineParts, Refusal};
+use holdpoint::people::authorization::Roster;
 use holdpoint::people::directory::{Account, Directory};
-use holdpoint::people::may::Roster;
-use holdpoint::people::{Caller, May};
+use holdpoint::people::{Caller, Permissions};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
@@ -29,7 +29,7 @@ pub fn account(user: &str, groups: &[&str]) -> Account {
         groups: groups.iter().map(ToString::to_string).collect(),
         act_as: false,
         admin: false,
-        may: May::ALL,
+        permissions: Permissions::ALL,
         key_sha256: [0; 32],
     }
 }
@@ -65,14 +65,14 @@ fn vouched(user: &str) -> Caller {
 fn local() -> Caller {
     Caller {
         door: None,
-        unaccounted: true,
+        without_accounts: true,
         ..keyed("local", &[])
     }
 }
 
 /// An engine with this roster.
 fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
-    Engine::new(Parts {
+    Engine::new(EngineParts {
         roster: roster.clone(),
         ..harness.parts(room)
     })
@@ -143,7 +143,7 @@ both! {
         let table = [
             ("his key is gone", vec![]),
             ("his group is", vec![account("bob", &["support"])]),
-            ("he may not decide any more", vec![Account { may: May { decide: false, ..May::ALL }, ..bob() }]),
+            ("he may not decide any more", vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..bob() }]),
             ("he is of another tenant", vec![Account { tenant: "other".to_owned(), ..bob() }]),
         ];
         let harness = harness(fixture, "{ groups: [finance] }").await;
@@ -175,7 +175,7 @@ both! {
             (vec![web()], true),
             (vec![], false),
             (vec![Account { act_as: false, ..web() }], false),
-            (vec![Account { may: May { decide: false, ..May::ALL }, ..web() }], false),
+            (vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..web() }], false),
             (vec![Account { tenant: "other".to_owned(), ..web() }], false),
             // Bob's own key does not vouch for an approval given through `web`.
             (vec![account("bob", &["finance"])], false),

@@ -338,12 +338,12 @@ async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
         let Ok(Some(journal)) = harness.fixture.store.journal(*task).await else {
             return;
         };
-        let progress = holdpoint::task::turn::Progress::of(&journal.items);
+        let progress = holdpoint::task::progress::Progress::from_items(&journal.items);
         for open in progress.open {
             let said = door
                 .decide(
                     &person("bob"),
-                    open.asked.request_id,
+                    open.spec.request_id,
                     whole(Action::Approve, None),
                     None,
                 )

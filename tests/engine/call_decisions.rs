@@ -96,7 +96,7 @@ pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
         .await
         .unwrap()
         .unwrap()
-        .asked
+        .spec
 }
 
 /// The result of each call. Asserts that no call has two results.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use holdpoint::engine::{ConflictCode, Engine, Parts, Refusal};
+use holdpoint::engine::{ConflictCode, Engine, EngineParts, Refusal};
 use holdpoint::store::Store;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -90,7 +90,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
         answered: Arc::clone(&answered),
         asked: AtomicU64::new(0),
     });
-    let driver = Engine::new(Parts {
+    let driver = Engine::new(EngineParts {
         clock: clock.clone(),
         ..harness.parts(SLOTS)
     });
@@ -98,7 +98,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
         let store = Store::open(&harness.fixture.settings, Arc::new(SystemClock))
             .await
             .unwrap();
-        Engine::new(Parts {
+        Engine::new(EngineParts {
             store,
             clock: Arc::new(SystemClock),
             ..harness.parts(SLOTS)
@@ -232,7 +232,7 @@ both! {
         let (listener, queue) = nobody_accepts().await;
         let url = format!("http://{}", listener.local_addr().unwrap());
         harness.configure(|yaml| yaml.replace("{tool}", &url));
-        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(4) });
+        let engine = Engine::new(EngineParts { clock: Arc::new(SystemClock), ..harness.parts(4) });
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
         around_its_start(&harness.fixture.store, task, 1).await;
         engine.cancel(&alice(), task, None).await.unwrap();

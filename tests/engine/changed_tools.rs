@@ -12,7 +12,7 @@ use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
 
-use holdpoint::tool::{Change, Credentials, Invocation, Start, Tool, ToolAnswer};
+use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
@@ -25,16 +25,16 @@ const REASON: &str = "The server changed this tool.";
 #[derive(Default)]
 struct Server {
     /// The difference that the server would show now.
-    live: Mutex<Option<Change>>,
+    live: Mutex<Option<DefinitionChange>>,
     /// The difference as of the last comparison.
-    known: Mutex<Option<Change>>,
+    known: Mutex<Option<DefinitionChange>>,
     /// The number of looks after which another task's comparison finds the difference, and the
     /// looks so far since the last comparison before a start.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server cannot be asked for its tools.
     down: Mutex<bool>,
-    starts: Mutex<Vec<Option<Start>>>,
+    starts: Mutex<Vec<Option<StartReason>>>,
     calls: Mutex<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Tool for Changing {
         &self.0
     }
 
-    fn change(&self, _: TaskId) -> Option<Change> {
+    fn definition_change(&self, _: TaskId) -> Option<DefinitionChange> {
         let mut looks = self.1.looks.lock().unwrap();
         *looks += 1;
         if *self.1.finds.lock().unwrap() == Some(*looks) {
@@ -56,13 +56,13 @@ impl Tool for Changing {
         self.1.known.lock().unwrap().clone()
     }
 
-    fn is_stale(&self, _: Option<Start>) -> bool {
+    fn is_stale(&self, _: Option<StartReason>) -> bool {
         true
     }
 
     async fn prepare(
         &self,
-        start: Option<Start>,
+        start: Option<StartReason>,
         _: TaskId,
         _: &Credentials,
     ) -> Result<(), String> {
@@ -90,7 +90,7 @@ impl Tool for Changing {
 
 impl Server {
     fn changes(&self, definition: &str, denied: bool) {
-        *self.live.lock().unwrap() = Some(Change {
+        *self.live.lock().unwrap() = Some(DefinitionChange {
             definition: definition.to_owned(),
             reason: REASON.to_owned(),
             denied,
@@ -180,7 +180,7 @@ async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
     assert_eq!(server.calls(), 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
     let ground = server.starts.lock().unwrap().last().copied();
-    assert_eq!(ground, Some(Some(Start::Approved)));
+    assert_eq!(ground, Some(Some(StartReason::Approved)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,7 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
                     harness
                         .fixture
                         .store
-                        .begin(row.lease_owner.as_ref().unwrap(), task, true)
+                        .set_begun(row.lease_owner.as_ref().unwrap(), task, true)
                         .await
                         .unwrap()
                 );

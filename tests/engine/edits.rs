@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
-use holdpoint::people::may::{Roster, answers};
+use holdpoint::people::authorization::{Roster, permitted_actions};
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
@@ -103,7 +103,7 @@ async fn is_damaged(harness: &EngineHarness, task: TaskId) {
 
 /// The actions that a caller may take on the request.
 async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
-    answers(
+    permitted_actions(
         &harness.parts(0).roster,
         caller,
         "acme",
@@ -178,7 +178,7 @@ both! {
         let (asked, ran) = digests(&harness, task).await;
         assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
         let row = harness.fixture.store.request(request).await.unwrap().unwrap();
-        assert_eq!(row.asked.pending_tool_calls[0].arguments_text, LARGE[0].1);
+        assert_eq!(row.spec.pending_tool_calls[0].arguments_text, LARGE[0].1);
         let (_, decision) = &row.answers[0];
         let kept = &decision.decisions[&call];
         assert_eq!((decision.by.as_str(), kept.action), ("alice", Action::Edit));
@@ -286,7 +286,7 @@ both! {
         let asked = asked(&harness, task).await;
         for (known, left) in [(&["bob", "carol"][..], false), (&["bob", "carol", "dave"], true)] {
             let roster = Roster::new(Some(super::approval_rights::directory(known.iter().map(|user| super::approval_rights::account(user, &[])))));
-            let bob = answers(&roster, &person("bob"), "acme", "alice", &asked);
+            let bob = permitted_actions(&roster, &person("bob"), "acme", "alice", &asked);
             assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
         }
     }

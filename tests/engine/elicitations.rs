@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdpoint::engine::DecisionInput;
 use holdpoint::task::decision::{Action, Then};
-use holdpoint::task::elicitation::{Elicitation, ROUNDS, Resume, ServerQuestion, ServerState};
+use holdpoint::task::elicitation::{Elicitation, MAX_ROUNDS, Resume, ServerQuestion, ServerState};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::{RequestKind, RequestSpec};
@@ -70,7 +70,7 @@ fn question(key: &str, url: Option<&str>) -> ServerQuestion {
 }
 
 fn asks(keys: &[&str]) -> ToolAnswer {
-    ToolAnswer::Asks(Box::new(Elicitation {
+    ToolAnswer::Elicitation(Box::new(Elicitation {
         server: "files".to_owned(),
         tool: "move".to_owned(),
         questions: keys.iter().map(|key| question(key, None)).collect(),
@@ -142,7 +142,7 @@ async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_ne
     assert_eq!(asked.question.as_deref(), Some("Which folder?\nSay it."));
     let details = json!({"server": "files", "tool": "move", "mode": "form", "url": null});
     assert_eq!(asked.details, Some(details));
-    assert!(asked.form.is_some() && asked.is_sound("acme", task));
+    assert!(asked.form.is_some() && asked.has_valid_digests("acme", task));
     let stored = serde_json::to_string(&asked).unwrap();
     assert!(!stored.contains("state-of-server"), "{stored}");
     // An answer that does not fit the form changes nothing.
@@ -213,14 +213,14 @@ async fn question_that_nobody_answers_in_time_ends_the_call_as_expired() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_asks_too_often_fails_its_call() {
-    let often = (0..=ROUNDS).map(|_| asks(&["folder"])).collect();
+    let often = (0..=MAX_ROUNDS).map(|_| asks(&["folder"])).collect();
     let (harness, server) = harness(SMALL, often).await;
     let task = harness.held().await;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         answer(&harness, task, fills(&json!({"folder": "a"}))).await;
     }
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
-    assert_eq!(server.resumed().len(), ROUNDS as usize + 1);
+    assert_eq!(server.resumed().len(), MAX_ROUNDS as usize + 1);
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Failed]);
 }
 
@@ -308,7 +308,7 @@ async fn state_that_cannot_be_opened_any_more_fails_the_call_and_sends_nothing()
 #[tokio::test(flavor = "multi_thread")]
 async fn question_with_a_page_is_answered_without_content() {
     let mut page = asks(&[]);
-    if let ToolAnswer::Asks(asked) = &mut page {
+    if let ToolAnswer::Elicitation(asked) = &mut page {
         let form = json!({"type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
             "required": ["opened"], "additionalProperties": false});
         asked.questions = vec![ServerQuestion {

@@ -11,22 +11,24 @@ use holdpoint::app;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
-use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts, Refusal, Settings, TaskInput};
-use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::engine::{
+    DecisionBody, DecisionInput, Engine, EngineParts, Refusal, Settings, TaskInput,
+};
+use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, PieceSink, Prompt};
 use holdpoint::net::Net;
+use holdpoint::people::authorization::Roster;
 use holdpoint::people::directory::{Account, Directory};
-use holdpoint::people::may::Roster;
-use holdpoint::people::{Caller, May};
+use holdpoint::people::{Caller, Permissions};
 use holdpoint::policy::Policy;
 use holdpoint::secret::Secret;
 use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Door, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
-use holdpoint::task::turn::Progress;
 use holdpoint::tool::Tool;
 use holdpoint::tool::catalog::Catalog;
 use holdpoint::world::{Mistakes, RandomIds};
@@ -71,7 +73,11 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[async_trait]
 impl ModelClient for Named {
-    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<model::Answer, ModelError> {
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        _: &dyn PieceSink,
+    ) -> Result<model::Answer, ModelError> {
         let Self(name, model, witness) = self;
         held(&model.shown).push((name.clone(), prompt.clone()));
         if let Some(witness) = witness {
@@ -202,13 +208,13 @@ impl EngineHarness {
     }
 
     /// The parts from which [`Self::engine`] builds an engine.
-    pub fn parts(&self, max_running: usize) -> Parts {
+    pub fn parts(&self, max_running: usize) -> EngineParts {
         let yaml = self
             .yaml
             .replace("{model}", "http://127.0.0.1:9/v1")
             .replace("{tool}", &self.tool.url);
         let source = Source::File("holdpoint.yaml".into(), yaml);
-        let environment = Environment::of(&self.variables, &[]);
+        let environment = Environment::new(&self.variables, &[]);
         let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
@@ -222,7 +228,7 @@ impl EngineHarness {
             let refund = self.refund.as_ref().filter(|_| spec.name == "refund");
             refund.map(|refund| refund(spec))
         });
-        let catalog = config.with_humans(catalog);
+        let catalog = config.with_human_tools(catalog);
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
@@ -230,7 +236,7 @@ impl EngineHarness {
             let kept = self
                 .fixture
                 .store
-                .agent_version(&agent.version, &agent.definition);
+                .store_agent_version(&agent.version, &agent.definition);
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept))
                 .unwrap();
         }
@@ -241,7 +247,7 @@ impl EngineHarness {
                 self.witness.clone(),
             ))
         };
-        Parts {
+        EngineParts {
             store: self.fixture.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
@@ -277,18 +283,18 @@ impl EngineHarness {
 
     /// The open requests with their kinds.
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
-        let progress = Progress::of(&self.journal(task).await.items);
+        let progress = Progress::from_items(&self.journal(task).await.items);
         progress
             .open
             .iter()
-            .map(|open| (open.asked.request_id, open.asked.kind))
+            .map(|open| (open.spec.request_id, open.spec.kind))
             .collect()
     }
 
     /// The open requests in full.
     pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
-        let progress = Progress::of(&self.journal(task).await.items);
-        progress.open.into_iter().map(|open| open.asked).collect()
+        let progress = Progress::from_items(&self.journal(task).await.items);
+        progress.open.into_iter().map(|open| open.spec).collect()
     }
 
     /// Approves held calls, confirms calls of unknown outcome as done, and fills in every
@@ -382,7 +388,7 @@ fn roster() -> Roster {
         groups: Vec::new(),
         act_as: true,
         admin: false,
-        may: May::ALL,
+        permissions: Permissions::ALL,
         key_sha256: [0; 32],
     };
     Roster::new(Some(Directory::new(vec![web])))
@@ -400,8 +406,8 @@ pub fn person(user: &str) -> Caller {
         via: Some("web".to_owned()),
         door: Some(Door::Key),
         admin: false,
-        may: May::ALL,
-        unaccounted: false,
+        permissions: Permissions::ALL,
+        without_accounts: false,
     }
 }
 

@@ -7,11 +7,13 @@ mod guards;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal, Identity, Proposal};
+use holdpoint::engine::gate::{
+    GateAnswer, GateDecision, GateRefusal, GateState, Identity, Proposal,
+};
 use holdpoint::engine::{Engine, Refusal};
-use holdpoint::people::{Caller, May};
+use holdpoint::people::{Caller, Permissions};
 use holdpoint::store::TaskFilter;
-use holdpoint::task::change::DELIVERED;
+use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -39,13 +41,16 @@ async fn harness(fixture: StoreFixture) -> EngineHarness {
 
 /// Alice's agent, whose key may only ask.
 pub fn agent() -> Caller {
-    let may = May {
+    let permissions = Permissions {
         create: false,
         read: false,
         decide: false,
         gate: true,
     };
-    Caller { may, ..alice() }
+    Caller {
+        permissions,
+        ..alice()
+    }
 }
 
 fn proposal(tool: &str, arguments: &str, wait: Duration) -> Proposal {
@@ -60,7 +65,7 @@ fn proposal(tool: &str, arguments: &str, wait: Duration) -> Proposal {
         runner: None,
         wait,
         returns_within: Duration::ZERO,
-        progress: holdpoint::engine::gate::Progress::default(),
+        progress: holdpoint::engine::gate::AskProgress::default(),
     }
 }
 
@@ -201,12 +206,12 @@ async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_not
         (task, Some(Outcome::Succeeded))
     );
     again.delivery.unwrap().delivered();
-    until_present(&harness, task, |until| until == DELIVERED).await;
+    until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
     let third = ask(&restarted, 1, Duration::ZERO).await;
     assert_ne!(third.call.task_id, task);
     assert_eq!(
         (third.call.decision, harness.executions(task, "/refund")),
-        (Decision::Pending, 1)
+        (GateDecision::Pending, 1)
     );
 }
 
@@ -280,7 +285,7 @@ async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them
     let answer = stricter.ask(&agent(), &key).await.unwrap();
     assert_eq!(
         (answer.call.state, answer.call.outcome),
-        (CallState::Settled, Some(Outcome::Denied))
+        (GateState::Settled, Some(Outcome::Denied))
     );
     assert_eq!(harness.executions(denied, "/refund"), 0);
 }

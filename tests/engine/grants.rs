@@ -8,7 +8,7 @@ use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, Refusal}
 use holdpoint::people::Caller;
 use holdpoint::store::{GrantFilter, GrantRow};
 use holdpoint::task::decision::{Action, Door};
-use holdpoint::task::grant::{GrantEnd, GrantScope, Remember};
+use holdpoint::task::grant::{GrantEnd, GrantRequest, GrantScope};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
 use holdpoint::task::status::TaskStatus;
@@ -59,7 +59,7 @@ fn hours(hours: u64) -> Duration {
 fn remembered(scope: GrantScope, expires_in: Duration) -> DecisionInput {
     let mut answer = whole(Action::Approve, None);
     if let DecisionBody::Whole { remember, .. } = &mut answer.body {
-        *remember = Some(Remember { scope, expires_in });
+        *remember = Some(GrantRequest { scope, expires_in });
     }
     answer
 }
@@ -235,7 +235,7 @@ both! {
         let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
         let task = begun(&harness).await;
         let (request, calls) = question(&harness, task).await;
-        let yes = CallReply { remember: Some(Remember { scope: GrantScope::Owner, expires_in: hours(1) }), ..approve() };
+        let yes = CallReply { remember: Some(GrantRequest { scope: GrantScope::Owner, expires_in: hours(1) }), ..approve() };
         let no = plain(Action::Reject);
         harness.engine(0).decide(&person("bob"), request, each([(calls[0], yes), (calls[1], no)]), None).await.unwrap();
         harness.run().await;
@@ -295,8 +295,8 @@ both! {
         let harness = harness(fixture, &[&[LARGE]]).await;
         let first = begun(&harness).await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
-        let nobody = holdpoint::people::may::Roster::new(Some(directory([account("web", &[])].into_iter())));
-        let parts = holdpoint::engine::Parts { roster: nobody, ..harness.parts(4) };
+        let nobody = holdpoint::people::authorization::Roster::new(Some(directory([account("web", &[])].into_iter())));
+        let parts = holdpoint::engine::EngineParts { roster: nobody, ..harness.parts(4) };
         let engine = Engine::new(parts);
         let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         for driver in engine.claim().await.unwrap() {
@@ -383,7 +383,7 @@ both! {
         let (request, calls) = question(&harness, task).await;
         let door = harness.engine(0);
         let bob = person("bob");
-        let reply = |scope, time| CallReply { remember: Some(Remember { scope, expires_in: time }), ..approve() };
+        let reply = |scope, time| CallReply { remember: Some(GrantRequest { scope, expires_in: time }), ..approve() };
         let reject = |remember| CallReply { remember, ..plain(Action::Reject) };
         let wish = reply(GrantScope::Task, hours(1)).remember;
         for (answer, place) in [

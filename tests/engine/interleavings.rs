@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, MessageInput, Parts, Refusal};
+use holdpoint::engine::{Engine, EngineParts, MessageInput, Refusal};
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, Settings, Store};
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
@@ -255,7 +255,7 @@ both! {
         loop {
             let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
             let clock = Arc::new(Breaking(AtomicI64::new(-1)));
-            let engine = Engine::new(Parts { clock: clock.clone(), ..harness.parts(1) });
+            let engine = Engine::new(EngineParts { clock: clock.clone(), ..harness.parts(1) });
             let drivers = engine.claim().await.unwrap();
             clock.0.store(at, Ordering::SeqCst);
             let mut panicked = false;
@@ -340,7 +340,7 @@ both! {
     async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
         let task = lost_call(&harness).await;
-        let without = Engine::new(Parts { models: BTreeMap::new(), ..harness.parts(4) });
+        let without = Engine::new(EngineParts { models: BTreeMap::new(), ..harness.parts(4) });
         harness.later();
         for driver in without.claim().await.unwrap() {
             driver.await;
@@ -420,7 +420,7 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
         let store = Store::open(&settings, harness.fixture.clock.clone())
             .await
             .unwrap();
-        let engine = Engine::new(Parts {
+        let engine = Engine::new(EngineParts {
             store: store.clone(),
             ..harness.parts(16)
         });

@@ -77,7 +77,7 @@ pub fn check(journal: &[Item]) {
             Fact::ToolStarted { tool_call_id, .. } => {
                 let again = starts.entry(*tool_call_id).or_default();
                 *again += 1;
-                let repeatable = effects[tool_call_id].repeatable() && *again > 1;
+                let repeatable = effects[tool_call_id].is_repeatable() && *again > 1;
                 assert!(
                     leave.remove(tool_call_id) || repeatable,
                     "a start without permission"

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use holdpoint::engine::{Engine, TaskInput};
-use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::model::{Answer, ModelClient, ModelError, PieceSink, Prompt};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Part, PartType};
@@ -74,7 +74,7 @@ impl Gated {
 
 #[async_trait]
 impl ModelClient for Gated {
-    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, _: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.shown.fetch_add(1, Ordering::SeqCst);
         if says(prompt, POISON) {
             self.asked.add_permits(1);

@@ -77,7 +77,7 @@ async fn answer_to(
                 .await
                 .unwrap()
                 .unwrap()
-                .asked;
+                .spec;
             let call = asked.own_calls().next().unwrap().tool_call_id;
             named([(call.to_string(), edit(EDITED))])
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use holdpoint::engine::{Engine, Parts};
-use holdpoint::model::{Answer, ModelClient, ModelError, Piece, Prompt, Sink};
-use holdpoint::store::{Heard, Listener};
-use holdpoint::task::delta::{Delta, Said};
+use holdpoint::engine::{Engine, EngineParts};
+use holdpoint::model::{Answer, ModelClient, ModelError, Piece, PieceSink, Prompt};
+use holdpoint::store::{Listener, Notification};
+use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Turn};
 use holdpoint::task::status::TaskStatus;
@@ -44,15 +44,17 @@ struct Speaker {
 
 #[async_trait]
 impl ModelClient for Speaker {
-    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut orders = self.orders.lock().await;
         loop {
             match orders.recv().await.unwrap() {
-                Order::Text(text) => sink.piece(Piece::Text(&text)),
-                Order::Named(call, name) => sink.piece(Piece::Named { call, name }),
-                Order::Arguments(call, text) => sink.piece(Piece::Arguments { call, text: &text }),
-                Order::Reset => sink.piece(Piece::Reset),
+                Order::Text(text) => sink.receive(Piece::Text(&text)),
+                Order::Named(call, name) => sink.receive(Piece::CallName { call, name }),
+                Order::Arguments(call, text) => {
+                    sink.receive(Piece::Arguments { call, text: &text });
+                }
+                Order::Reset => sink.receive(Piece::Reset),
                 Order::Reached(told) => told.send(prompt.turn).unwrap(),
                 Order::Answer(answer) => return answer,
             }
@@ -87,7 +89,7 @@ impl Scene {
             orders: Mutex::new(received),
             asked: Arc::clone(&asked),
         });
-        let engine = Engine::new(Parts {
+        let engine = Engine::new(EngineParts {
             models: BTreeMap::from([("main".to_owned(), speaker)]),
             clock,
             ..harness.parts(8)
@@ -124,7 +126,7 @@ impl Scene {
     /// The next delta.
     async fn next(&mut self) -> Delta {
         loop {
-            if let Heard::Delta(delta) = self.listener.next().await {
+            if let Notification::Delta(delta) = self.listener.next().await {
                 return (*delta).clone();
             }
         }
@@ -133,7 +135,7 @@ impl Scene {
     /// The published deltas that were not read yet.
     fn heard(&mut self) -> Vec<Delta> {
         let mut heard = Vec::new();
-        while let Some(delta) = self.listener.piece() {
+        while let Some(delta) = self.listener.try_next_delta() {
             heard.push((*delta).clone());
         }
         heard
@@ -173,15 +175,15 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
     for piece in pieces {
         match &piece.said {
-            Said::Text { offset, delta } => {
+            DeltaContent::Text { offset, delta } => {
                 assert_eq!(*offset, text.chars().count() as u64);
                 text += delta;
             }
-            Said::Named { tool_call_id, name } => {
+            DeltaContent::Named { tool_call_id, name } => {
                 assert!(calls.iter().all(|call| call.0 != *tool_call_id));
                 calls.push((*tool_call_id, name.clone(), String::new()));
             }
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id,
                 offset,
                 delta,
@@ -193,7 +195,7 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
                 assert_eq!(*offset, call.2.chars().count() as u64);
                 call.2 += delta;
             }
-            Said::Reset => (text, calls) = (String::new(), Vec::new()),
+            DeltaContent::Reset => (text, calls) = (String::new(), Vec::new()),
         }
     }
     (text, calls)
@@ -253,7 +255,7 @@ both! {
         scene.text("Fü");
         scene.order(Order::Named(0, "refund"));
         let mut pieces = vec![scene.next().await, scene.next().await];
-        let named = |piece: &Delta| matches!(&piece.said, Said::Named { name, .. } if name == "refund");
+        let named = |piece: &Delta| matches!(&piece.said, DeltaContent::Named { name, .. } if name == "refund");
         assert!(pieces.iter().any(named), "the call's name is published before its arguments: {pieces:#?}");
         for (number, (first, second)) in one.chars().zip(two.chars()).enumerate() {
             scene.order(Order::Arguments(0, first.to_string()));
@@ -305,9 +307,9 @@ both! {
     async fn streamed_call_that_is_missing_from_the_answer_is_reset(fixture) {
         let mut scene = Scene::set(fixture).await;
         scene.order(Order::Named(0, "refund"));
-        assert!(matches!(scene.next().await.said, Said::Named { .. }));
+        assert!(matches!(scene.next().await.said, DeltaContent::Named { .. }));
         scene.order(answer("It is fine.", &[]));
-        assert_eq!(scene.next().await.said, Said::Reset);
+        assert_eq!(scene.next().await.said, DeltaContent::Reset);
         scene.until(TaskStatus::Completed).await;
     }
 
@@ -320,7 +322,7 @@ both! {
         scene.order(answer("I am asked again.", &[]));
         let turns = scene.until(TaskStatus::Completed).await;
         heard.extend(scene.heard());
-        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "{heard:#?}");
+        assert!(!heard.iter().any(|piece| piece.said == DeltaContent::Reset), "{heard:#?}");
         assert_eq!(sum(&heard), stored(&turns[0]));
         assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
     }
@@ -333,7 +335,7 @@ both! {
         scene.order(answer("I am about to pay.", &[]));
         loop {
             let piece = scene.next().await;
-            if piece.said == Said::Reset {
+            if piece.said == DeltaContent::Reset {
                 break;
             }
         }
@@ -350,7 +352,7 @@ both! {
         scene.order(answer("All is well.", &[]));
         let turns = scene.until(TaskStatus::Completed).await;
         let heard = scene.heard();
-        let reset = heard.iter().position(|piece| piece.said == Said::Reset).expect("it was taken back");
+        let reset = heard.iter().position(|piece| piece.said == DeltaContent::Reset).expect("it was taken back");
         assert_eq!(sum(&heard), stored(&turns[0]));
         assert_ne!(heard[0].asking, heard.last().unwrap().asking);
         assert!(heard[..reset].iter().all(|piece| piece.asking == heard[0].asking));
@@ -362,7 +364,7 @@ both! {
         scene.next().await;
         scene.order(Order::Answer(Err(ModelError::new("Model `main` is gone."))));
         scene.until(TaskStatus::Failed).await;
-        assert_eq!(scene.next().await.said, Said::Reset);
+        assert_eq!(scene.next().await.said, DeltaContent::Reset);
     }
 
     async fn delta_never_shows_a_filled_in_credential(fixture) {
@@ -395,7 +397,7 @@ both! {
         assert_eq!(sum(&heard), stored(&turns[1]));
         assert_eq!(sum(&heard).0, "It is [secret jira.token], no less.");
         assert_eq!(sum(&heard).1[0].2, "[\"[secret jira.token]\"]");
-        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "no delta was reset");
+        assert!(!heard.iter().any(|piece| piece.said == DeltaContent::Reset), "no delta was reset");
     }
 
     async fn model_that_does_not_stream_sends_no_delta_and_still_answers(fixture) {

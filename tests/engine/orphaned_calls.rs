@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use holdpoint::engine::{Engine, Parts};
-use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::engine::{Engine, EngineParts};
+use holdpoint::model::{Answer, ModelClient, ModelError, PieceSink, Prompt};
 use holdpoint::people::Caller;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Item, Outcome};
-use holdpoint::task::request::{RequestKind, RequestSpec, call_digest, request_digest};
+use holdpoint::task::progress::Progress;
+use holdpoint::task::request::{RequestKind, RequestSpec, call_digest, digest_of_texts};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::transcript::Message;
-use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Terms, Verdict};
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ struct Witness(Mutex<Vec<Prompt>>);
 
 #[async_trait]
 impl ModelClient for Witness {
-    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, _: &dyn PieceSink) -> Result<Answer, ModelError> {
         self.0.lock().unwrap().push(prompt.clone());
         Ok(turn(&[]))
     }
@@ -58,9 +58,9 @@ impl Scene {
         }
     }
 
-    fn parts(&self) -> Parts {
+    fn parts(&self) -> EngineParts {
         let model: Arc<dyn ModelClient> = self.witness.clone();
-        Parts {
+        EngineParts {
             models: BTreeMap::from([("main".to_owned(), model)]),
             ..self.harness.parts(4)
         }
@@ -70,7 +70,7 @@ impl Scene {
     async fn imported(&self, task: TaskId, groups: &[Vec<Fact>]) {
         let mut items: Vec<Item> = Vec::new();
         for (place, facts) in groups.iter().enumerate() {
-            let before = Progress::of(&items);
+            let before = Progress::from_items(&items);
             let (open, seq) = (before.open.len(), i64::try_from(items.len()).unwrap());
             for fact in facts {
                 let seq = i64::try_from(items.len()).unwrap() + 1;
@@ -80,7 +80,7 @@ impl Scene {
                     fact: fact.clone(),
                 });
             }
-            let after = Progress::of(&items);
+            let after = Progress::from_items(&items);
             let runs =
                 |progress: &Progress| i32::from(progress.status == Some(TaskStatus::Running));
             let asked = |count: usize| i32::try_from(count).unwrap();
@@ -142,7 +142,7 @@ impl Scene {
         (shown.target, shown.effect) = (spec.target.clone(), spec.effect);
         shown.definition = Some(spec.definition.clone());
         shown.digest = call_digest("acme", task, call.id, spec.into(), call.arguments, None);
-        question.digest = request_digest(std::iter::once(shown.digest.as_str()));
+        question.digest = digest_of_texts(std::iter::once(shown.digest.as_str()));
         question
     }
 

@@ -8,8 +8,8 @@ use holdpoint::engine::{CallReply, DecisionBody, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
-use holdpoint::task::turn::Progress;
 
 use super::call_decisions::{
     approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject,
@@ -290,7 +290,7 @@ both! {
             for late in [false, true] {
                 let task = harness.held().await;
                 let [(request, _), (beside, _)] = harness.open(task).await[..] else { panic!("two are open") };
-                let asked = harness.fixture.store.request(request).await.unwrap().unwrap().asked;
+                let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
                 let calls: Vec<_> = asked.pending_tool_calls.iter().map(|call| call.tool_call_id).collect();
                 let [first, second, third, fourth, _] = calls[..] else { panic!("five are shown") };
                 let door = harness.engine(0);
@@ -326,7 +326,7 @@ both! {
         assert_eq!(harness.status(task).await, TaskStatus::Canceled);
         let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
         assert_eq!(became(&harness, task, calls).await, expected.map(Some));
-        let progress = Progress::of(&harness.journal(task).await.items);
+        let progress = Progress::from_items(&harness.journal(task).await.items);
         assert_eq!(progress.call(calls[0]).unwrap().approval, None, "no valid approval");
         assert_eq!(harness.tool.ledger().len(), 0);
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, Parts};
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
@@ -40,7 +40,7 @@ async fn running(harness: &EngineHarness, tasks: &[TaskId]) -> Vec<TaskId> {
 both! {
     async fn command_waits_for_a_slot_of_its_process_before_its_task_is_queued(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
-        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(1) });
+        let engine = Engine::new(EngineParts { clock: Arc::new(SystemClock), ..harness.parts(1) });
         harness.tool.close();
         let (alice, wait) = (alice(), Duration::from_millis(50));
         engine.create(&alice, go(), None).await.unwrap();
@@ -56,7 +56,7 @@ both! {
 
     async fn command_without_a_slot_queues_its_task_after_a_while(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
-        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..harness.parts(1) });
+        let engine = Engine::new(EngineParts { clock: Arc::new(SystemClock), ..harness.parts(1) });
         harness.tool.close();
         engine.create(&alice(), go(), None).await.unwrap();
         harness.tool.reached(1).await;

@@ -11,8 +11,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::gate::{GateAnswer, GateRefusal, Progress};
-use holdpoint::engine::{Engine, Parts};
+use holdpoint::engine::gate::{AskProgress, GateAnswer, GateRefusal};
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::store::TaskFilter;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
@@ -93,7 +93,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    pub fn start(parts: &Parts) -> Self {
+    pub fn start(parts: &EngineParts) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -128,7 +128,7 @@ struct Ask {
     by_bytes: bool,
     runner: Option<&'static str>,
     replica: usize,
-    progress: Progress,
+    progress: AskProgress,
     handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
 }
 
@@ -167,7 +167,7 @@ struct Seen {
 struct World<'h> {
     harness: &'h EngineHarness,
     /// The parts of a process under each set of rules.
-    rules: &'h [Parts],
+    rules: &'h [EngineParts],
     replicas: &'h mut Vec<Replica>,
     seed: u64,
     dice: Dice,

@@ -6,18 +6,18 @@ mod driver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use holdpoint::task::call_state::ATTEMPTS;
+use holdpoint::task::call_state::MAX_ATTEMPTS;
 use holdpoint::task::decision::{CallAnswer, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{
     Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
 };
+use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::step::{Budget, On, next_step};
+use holdpoint::task::step::{AwaitedEvent, StepContext, next_step};
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::{Effect, ToolKind};
-use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
 use uuid::Uuid;
@@ -89,7 +89,7 @@ impl World {
             fact: fact.clone(),
         });
         // `next_step` must be total: it has to return on every prefix.
-        let _ = next_step(&self.progress, &Budget::default());
+        let _ = next_step(&self.progress, &StepContext::default());
         self.pushed.push(fact);
     }
 
@@ -128,7 +128,7 @@ impl World {
     fn maybe_crash(&mut self) -> Result<(), Crash> {
         if self.dice.one_in(12) {
             self.pushed.clear();
-            self.progress = Progress::of(&self.journal);
+            self.progress = Progress::from_items(&self.journal);
             self.crashes += 1;
             return Err(Crash);
         }
@@ -225,7 +225,7 @@ impl World {
         let terms = (verdict == Verdict::Hold).then(|| self.terms());
         let judgement = Judgement {
             terms,
-            ..Judgement::of(verdict)
+            ..Judgement::new(verdict)
         };
         let effect = self.effects[&id];
         let external = effect == Effect::Once && self.dice.one_in(4);
@@ -364,13 +364,13 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
         for _ in 0..30 {
             if let Ok(on) = world.drive() {
                 world.moves(&on);
-                ends += u32::from(on.contains(&On::Message));
+                ends += u32::from(on.contains(&AwaitedEvent::Message));
             }
         }
         check(&world.journal);
         assert_eq!(
             world.progress,
-            Progress::of(&world.journal),
+            Progress::from_items(&world.journal),
             "reading item by item gives the same state"
         );
         for (id, times) in &world.ledger {
@@ -379,8 +379,8 @@ fn task_invariants_hold_over_random_runs_with_crashes() {
                 .iter()
                 .filter(|item| retried(item, *id))
                 .count();
-            let most = if world.effects[id].repeatable() {
-                ATTEMPTS as usize + retries
+            let most = if world.effects[id].is_repeatable() {
+                MAX_ATTEMPTS as usize + retries
             } else {
                 1 + retries
             };

@@ -97,7 +97,7 @@ both! {
         harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
         let task = harness.held().await;
         for (request, _) in harness.open(task).await {
-            let asked = harness.fixture.store.request(request).await.unwrap().unwrap().asked;
+            let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
             for call in asked.pending_tool_calls {
                 let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
                 let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };

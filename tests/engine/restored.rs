@@ -5,9 +5,9 @@ use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::turn::Progress;
 use serde_json::Value;
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, turn, whole};
@@ -39,11 +39,11 @@ async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
 
 /// The only open request.
 async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
-    let progress = Progress::of(&harness.journal(task).await.items);
+    let progress = Progress::from_items(&harness.journal(task).await.items);
     let [open] = &progress.open[..] else {
         panic!("one is open: {:#?}", progress.open)
     };
-    (open.asked.request_id, open.asked.clone())
+    (open.spec.request_id, open.spec.clone())
 }
 
 both! {
@@ -107,7 +107,7 @@ both! {
         let (request, before) = asked(&harness, task).await;
         doubt(&harness).await;
         let row = harness.fixture.store.request(request).await.unwrap().unwrap();
-        assert!(row.doubted && row.asked == before, "the request's content does not change");
+        assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
         harness.answer_all(&harness.engine(0), task).await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.tool.ledger().len()), (TaskStatus::Completed, 1));

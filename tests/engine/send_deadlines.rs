@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, Parts, Settings};
+use holdpoint::engine::{Engine, EngineParts, Settings};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -60,7 +60,7 @@ async fn paused(
         lease,
         ..parts.settings
     };
-    let engine = Engine::new(Parts {
+    let engine = Engine::new(EngineParts {
         settings,
         clock: clock.clone(),
         ..parts
@@ -203,7 +203,7 @@ async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
     let slow = claimed(&harness.engine(1)).await;
     harness.tool.reached(1).await;
     let clock = Arc::new(Remembering::default());
-    let other = Engine::new(Parts {
+    let other = Engine::new(EngineParts {
         clock: clock.clone(),
         ..harness.parts(1)
     });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, Parts};
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::people::Caller;
 use holdpoint::store::Store;
 use holdpoint::task::change::Journal;
@@ -44,7 +44,7 @@ impl Pair {
         let other = Store::open(&harness.fixture.settings, harness.fixture.clock.clone())
             .await
             .unwrap();
-        let there = Engine::new(Parts {
+        let there = Engine::new(EngineParts {
             store: other.clone(),
             ..harness.parts(ROOM)
         });

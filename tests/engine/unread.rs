@@ -100,7 +100,7 @@ both! {
                 harness.run().await;
                 assert_eq!((harness.status(other).await, harness.executions(other, "/refund")), (TaskStatus::Completed, 1));
             } else {
-                assert!(harness.fixture.store.begin(row.lease_owner.as_ref().unwrap(), task, true).await.unwrap());
+                assert!(harness.fixture.store.set_begun(row.lease_owner.as_ref().unwrap(), task, true).await.unwrap());
             }
             harness.later();
         }

@@ -12,7 +12,7 @@ fn report(models: &str, tools: &str) -> String {
         "models: {{ m: {{ {models} }} }}\nagents: {{ a: {{ model: m }} }}\ntools:\n{tools}"
     );
     let source = Source::File("file".into(), text);
-    let environment = Environment::of(&[], &[]);
+    let environment = Environment::new(&[], &[]);
     let loaded = config::load(source, &environment, &Flags::default(), app::check);
     loaded.expect_err("it has mistakes").to_string()
 }
@@ -75,9 +75,9 @@ fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
     contains(
         &found,
         &[
-            "4:16: tools.t.http.url: `url` is no built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
+            "4:16: tools.t.http.url: `url` is not a built-in endpoint; there are builtin:refunds/lookup_order and builtin:refunds/refund_payment",
             "4:38: tools.t.http.timeout: `timeout` must be more than 0 and at most 10m",
-            "4:63: tools.t.http.headers.a b: `a b` is no name of a header",
+            "4:63: tools.t.http.headers.a b: `a b` is not a name of a header",
             "5:34: tools.u.http.timeout: `timeout` must be more than 0 and at most 10m",
             "6:17: tools.v.shell.timeout: `timeout` must be more than 0 and at most 10m",
             "6:31: tools.v.shell.max_output: `max_output` must be more than 0 and less than 1MiB",

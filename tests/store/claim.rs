@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{Claimed, CommitError, Drive, Store, UpgradeCursor};
+use holdpoint::store::{ClaimedTask, CommitError, Drive, Store, UpgradeCursor};
 use holdpoint::task::change::LeaseChange;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
@@ -54,21 +54,21 @@ both! {
 
     async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(fixture) {
         let id = fixture.task().await;
-        let one = |drive, fruitless| vec![Claimed { task: id, drive, fruitless }];
+        let one = |drive, fruitless| vec![ClaimedTask { task: id, drive, fruitless }];
         let claims = async |alone| fixture.store.claim("me", LEASE, 9, alone).await.unwrap();
         let fruitless = async || fixture.store.task(id).await.unwrap().unwrap().fruitless;
         assert_eq!(claims(true).await, one(Drive::Fresh, 0));
         for known in [0, 1] {
-            assert!(fixture.store.begin("me", id, true).await.unwrap());
+            assert!(fixture.store.set_begun("me", id, true).await.unwrap());
             assert_eq!(fruitless().await, known);
             fixture.forward(LEASE);
             if known == 0 {
-                assert_eq!(claims(true).await, one(Drive::Again, 1));
+                assert_eq!(claims(true).await, one(Drive::Takeover, 1));
             }
         }
         for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
             let before = fixture.store.now().await.unwrap();
-            assert_eq!(claims(true).await, one(Drive::Later, count));
+            assert_eq!(claims(true).await, one(Drive::Asleep, count));
             assert_eq!(fruitless().await, count);
             let slept = Duration::from_secs(seconds);
             let wakes = Time(fixture.number("select wake_at from agent_task").await);
@@ -76,7 +76,7 @@ both! {
             fixture.forward(slept);
             assert!(claims(false).await.is_empty(), "no process has room for it alone");
             assert_eq!(claims(true).await, one(Drive::Alone, count));
-            assert!(fixture.store.begin("me", id, true).await.unwrap());
+            assert!(fixture.store.set_begun("me", id, true).await.unwrap());
             fixture.forward(LEASE);
         }
         let mut next = fixture.next(id).await;
@@ -93,7 +93,7 @@ both! {
         fixture.forward(LEASE);
         assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
         assert_eq!(fixture.store.task(id).await.unwrap().unwrap().fruitless, 1);
-        assert!(!fixture.store.begin("door", id, true).await.unwrap());
+        assert!(!fixture.store.set_begun("door", id, true).await.unwrap());
         fixture.forward(LEASE);
         assert_eq!(claim(&fixture.store, "me", 1).await, [id]);
         assert_eq!(fixture.store.task(id).await.unwrap().unwrap().fruitless, 1, "no work had begun");
@@ -363,7 +363,13 @@ async fn sqlite_leases_of_the_former_process_end_at_once_and_count_where_work_ha
     let fixture = StoreFixture::sqlite().await;
     let ids = [fixture.task().await, fixture.task().await];
     claim(&fixture.store, "former", 2).await;
-    assert!(fixture.store.begin("former", ids[1], true).await.unwrap());
+    assert!(
+        fixture
+            .store
+            .set_begun("former", ids[1], true)
+            .await
+            .unwrap()
+    );
     fixture.store.close().await;
     let store = Store::open(&fixture.settings, fixture.clock.clone())
         .await

@@ -291,7 +291,7 @@ both! {
 
     async fn agent_version_is_stored_once(fixture) {
         for _ in 0..2 {
-            fixture.store.agent_version("sha256:1", "{}").await.unwrap();
+            fixture.store.store_agent_version("sha256:1", "{}").await.unwrap();
         }
         assert_eq!(fixture.number("select count(*) from agent_version").await, 1);
         assert!(fixture.store.ready().await);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{CommitError, RequestFilter, Settings, Store};
-use holdpoint::task::change::{Asker, IdempotencyRow};
+use holdpoint::task::change::{AskerPresence, IdempotencyRow};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
@@ -138,7 +138,7 @@ async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unk
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     let id = fixture.task().await;
     let mut gone = fixture.next(id).await;
-    gone.asker = Some(Asker::Gone);
+    gone.asker = Some(AskerPresence::Absent);
     let mut gone = change(id, vec![gone]);
     gone.idempotency = Some(IdempotencyRow {
         tenant: "acme".to_owned(),

@@ -7,7 +7,7 @@ use holdpoint::secret::Secret;
 use holdpoint::secret::seal::{SealError, Sealed, Sealer};
 use holdpoint::store::CommitError;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
-use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_bound};
+use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_associated_data};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
@@ -24,7 +24,10 @@ fn sealer() -> Sealer {
 fn given(task: TaskId, name: &str, plain: &[u8]) -> SealedCredential {
     let request_id = RequestId(fresh());
     let Sealed { key_id, text } = sealer()
-        .seal(&credential_bound("acme", &task, &request_id, name), plain)
+        .seal(
+            &credential_associated_data("acme", &task, &request_id, name),
+            plain,
+        )
         .unwrap();
     SealedCredential {
         name: name.to_owned(),
@@ -40,7 +43,7 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
         key_id: row.key_id.clone(),
         text: row.text.clone(),
     };
-    let bound = credential_bound("acme", &row.task_id, &row.request_id, &row.name);
+    let bound = credential_associated_data("acme", &row.task_id, &row.request_id, &row.name);
     sealer()
         .open(&bound, &sealed)
         .map(|plain| plain.reveal().clone())
@@ -271,7 +274,7 @@ both! {
             let found: Vec<_> = fixture.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
             assert_eq!(found.len(), 4);
             assert_eq!(found.iter().filter(|opened| opened.is_ok()).count(), left, "{damage}");
-            assert!(found.iter().all(|opened| matches!(opened, Ok(_) | Err(SealError::Broken))));
+            assert!(found.iter().all(|opened| matches!(opened, Ok(_) | Err(SealError::OpeningFailed))));
         }
     }
 

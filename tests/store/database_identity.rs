@@ -27,7 +27,7 @@ both! {
         fixture.store.close().await;
         let store = again(&fixture, false).await;
         assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, None);
-        assert!(!store.request(question.request_id).await.unwrap().unwrap().doubted);
+        assert!(!store.request(question.request_id).await.unwrap().unwrap().history_uncertain);
         assert_eq!(store.history_uncertain_until(), None);
     }
 
@@ -40,11 +40,11 @@ both! {
         assert!(journal.items.iter().all(|item| item.at <= history_uncertain_until));
         assert_eq!(store.history_uncertain_until(), Some(history_uncertain_until));
         let row = store.request(question.request_id).await.unwrap().unwrap();
-        assert!(row.doubted);
+        assert!(row.history_uncertain);
         assert_eq!(store.pending(task, task).await.unwrap(), [row]);
         let fixture = StoreFixture { store, ..fixture };
         let (later, question) = fixture.paused(finance(1)).await;
-        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().doubted);
+        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().history_uncertain);
         let journal = fixture.store.journal(later).await.unwrap().unwrap();
         assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
         fixture.store.close().await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdpoint::store::{
-    Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, Next, ResendFilter,
+    Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, NextState, ResendFilter,
 };
 
 use super::notices::{deliveries, notices, want};
@@ -46,17 +46,21 @@ async fn claim(fixture: &StoreFixture, limit: i64) -> Vec<ClaimedDelivery> {
         .unwrap()
 }
 
-fn attempt(next: Next) -> Attempt {
+fn attempt(next: NextState) -> Attempt {
     Attempt {
         next,
-        http_status: (next != Next::Sent).then_some(500).or(Some(200)),
-        problem: if next == Next::Sent { "" } else { "no 2xx" },
+        http_status: (next != NextState::Sent).then_some(500).or(Some(200)),
+        problem: if next == NextState::Sent {
+            ""
+        } else {
+            "no 2xx"
+        },
         took: Duration::from_millis(41),
         reference: None,
     }
 }
 
-async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: Next) -> bool {
+async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: NextState) -> bool {
     let recorded = fixture
         .store
         .record_attempt(vec![claimed.id], claimed.lease_until, &attempt(next))
@@ -84,16 +88,16 @@ both! {
         fixture.forward(LEASE + SECOND);
         let again = claim(&fixture, 1).await;
         assert_eq!((again[0].id, again[0].attempts), (first[0].id, 0));
-        assert!(!record(&fixture, &first[0], Next::Sent).await, "the first lease is over");
-        assert!(record(&fixture, &again[0], Next::Sent).await);
-        assert!(!record(&fixture, &again[0], Next::Sent).await, "it is recorded once");
+        assert!(!record(&fixture, &first[0], NextState::Sent).await, "the first lease is over");
+        assert!(record(&fixture, &again[0], NextState::Sent).await);
+        assert!(!record(&fixture, &again[0], NextState::Sent).await, "it is recorded once");
     }
 
     async fn failed_delivery_is_due_again_after_its_wait_and_no_earlier(fixture) {
         two(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
-        assert!(record(&fixture, first, Next::Again(HOUR)).await);
-        assert!(record(&fixture, second, Next::Dead).await);
+        assert!(record(&fixture, first, NextState::Again(HOUR)).await);
+        assert!(record(&fixture, second, NextState::Dead).await);
         fixture.forward(Duration::from_secs(3599));
         assert_eq!(fixture.store.entries_with_due(&["backend".to_owned()]).await.unwrap(), Vec::<String>::new());
         assert_eq!(claim(&fixture, 4).await, []);
@@ -114,13 +118,13 @@ both! {
         two(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         for one in [first, second] {
-            record(&fixture, one, Next::Again(HOUR)).await;
+            record(&fixture, one, NextState::Again(HOUR)).await;
         }
         let store = &fixture.store;
-        assert_eq!(store.pull_deliveries("other", Vec::new()).await.unwrap(), 0);
-        assert_eq!(store.pull_deliveries("backend", vec![second.id]).await.unwrap(), 1);
+        assert_eq!(store.make_waiting_deliveries_due("other", Vec::new()).await.unwrap(), 0);
+        assert_eq!(store.make_waiting_deliveries_due("backend", vec![second.id]).await.unwrap(), 1);
         assert_eq!(claim(&fixture, 4).await[0].id, first.id);
-        assert_eq!(store.pull_deliveries("backend", Vec::new()).await.unwrap(), 1);
+        assert_eq!(store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 1);
         assert_eq!(claim(&fixture, 4).await[0].id, second.id);
     }
 
@@ -141,8 +145,8 @@ both! {
     async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture) {
         two(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
-        record(&fixture, first, Next::Sent).await;
-        record(&fixture, second, Next::Dead).await;
+        record(&fixture, first, NextState::Sent).await;
+        record(&fixture, second, NextState::Dead).await;
         let ids = async || {
             assert!(!fixture.store.remove_spent_deliveries().await.unwrap());
             listed(&fixture, DeliveryFilter::default()).await.iter().map(|row| row.id).collect::<Vec<_>>()
@@ -160,27 +164,27 @@ both! {
     async fn resent_delivery_is_due_with_all_its_attempts(fixture) {
         two(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
-        record(&fixture, first, Next::Sent).await;
+        record(&fixture, first, NextState::Sent).await;
         let store = &fixture.store;
         assert!(!store.resend("other", first.id).await.unwrap() && !store.resend("acme", fresh()).await.unwrap());
         assert!(store.resend("acme", first.id).await.unwrap());
         let again = claim(&fixture, 4).await;
         assert_eq!((again.len(), again[0].id, again[0].attempts), (1, first.id, 0));
         assert!(store.resend("acme", second.id).await.unwrap());
-        assert!(record(&fixture, second, Next::Sent).await, "a delivery that is being sent keeps its lease");
+        assert!(record(&fixture, second, NextState::Sent).await, "a delivery that is being sent keeps its lease");
     }
 
     async fn resend_of_many_takes_those_of_the_entry_the_state_and_the_time(fixture) {
         two(&fixture).await;
         for one in claim(&fixture, 4).await {
-            record(&fixture, &one, Next::Dead).await;
+            record(&fixture, &one, NextState::Dead).await;
         }
         let between = fixture.store.now().await.unwrap();
         fixture.forward(HOUR);
         fixture.paused(finance(1)).await;
         spread(&fixture, "backend").await;
         for one in claim(&fixture, 4).await {
-            record(&fixture, &one, Next::Dead).await;
+            record(&fixture, &one, NextState::Dead).await;
         }
         let resend = async |target: &str, state, since| {
             let filter = ResendFilter { tenant: "acme".to_owned(), target: target.to_owned(), state, since };

@@ -1,6 +1,6 @@
 //! The events of a tree and of its subtrees, read in portions.
 
-use holdpoint::store::{Part, Portion};
+use holdpoint::store::{ReadLimit, Subtree};
 use holdpoint::task::change::IdempotencyRow;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -10,13 +10,13 @@ use super::store_fixture::{
     both, change, child_task, decided, finance, fresh, new_task, said, status,
 };
 
-const ALL: Portion = Portion {
+const ALL: ReadLimit = ReadLimit {
     events: 100,
     bytes: 1_000_000,
 };
 
-fn of(root: TaskId) -> Part {
-    Part { root, task: root }
+fn of(root: TaskId) -> Subtree {
+    Subtree { root, task: root }
 }
 
 both! {
@@ -35,7 +35,7 @@ both! {
         ] {
             let (mut seen, mut read, mut more) = (0, Vec::new(), true);
             while more {
-                let portion = fixture.store.events(of(root), seen, Portion { events, bytes }).await.unwrap();
+                let portion = fixture.store.events(of(root), seen, ReadLimit { events, bytes }).await.unwrap();
                 more = portion.more;
                 let Some(last) = portion.events.last() else { break };
                 assert!(portion.events.iter().zip(seen + 1..).all(|(event, number)| event.number == number));
@@ -60,12 +60,12 @@ both! {
             fixture.store.commit(change(root, vec![new])).await.unwrap();
         }
         let numbers = async |task, after, portion| -> Vec<i64> {
-            let read = fixture.store.events(Part { root, task }, after, portion).await.unwrap();
+            let read = fixture.store.events(Subtree { root, task }, after, portion).await.unwrap();
             read.events.iter().map(|event| event.number).collect()
         };
         assert_eq!(numbers(root, 0, ALL).await, (1..=11).collect::<Vec<_>>());
         assert_eq!(numbers(child, 0, ALL).await, [3, 4, 5, 6, 7, 8]);
-        assert_eq!(numbers(child, 4, Portion { events: 3, ..ALL }).await, [5, 6, 7]);
+        assert_eq!(numbers(child, 4, ReadLimit { events: 3, ..ALL }).await, [5, 6, 7]);
         assert_eq!(numbers(grandchild, 0, ALL).await, [6, 7, 8]);
         assert_eq!(numbers(sibling, 9, ALL).await, [10, 11]);
         assert_eq!(numbers(TaskId(fresh()), 0, ALL).await, [0; 0]);

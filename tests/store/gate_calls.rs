@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use holdpoint::store::{CommitError, EqualCall};
 use holdpoint::task::change::{
-    Asker, Counters, DELIVERED, Guard, IdempotencyRow, KeyedCall, LeaseChange, TaskChange,
+    ASKER_UNTIL_DELIVERED, AskerPresence, Counters, Guard, IdempotencyRow, KeyedCall, LeaseChange,
+    TaskChange,
 };
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Fact;
@@ -51,7 +52,7 @@ fn new_call(call: &Call, id: TaskId) -> TaskChange {
             key: call.key.to_owned(),
         });
     }
-    new.asker = Some(Asker::For(MINUTE));
+    new.asker = Some(AskerPresence::PresentFor(MINUTE));
     new
 }
 
@@ -78,7 +79,7 @@ async fn end(fixture: &StoreFixture, id: TaskId) {
 }
 
 /// A change of the asker alone.
-async fn presence(fixture: &StoreFixture, id: TaskId, asker: Asker) -> TaskChange {
+async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> TaskChange {
     let mut change = fixture.next(id).await;
     change.asker = Some(asker);
     change
@@ -143,15 +144,15 @@ both! {
         let id = propose(&fixture, CALL).await;
         let before = fixture.store.journal(id).await.unwrap().unwrap();
         let mut news = fixture.store.watch(id);
-        for asker in [Asker::For(MINUTE), Asker::Gone, Asker::For(Duration::ZERO), Asker::Delivered] {
+        for asker in [AskerPresence::PresentFor(MINUTE), AskerPresence::Absent, AskerPresence::PresentFor(Duration::ZERO), AskerPresence::Delivered] {
             fixture.forward(Duration::from_secs(1));
             let row = fixture.store.task(id).await.unwrap().unwrap();
             let at = fixture.write(presence(&fixture, id, asker).await).await.unwrap().at;
             let after = fixture.store.journal(id).await.unwrap().unwrap();
             let until = match asker {
-                Asker::For(time) => at + time,
-                Asker::Gone => Time(0),
-                Asker::Delivered => DELIVERED,
+                AskerPresence::PresentFor(time) => at + time,
+                AskerPresence::Absent => Time(0),
+                AskerPresence::Delivered => ASKER_UNTIL_DELIVERED,
             };
             assert!(at >= row.updated_at + Duration::from_secs(1), "the time of the commit is not that of the last item");
             assert_eq!((after.row.version, after.row.asker_until), (row.version + 1, Some(until)));
@@ -164,14 +165,14 @@ both! {
         fixture.write(next).await.unwrap();
         assert!(news.has_changed().unwrap());
         news.mark_unchanged();
-        assert_eq!(asker_until(&fixture, id).await, Some(DELIVERED), "a change without an asker leaves it");
+        assert_eq!(asker_until(&fixture, id).await, Some(ASKER_UNTIL_DELIVERED), "a change without an asker leaves it");
     }
 
     async fn second_of_two_askers_at_one_version_is_stale(fixture) {
         let id = pending(&fixture, CALL, RequestKind::Approval).await;
-        let mut first = change(id, vec![presence(&fixture, id, Asker::For(MINUTE)).await]);
+        let mut first = change(id, vec![presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await]);
         first.idempotency = Some(key(id));
-        let mut second = change(id, vec![presence(&fixture, id, Asker::For(2 * MINUTE)).await]);
+        let mut second = change(id, vec![presence(&fixture, id, AskerPresence::PresentFor(2 * MINUTE)).await]);
         second.idempotency = Some(IdempotencyRow { key: "l".to_owned(), ..key(id) });
         let mut decision = fixture.next(id).await;
         decision.facts = vec![said("decided")];
@@ -182,7 +183,7 @@ both! {
         assert_eq!(fixture.numbers("select created_at from idempotency").await.unwrap(), [at.0], "only the key of the first");
         let found = fixture.store.idempotency("acme", &"alice".into(), "/v1/gate/calls", "k").await.unwrap();
         assert_eq!(found, Some(key(id)));
-        let mut again = change(id, vec![presence(&fixture, id, Asker::Gone).await]);
+        let mut again = change(id, vec![presence(&fixture, id, AskerPresence::Absent).await]);
         again.idempotency = Some(key(id));
         assert_eq!(fixture.store.commit(again).await, Err(CommitError::Refused), "the key is spent");
         assert_eq!(asker_until(&fixture, id).await, Some(at + MINUTE));
@@ -190,14 +191,14 @@ both! {
 
     async fn items_and_the_asker_of_one_commit_have_one_time(fixture) {
         let id = propose(&fixture, CALL).await;
-        let mut next = presence(&fixture, id, Asker::For(MINUTE)).await;
+        let mut next = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
         next.facts = vec![said("started")];
         let at = fixture.write(next).await.unwrap().at;
         let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.updated_at, journal.row.asker_until), (at, Some(at + MINUTE)));
         assert_eq!(journal.items.last().unwrap().at, at);
         // A change of two tasks takes the general statement.
-        let mut parent = presence(&fixture, id, Asker::For(MINUTE)).await;
+        let mut parent = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
         parent.facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, Terms::default(), 1))];
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
         let both = change(id, vec![parent, child_task(TaskId(fresh()), id)]);
@@ -216,9 +217,9 @@ both! {
         for (number, id) in tasks.into_iter().enumerate() {
             let mut next = fixture.next(id).await;
             match number % 3 {
-                0 => next.asker = Some(Asker::For(MINUTE)),
+                0 => next.asker = Some(AskerPresence::PresentFor(MINUTE)),
                 1 => next.facts = vec![said("more")],
-                _ => (next.asker, next.guard) = (Some(Asker::Gone), Guard::Version(7)),
+                _ => (next.asker, next.guard) = (Some(AskerPresence::Absent), Guard::Version(7)),
             }
             let store = fixture.store.clone();
             writes.spawn(async move { (number, id, store.commit(change(id, vec![next])).await) });
@@ -238,11 +239,11 @@ both! {
     async fn delivery_of_the_result_of_an_ended_call_is_noted_once(fixture) {
         let id = propose(&fixture, CALL).await;
         end(&fixture, id).await;
-        let noted = presence(&fixture, id, Asker::Delivered).await;
+        let noted = presence(&fixture, id, AskerPresence::Delivered).await;
         fixture.write(noted.clone()).await.unwrap();
         assert_eq!(fixture.write(noted).await, Err(CommitError::Stale));
-        assert_eq!(asker_until(&fixture, id).await, Some(DELIVERED));
-        assert_eq!(equal(&fixture, Time(0)).await[0].asker_until, Some(DELIVERED));
+        assert_eq!(asker_until(&fixture, id).await, Some(ASKER_UNTIL_DELIVERED));
+        assert_eq!(equal(&fixture, Time(0)).await[0].asker_until, Some(ASKER_UNTIL_DELIVERED));
     }
 
     async fn equal_calls_are_those_of_one_tenant_gate_user_session_tool_and_key(fixture) {
@@ -271,7 +272,7 @@ both! {
             asker_until: row.asker_until,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            doubtful: false,
+            outcome_unknown: false,
             now,
         };
         assert_eq!(found[1], expected);
@@ -289,7 +290,7 @@ both! {
         fixture.forward(10 * MINUTE);
         end(&fixture, ended).await;
         fixture.forward(10 * MINUTE);
-        fixture.write(presence(&fixture, ended, Asker::Gone).await).await.unwrap();
+        fixture.write(presence(&fixture, ended, AskerPresence::Absent).await).await.unwrap();
         let at = fixture.store.task(ended).await.unwrap().unwrap().updated_at;
         assert_eq!(ids(&equal(&fixture, at).await), [ended, open]);
         assert_eq!(ids(&equal(&fixture, Time(at.0 + 1)).await), [open]);
@@ -309,7 +310,7 @@ both! {
             pending(&fixture, other, RequestKind::Reconcile).await;
         }
         let found = equal(&fixture, Time(0)).await;
-        let found: Vec<_> = found.iter().map(|call| (call.task_id, call.doubtful, call.status)).collect();
+        let found: Vec<_> = found.iter().map(|call| (call.task_id, call.outcome_unknown, call.status)).collect();
         let paused = TaskStatus::Paused;
         assert_eq!(found, [(equal_doubtful, true, paused), (asked, false, paused), (doubtful, true, paused)]);
     }
@@ -350,7 +351,7 @@ both! {
         assert_eq!(open("cli", &alice, 2).await, 2);
         assert_eq!(open("cli", &UserIds::Folded.id("ALICE"), 10).await, 3);
         assert_eq!(open("ci", &alice, 10).await, 1);
-        let asked = fixture.store.pending(id, id).await.unwrap().remove(0).asked;
+        let asked = fixture.store.pending(id, id).await.unwrap().remove(0).spec;
         let decided = fixture.deciding(id, &asked, "alice", holdpoint::task::decision::Action::Approve).await;
         fixture.write(decided).await.unwrap();
         assert_eq!(open("cli", &alice, 10).await, 2, "a decided call is not pending");
@@ -365,9 +366,9 @@ async fn change_of_the_asker_touches_no_index() {
     let id = propose(&fixture, CALL).await;
     for number in 0..50 {
         let asker = if number % 2 == 0 {
-            Asker::For(MINUTE)
+            AskerPresence::PresentFor(MINUTE)
         } else {
-            Asker::Gone
+            AskerPresence::Absent
         };
         fixture
             .write(presence(&fixture, id, asker).await)

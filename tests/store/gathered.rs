@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Next, Store};
+use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, NextState, Store};
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance};
@@ -36,7 +36,7 @@ async fn claim(fixture: &StoreFixture) -> Vec<Vec<ClaimedDelivery>> {
 
 async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
     let attempt = Attempt {
-        next: Next::Sent,
+        next: NextState::Sent,
         http_status: None,
         problem: "",
         took: SECOND,
@@ -57,7 +57,7 @@ both! {
         let messages = claim(&fixture).await;
         let people: Vec<_> = messages.iter().map(|one| (one[0].person.as_str(), one.len())).collect();
         assert_eq!(people, [("alice", 3), ("bob", 3)]);
-        assert!(fixture.store.close_gathered("by-mail", &messages[0][0], INTERVAL).await.unwrap());
+        assert!(fixture.store.allow_next_message("by-mail", &messages[0][0], INTERVAL).await.unwrap());
         assert_eq!(sent(&fixture, &messages[0]).await, 3);
         question(&fixture, &["alice"]).await;
         assert_eq!(claim(&fixture).await, Vec::<Vec<_>>::new(), "one is in flight, one has to wait");
@@ -76,9 +76,9 @@ both! {
         let first = claim(&fixture).await.remove(0);
         fixture.forward(LEASE + SECOND);
         let second = claim(&fixture).await.remove(0);
-        assert!(!fixture.store.close_gathered("by-mail", &first[0], INTERVAL).await.unwrap());
+        assert!(!fixture.store.allow_next_message("by-mail", &first[0], INTERVAL).await.unwrap());
         assert_eq!(sent(&fixture, &first).await, 0);
-        assert!(fixture.store.close_gathered("by-mail", &second[0], INTERVAL).await.unwrap());
+        assert!(fixture.store.allow_next_message("by-mail", &second[0], INTERVAL).await.unwrap());
         assert_eq!(sent(&fixture, &second).await, 1);
     }
 
@@ -86,7 +86,7 @@ both! {
         want(&fixture, &["request.created"]);
         question(&fixture, &["bob"]).await;
         let message = claim(&fixture).await.remove(0);
-        assert!(fixture.store.close_gathered("by-mail", &message[0], INTERVAL).await.unwrap());
+        assert!(fixture.store.allow_next_message("by-mail", &message[0], INTERVAL).await.unwrap());
         fixture.store.remove_spent_gathered().await.unwrap();
         question(&fixture, &["bob"]).await;
         assert_eq!(claim(&fixture).await.len(), 0, "it is kept as long as it counts");
@@ -104,7 +104,9 @@ async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
     question(&fixture, &["alice", "bob"]).await;
     let messages = claim(&fixture).await;
     let bobs = &messages[1];
-    let closed = fixture.store.close_gathered("by-mail", &bobs[0], INTERVAL);
+    let closed = fixture
+        .store
+        .allow_next_message("by-mail", &bobs[0], INTERVAL);
     assert!(closed.await.unwrap());
     assert_eq!(sent(&fixture, bobs).await, 1);
     question(&fixture, &["bob"]).await;

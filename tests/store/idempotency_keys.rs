@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdpoint::store::CommitError;
-use holdpoint::task::change::{Asker, Change, IdempotencyRow};
+use holdpoint::task::change::{AskerPresence, Change, IdempotencyRow};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
@@ -189,7 +189,7 @@ both! {
             assert_eq!(removed().await, 1);
             // A delivery is no end.
             let mut delivered = fixture.next(id).await;
-            delivered.asker = Some(Asker::Delivered);
+            delivered.asker = Some(AskerPresence::Delivered);
             fixture.write(delivered).await.unwrap();
             fixture.forward(Duration::from_secs(30));
             assert_eq!(key_of(path, "k").await, None);

@@ -1,7 +1,7 @@
 //! The lists of open requests, compared with a list in memory while random requests of random
 //! approvers open and close.
 
-use holdpoint::store::{Person, RequestFilter};
+use holdpoint::store::{RequestFilter, Viewer};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::request::{RequestKind, RequestSpec};
@@ -28,7 +28,7 @@ struct Open {
 
 impl Open {
     /// Whether the approvers name the person: as the owner, by user id, or through a group.
-    fn names(&self, person: &Person) -> bool {
+    fn names(&self, person: &Viewer) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);
         let user = person.user_id.as_str();
@@ -38,7 +38,7 @@ impl Open {
     }
 
     /// Whether the person may decide: the owner only where the rule says so.
-    fn is_open_to(&self, person: &Person) -> bool {
+    fn is_open_to(&self, person: &Viewer) -> bool {
         let own = self.owner == person.user_id.as_str();
         self.names(person) && (!own || self.asked.terms.approvers.owner)
     }
@@ -85,10 +85,10 @@ both! {
                 let decided = fixture.deciding(task, &asked, "erin", action).await;
                 fixture.write(decided).await.unwrap();
             }
-            let person = Person {
+            let person = Viewer {
                 user_id: dice.pick(&USERS).into(),
                 groups: some(&mut dice, &GROUPS),
-                everything: false,
+                decides_everything: false,
             };
             let filter = RequestFilter {
                 tenant: "acme".to_owned(),
@@ -98,7 +98,7 @@ both! {
                 ..RequestFilter::default()
             };
             let page = fixture.store.requests(&filter).await.unwrap();
-            let found: Vec<_> = page.iter().map(|row| row.asked.request_id).collect();
+            let found: Vec<_> = page.iter().map(|row| row.spec.request_id).collect();
             assert_eq!(found, ids(open.iter().filter(|open| open.names(&person))), "step {step}, {person:?}");
             let inbox = fixture.store.open_requests(&filter).await.unwrap();
             let found: Vec<_> = inbox.iter().map(|request| request.id).collect();

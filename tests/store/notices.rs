@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use holdpoint::store::{CommitError, DeliveryChannel, NewDelivery, Notice, Want, Wanted};
+use holdpoint::store::{
+    CommitError, DeliveryChannel, EventFilter, EventFilters, NewDelivery, Notice,
+};
 use holdpoint::task::change::{Counters, Guard, TaskChange};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
@@ -14,11 +16,13 @@ use holdpoint::task::decision::Action;
 
 /// An entry that wants these events of the tenant `acme`.
 pub fn want(fixture: &StoreFixture, events: &[&'static str]) {
-    fixture.store.want(Wanted(vec![Want {
-        tenants: vec!["acme".to_owned()],
-        agents: vec!["billing".to_owned()],
-        events: events.iter().copied().collect::<BTreeSet<_>>(),
-    }]));
+    fixture
+        .store
+        .set_event_filters(EventFilters(vec![EventFilter {
+            tenants: vec!["acme".to_owned()],
+            agents: vec!["billing".to_owned()],
+            events: events.iter().copied().collect::<BTreeSet<_>>(),
+        }]));
 }
 
 pub async fn notices(fixture: &StoreFixture) -> Vec<Notice> {
@@ -27,24 +31,24 @@ pub async fn notices(fixture: &StoreFixture) -> Vec<Notice> {
 
 /// The names and numbers of a notice's events.
 async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static str)> {
-    let noted = fixture.store.noted(notice).await.unwrap();
+    let change = fixture.store.change_events(notice).await.unwrap();
     assert_eq!(
-        (noted.tenant.as_str(), noted.root_agent.as_str()),
+        (change.tenant.as_str(), change.root_agent.as_str()),
         ("acme", "billing")
     );
-    let events = noted.events.iter();
+    let events = change.events.iter();
     events.map(|event| (event.number, event.name)).collect()
 }
 
 /// A delivery to `target` for each event of a notice.
 pub async fn deliveries(fixture: &StoreFixture, notice: &Notice, target: &str) -> Vec<NewDelivery> {
-    let noted = fixture.store.noted(notice).await.unwrap();
-    let events = noted.events.into_iter();
+    let change = fixture.store.change_events(notice).await.unwrap();
+    let events = change.events.into_iter();
     events
         .map(|event| NewDelivery {
             id: fresh(),
             notice: *notice,
-            tenant: noted.tenant.clone(),
+            tenant: change.tenant.clone(),
             target: target.to_owned(),
             channel: DeliveryChannel::Webhook,
             person: String::new(),
@@ -191,7 +195,7 @@ both! {
         assert_eq!(all.len(), 2);
         assert_eq!(events(&fixture, &all[0]).await, [(3, "request.created"), (4, "task.paused")]);
         assert_eq!(events(&fixture, &all[1]).await, [(5, "request.decided"), (6, "task.resumed")]);
-        let noted = fixture.store.noted(&all[1]).await.unwrap();
-        assert_eq!(noted.events[0].request, Some(question.request_id));
+        let change = fixture.store.change_events(&all[1]).await.unwrap();
+        assert_eq!(change.events[0].request, Some(question.request_id));
     }
 }

@@ -49,7 +49,7 @@ async fn sqlite_files_are_readable_only_by_their_owner() {
     )
     .unwrap();
     let store = open(&settings).await.unwrap();
-    store.agent_version("d", "{}").await.unwrap();
+    store.store_agent_version("d", "{}").await.unwrap();
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();

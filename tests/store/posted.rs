@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{Attempt, ClaimedDelivery, DeliveryChannel, Listed, Next, Posted};
+use holdpoint::store::{
+    Attempt, ClaimedDelivery, DeliveryChannel, ListedRequests, MessageState, NextState,
+};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::RequestId;
 
@@ -44,7 +46,7 @@ async fn claim(fixture: &StoreFixture, target: &str) -> Vec<ClaimedDelivery> {
 /// Records that these deliveries were one message, with this id at the receiver.
 async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: Option<&str>) {
     let attempt = Attempt {
-        next: Next::Sent,
+        next: NextState::Sent,
         http_status: Some(200),
         problem: "",
         took: Duration::from_millis(41),
@@ -56,28 +58,32 @@ async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: 
     assert_eq!(recorded.unwrap().len(), claimed.len());
 }
 
-async fn posted(fixture: &StoreFixture, target: &str, request: RequestId) -> Posted {
-    fixture.store.posted(target, request).await.unwrap()
+async fn posted(fixture: &StoreFixture, target: &str, request: RequestId) -> MessageState {
+    fixture.store.message_state(target, request).await.unwrap()
 }
 
-async fn listed(fixture: &StoreFixture, target: &str, limit: i64) -> Listed {
-    fixture.store.listed(target, TS, limit).await.unwrap()
+async fn listed(fixture: &StoreFixture, target: &str, limit: i64) -> ListedRequests {
+    fixture
+        .store
+        .listed_requests(target, TS, limit)
+        .await
+        .unwrap()
 }
 
 both! {
     async fn message_is_being_sent_under_its_lease_and_known_once_it_is_recorded(fixture) {
         let asked = question(&fixture).await;
-        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never, "it waits");
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent, "it waits");
         claim(&fixture, "room").await;
-        assert_eq!(posted(&fixture, "room", asked).await, Posted::Sending);
-        assert_eq!(posted(&fixture, "other", asked).await, Posted::Never, "another entry's");
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
+        assert_eq!(posted(&fixture, "other", asked).await, MessageState::NotSent, "another entry's");
         fixture.forward(LEASE);
-        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never, "its lease is over");
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent, "its lease is over");
         let claimed = claim(&fixture, "room").await;
         record(&fixture, &claimed, Some(TS)).await;
-        assert_eq!(posted(&fixture, "room", asked).await, Posted::Under(TS.to_owned()));
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(TS.to_owned()));
         for (target, request) in [("other", asked), ("none", asked), ("room", question(&fixture).await)] {
-            assert_eq!(posted(&fixture, target, request).await, Posted::Never);
+            assert_eq!(posted(&fixture, target, request).await, MessageState::NotSent);
         }
     }
 
@@ -85,7 +91,7 @@ both! {
         let asked = question(&fixture).await;
         let claimed = claim(&fixture, "room").await;
         record(&fixture, &claimed, None).await;
-        assert_eq!(posted(&fixture, "room", asked).await, Posted::Never);
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::NotSent);
     }
 
     async fn message_that_told_of_the_beginning_is_found_and_no_change_of_it(fixture) {
@@ -98,7 +104,7 @@ both! {
         let change: Vec<_> = claimed.iter().filter(|one| one.kind == "request.decided").cloned().collect();
         assert_eq!((claimed.len(), change.len()), (2, 1));
         record(&fixture, &change, Some(TS)).await;
-        assert_eq!(posted(&fixture, "room", asked.request_id).await, Posted::Sending, "the beginning is not recorded");
+        assert_eq!(posted(&fixture, "room", asked.request_id).await, MessageState::Sending, "the beginning is not recorded");
     }
 
     async fn oldest_requests_of_a_message_are_listed_with_the_number_of_all(fixture) {
@@ -109,13 +115,13 @@ both! {
         let claimed = claim(&fixture, "room").await;
         record(&fixture, &claimed, Some(TS)).await;
         question(&fixture).await;
-        let all = Listed { requests: asked.clone(), all: 3, kind: "request.created".to_owned() };
+        let all = ListedRequests { requests: asked.clone(), total: 3, kind: "request.created".to_owned() };
         assert_eq!(listed(&fixture, "room", 20).await, all);
-        let two = Listed { requests: asked[..2].to_vec(), ..all };
+        let two = ListedRequests { requests: asked[..2].to_vec(), ..all };
         assert_eq!(listed(&fixture, "room", 2).await, two);
-        assert_eq!(listed(&fixture, "other", 20).await, Listed::default(), "another entry's");
+        assert_eq!(listed(&fixture, "other", 20).await, ListedRequests::default(), "another entry's");
         let claimed = claim(&fixture, "other").await;
         record(&fixture, &claimed, Some(TS)).await;
-        assert_eq!(listed(&fixture, "room", 20).await.all, 3, "the same id of another receiver");
+        assert_eq!(listed(&fixture, "room", 20).await.total, 3, "the same id of another receiver");
     }
 }

@@ -93,7 +93,7 @@ both! {
         filter.limit = 200;
         let page = fixture.store.requests(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, true), "two of 2 MB are read, and not the third");
-        filter.after = page.last().map(|row| row.asked.request_id);
+        filter.after = page.last().map(|row| row.spec.request_id);
         let page = fixture.store.requests(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (1, false));
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::store::{Heard, Listener, Store};
+use holdpoint::store::{Listener, Notification, Store};
 use holdpoint::task::change::TaskChange;
-use holdpoint::task::delta::{Delta, Said};
+use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::time::Time;
 use sqlx::{Connection, Executor, PgConnection};
@@ -22,7 +22,7 @@ async fn replica(fixture: &StoreFixture) -> Store {
         .unwrap()
 }
 
-fn piece(root: TaskId, said: Said) -> Delta {
+fn piece(root: TaskId, said: DeltaContent) -> Delta {
     let (agent_path, asking) = (vec!["billing".to_owned()], root.0);
     Delta {
         root_task_id: root,
@@ -39,7 +39,7 @@ fn piece(root: TaskId, said: Said) -> Delta {
 fn text(root: TaskId, text: &str) -> Delta {
     piece(
         root,
-        Said::Text {
+        DeltaContent::Text {
             offset: 0,
             delta: text.to_owned(),
         },
@@ -50,7 +50,7 @@ fn text(root: TaskId, text: &str) -> Delta {
 async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     let next = async {
         loop {
-            if let Heard::Delta(delta) = listener.next().await {
+            if let Notification::Delta(delta) = listener.next().await {
                 return delta;
             }
         }
@@ -64,7 +64,7 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     let arrived = async { while *next_piece(listener).await != *piece {} };
     tokio::pin!(arrived);
     loop {
-        from.say(piece.clone());
+        from.publish_delta(piece.clone());
         if timeout(Duration::from_millis(20), &mut arrived)
             .await
             .is_ok()
@@ -99,23 +99,23 @@ async fn deltas_arrive_at_other_replicas_however_long_they_are() {
     let pieces = [
         piece(
             root,
-            Said::Named {
+            DeltaContent::Named {
                 tool_call_id: call,
                 name: "refund".into(),
             },
         ),
         piece(
             root,
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id: call,
                 offset: 3,
                 delta: long,
             },
         ),
-        piece(root, Said::Reset),
+        piece(root, DeltaContent::Reset),
     ];
     for piece in &pieces {
-        fixture.store.say(piece.clone());
+        fixture.store.publish_delta(piece.clone());
     }
     for piece in &pieces {
         assert_eq!(*next_piece(&mut listener).await, *piece);
@@ -151,12 +151,21 @@ async fn news_arrive_when_every_notification_is_lost() {
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
     // The first poll of the trees' event numbers wakes every listener once: no earlier numbers are
     // known.
-    assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
-    assert_eq!(timeout(LONG, idle.next()).await.unwrap(), Heard::News);
+    assert_eq!(
+        timeout(LONG, listener.next()).await.unwrap(),
+        Notification::Commit
+    );
+    assert_eq!(
+        timeout(LONG, idle.next()).await.unwrap(),
+        Notification::Commit
+    );
     for _ in 0..2 {
         commit(&fixture, root).await;
-        fixture.store.say(text(root, "nobody hears this"));
-        assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
+        fixture.store.publish_delta(text(root, "nobody hears this"));
+        assert_eq!(
+            timeout(LONG, listener.next()).await.unwrap(),
+            Notification::Commit
+        );
     }
     assert!(
         timeout(Duration::from_millis(1), idle.next())
@@ -188,7 +197,7 @@ async fn broken_connection_is_opened_again() {
 async fn other_replica_is_notified_of_queued_work() {
     let fixture = StoreFixture::postgres().await;
     let other = replica(&fixture).await;
-    let told = other.work();
+    let told = other.wait_for_queued_task();
     tokio::pin!(told);
     let first = async {
         while timeout(Duration::from_millis(20), &mut told).await.is_err() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Person, RequestFilter, UpgradeCursor};
+use holdpoint::store::{CommitError, RequestFilter, UpgradeCursor, Viewer};
 use holdpoint::task::change::Counters;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -15,12 +15,12 @@ use super::store_fixture::{
     StoreFixture, asked, both, change, child_task, decided, finance, fresh, status,
 };
 
-fn person(user: &str, groups: &[&str]) -> Person {
+fn person(user: &str, groups: &[&str]) -> Viewer {
     let groups = groups.iter().map(ToString::to_string).collect();
-    Person {
+    Viewer {
         user_id: user.into(),
         groups,
-        everything: false,
+        decides_everything: false,
     }
 }
 
@@ -28,7 +28,7 @@ both! {
     async fn request_is_read_with_its_question_and_its_deadline(fixture) {
         let (id, question) = fixture.paused(finance(1)).await;
         let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
-        assert_eq!((&row.asked, row.task_id, row.root_task_id), (&question, id, id));
+        assert_eq!((&row.spec, row.task_id, row.root_task_id), (&question, id, id));
         assert_eq!((row.tenant.as_str(), row.owner.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, false));
         assert_eq!(row.expires_at, Some(row.created_at + Duration::from_hours(24)));
@@ -202,7 +202,7 @@ both! {
             ask.counters.open_requests = 1;
             fixture.store.commit(change(root, vec![ask])).await.unwrap();
         }
-        let ids = |of: Vec<holdpoint::store::RequestRow>| of.into_iter().map(|row| row.asked.request_id).collect::<Vec<_>>();
+        let ids = |of: Vec<holdpoint::store::RequestRow>| of.into_iter().map(|row| row.spec.request_id).collect::<Vec<_>>();
         let asked: Vec<_> = questions.iter().map(|question| question.request_id).collect();
         assert_eq!(ids(fixture.store.pending(root, root).await.unwrap()), asked);
         assert_eq!(ids(fixture.store.pending(root, left).await.unwrap()), asked[..1]);
@@ -223,12 +223,12 @@ both! {
             (person("carol", &[]), vec![by_group.request_id]),
             (person("alice", &[]), vec![by_owner.request_id]),
             (person("dave", &["support"]), vec![]),
-            (Person { everything: true, ..Person::default() }, vec![by_group.request_id, by_owner.request_id]),
+            (Viewer { decides_everything: true, ..Viewer::default() }, vec![by_group.request_id, by_owner.request_id]),
         ] {
             let found = fixture.store.requests(&filter(Some(who.clone()), pending.clone())).await.unwrap();
-            let found: Vec<_> = found.iter().map(|row| row.asked.request_id).collect();
+            let found: Vec<_> = found.iter().map(|row| row.spec.request_id).collect();
             assert_eq!(found, expected, "{who:?}");
-            assert_eq!(fixture.store.involved("acme", id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
+            assert_eq!(fixture.store.is_involved("acme", id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
         }
         let other = RequestFilter { tenant: "globex".to_owned(), limit: 9, ..RequestFilter::default() };
         assert!(fixture.store.requests(&other).await.unwrap().is_empty());
@@ -238,7 +238,7 @@ both! {
         let zoe = person("zoe", &[]);
         assert!(fixture.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
         assert_eq!(fixture.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
-        assert!(fixture.store.involved("acme", id, &zoe).await.unwrap());
+        assert!(fixture.store.is_involved("acme", id, &zoe).await.unwrap());
     }
 
     async fn requests_are_filtered_and_paged_by_id(fixture) {
@@ -251,8 +251,8 @@ both! {
         loop {
             let page = fixture.store.requests(&filter).await.unwrap();
             let Some(last) = page.last() else { break };
-            filter.after = Some(last.asked.request_id);
-            seen.extend(page.iter().map(|row| row.asked.request_id));
+            filter.after = Some(last.spec.request_id);
+            seen.extend(page.iter().map(|row| row.spec.request_id));
         }
         assert_eq!(seen, all.iter().map(|(_, question)| question.request_id).collect::<Vec<_>>());
         let base = RequestFilter { tenant: "acme".to_owned(), limit: 9, ..RequestFilter::default() };
@@ -279,8 +279,8 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
     let agent = "'agent', case when ids.n = 20000 then 'billing' else 'other' end";
     fixture.many_requests(agent).await;
     let dave = person("dave", &["many"]);
-    let everybody = Person {
-        everything: true,
+    let everybody = Viewer {
+        decides_everything: true,
         ..dave.clone()
     };
     for (person, status) in [
@@ -305,18 +305,18 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
             if status == RequestStatus::Pending {
                 let counted = fixture.store.open_requests(&filter).await.unwrap();
                 assert_eq!(
-                    (counted.more, counted.looked_at),
-                    (page.more, page.looked_at)
+                    (counted.more, counted.scanned_to),
+                    (page.more, page.scanned_to)
                 );
                 open.push(counted.len());
             }
-            filter.after = page.looked_at.map(RequestId);
+            filter.after = page.scanned_to.map(RequestId);
             if !page.more {
                 break;
             }
         }
         let last = usize::from(status == RequestStatus::Pending);
-        let copied = usize::from(last == 1 && person.everything);
+        let copied = usize::from(last == 1 && person.decides_everything);
         let expected = [0, 0, 0, 0, 0, 0, 0, 0, 0, last, copied];
         assert_eq!(listed, expected, "{person:?}, {status:?}");
         assert!(open.is_empty() || open == expected, "{person:?}: {open:?}");
@@ -344,7 +344,7 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
         .unwrap();
     assert_eq!(
         fixture.store.requests(&filter).await.unwrap()[0]
-            .asked
+            .spec
             .request_id,
         question.request_id
     );

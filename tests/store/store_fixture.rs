@@ -277,7 +277,7 @@ pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed
         .into_iter()
-        .filter(|claimed| claimed.drive != Drive::Later)
+        .filter(|claimed| claimed.drive != Drive::Asleep)
         .map(|claimed| claimed.task)
         .collect()
 }

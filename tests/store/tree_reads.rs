@@ -301,7 +301,7 @@ both! {
                 questions.iter().filter(|(task, _)| below.contains(task)).map(|(task, asked)| (*task, asked.clone())).collect();
             let found = fixture.store.pending(grown.root, task).await.unwrap();
             assert!(found.iter().all(|found| found.root_task_id == grown.root));
-            assert_eq!(found.into_iter().map(|found| (found.task_id, found.asked)).collect::<Vec<_>>(), expected);
+            assert_eq!(found.into_iter().map(|found| (found.task_id, found.spec)).collect::<Vec<_>>(), expected);
             assert_eq!(usize::try_from(row(&fixture, task).await.open_requests).unwrap(), expected.len());
         }
         assert!(fixture.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
@@ -361,10 +361,10 @@ both! {
             let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
             assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
             assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
-            assert_eq!(fixture.store.unreadable(), [leaf], "{damage}");
+            assert_eq!(fixture.store.take_unreadable(), [leaf], "{damage}");
             assert!(fixture.store.tree(sound, 0).await.unwrap().is_some());
         }
-        assert!(fixture.store.unreadable().is_empty());
+        assert!(fixture.store.take_unreadable().is_empty());
     }
 
     async fn gap_in_a_journal_is_found_and_only_a_damaged_task_stays_reported(fixture) {
@@ -377,14 +377,14 @@ both! {
         // A read that begins after the gap does not find it.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
-        let reported = fixture.store.unreadable();
+        let reported = fixture.store.take_unreadable();
         assert!(reported.contains(&leaf));
         for task in reported {
             assert_eq!(fixture.store.damaged_task(task).await.unwrap().is_some(), task == leaf);
         }
         fixture.numbers(&format!("delete from agent_task_item where seq = 2 and task_id = {id}")).await.unwrap();
         assert!(fixture.store.tree(grown.root, place(2) - 1).await.unwrap().is_some());
-        assert!(fixture.store.unreadable().contains(&leaf));
+        assert!(fixture.store.take_unreadable().contains(&leaf));
     }
 
     async fn new_root_has_a_tree_of_its_own(fixture) {

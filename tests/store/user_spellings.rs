@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Person, RequestFilter, Store, TaskFilter};
+use holdpoint::store::{CommitError, RequestFilter, Store, TaskFilter, Viewer};
 use holdpoint::task::change::{Change, IdempotencyRow};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -35,9 +35,9 @@ async fn tasks(store: &Store, users: Vec<UserId>) -> Vec<TaskId> {
 
 /// The number of open requests, and of requests in any status, that a user sees.
 async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
-    let person = Person {
+    let person = Viewer {
         user_id: user.clone(),
-        ..Person::default()
+        ..Viewer::default()
     };
     let filter = |statuses| RequestFilter {
         tenant: "acme".to_owned(),
@@ -125,13 +125,13 @@ async fn is_found(store: &Store, ids: [TaskId; 2]) {
             (1, 2),
             "{spelling}"
         );
-        let person = Person {
+        let person = Viewer {
             user_id: spelling.into(),
-            ..Person::default()
+            ..Viewer::default()
         };
         assert!(
-            store.involved("acme", ids[0], &person).await.unwrap()
-                && !store.involved("acme", ids[1], &person).await.unwrap()
+            store.is_involved("acme", ids[0], &person).await.unwrap()
+                && !store.is_involved("acme", ids[1], &person).await.unwrap()
         );
     }
     assert_eq!(

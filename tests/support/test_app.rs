@@ -405,7 +405,7 @@ async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Repli
 
 /// The values of `${…}` in the test configurations.
 fn environment() -> Environment {
-    Environment::of(
+    Environment::new(
         &[
             ("MODEL_KEY", "sk-model-key-0123456789"),
             ("TOOL_SECRET", "tool-secret-0123456789"),

@@ -66,7 +66,7 @@ fn load_with(file: &str, lock: Option<&str>) -> Result<Config, String> {
         .into_iter()
         .collect();
     let variables = [("TOKEN", "tok-0123456789"), ("PATH", "/bin")];
-    let environment = Environment::of(&variables, &files);
+    let environment = Environment::new(&variables, &files);
     let source = Source::File("/etc/holdpoint.yaml".into(), file.to_owned());
     load(source, &environment, &Flags::default(), |_, _| {})
         .map(|(config, _)| config)
@@ -347,7 +347,7 @@ fn value_of_a_variable_in_the_settings_of_a_server_is_kept_secret() {
     let file = FILE.replace("--root", "\"--key=${TOKEN}\"");
     let config = read(&file).unwrap();
     assert_eq!(
-        config.redactor().clean("a tok-0123456789 b"),
+        config.redactor().redact("a tok-0123456789 b"),
         "a [secret TOKEN] b"
     );
     assert!(!format!("{config:?}").contains("tok-0123456789"));

@@ -16,7 +16,7 @@ const EVE: &str = "{ user: eve, email: e@acme.com }";
 const ZOE: &str = "{ user: zoe, groups: [g], email: z@acme.com }";
 const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
 const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
-const NOBODY: &str = "approvers: no message tells anybody of this rule's questions";
+const NOBODY: &str = "approvers: no message is sent about this rule's questions";
 
 /// The lines about the rules, and the warnings from their path on, with these people and these
 /// members of `notify`.
@@ -30,7 +30,7 @@ fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     let warnings = report.warnings.iter();
     let warnings = warnings.map(|line| format!("{}: {}", line.path, line.detail));
     let about = |line: &String| line.starts_with("notify") || line.starts_with("policy");
-    (config.reach(), warnings.filter(about).collect())
+    (config.recipient_lines(), warnings.filter(about).collect())
 }
 
 /// The lines about both rules that hold.
@@ -68,7 +68,7 @@ fn person_without_a_key_is_reached_where_links_decide() {
         [
             format!("policy[0].{NOBODY}"),
             format!("policy[1].{NOBODY}"),
-            "notify.to[0].mail.to: no approver of a question that this entry tells of has a mail address in `auth.people`"
+            "notify.to[0].mail.to: no approver of a question that this entry reports has a mail address in `auth.people`"
                 .to_owned(),
         ]
     );
@@ -83,7 +83,7 @@ fn named_people_who_may_not_decide_some_questions_are_warned_about() {
     let named = format!("{SERVER}to: [ {{ name: by-mail, mail: {{ to: {{ users: [bob] }} }} }} ]");
     let (lines, warnings) = found(&format!("{BOB}, {EVE}"), &named);
     assert_eq!(lines, reach("bob (by-mail)", "nobody"));
-    let some = "notify.to[0].mail.to.users[0]: nobody here may decide the questions of some rules, and is not told of those";
+    let some = "notify.to[0].mail.to.users[0]: no person here may decide the questions of some rules, and no mail about those is sent here";
     assert_eq!(warnings, [format!("policy[1].{NOBODY}"), some.to_owned()]);
 }
 

@@ -88,7 +88,7 @@ fn secrets_are_found_wherever_they_stand_but_not_in_names_and_texts() {
     );
     let cleaned = config
         .redactor()
-        .clean("shown-value-1234 orders-secret-value header-secret-1 key-from-a-file-012345")
+        .redact("shown-value-1234 orders-secret-value header-secret-1 key-from-a-file-012345")
         .into_owned();
     assert_eq!(
         cleaned,
@@ -153,7 +153,7 @@ fn password_in_the_database_url_is_a_secret() {
     )
     .unwrap();
     assert_eq!(
-        config.redactor().clean("it said pass word-12"),
+        config.redactor().redact("it said pass word-12"),
         "it said [secret database.url]"
     );
 }

@@ -13,7 +13,12 @@ pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = text.replace("SECRET", SECRET);
     let source = Source::File("h.yaml".into(), text);
     let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
-    let loaded = load(source, &Environment::of(&[], &[]), &Flags::default(), rooms);
+    let loaded = load(
+        source,
+        &Environment::new(&[], &[]),
+        &Flags::default(),
+        rooms,
+    );
     let lines = loaded.err().map(|report| report.mistakes);
     let lines = lines.into_iter().flatten().map(|line| line.to_string());
     lines
@@ -110,7 +115,7 @@ fn address_and_headers_that_cannot_be_sent_are_refused() {
             "Content-Type: x",
             "Content-Type: the service sets `Content-Type` itself",
         ),
-        ("'a b': x", "'a b': `a b` is no name of a header"),
+        ("'a b': x", "'a b': `a b` is not a name of a header"),
         (
             "X-A: \"\\n\"",
             "X-A: `X-A` has a value that no header can have",
@@ -159,7 +164,7 @@ fn names_that_nobody_has_are_refused() {
         ),
         (
             "groups: [g], events: [task.paused]",
-            ".to[0].events[0]: `task.paused` is no event of a request: ",
+            ".to[0].events[0]: `task.paused` is not an event of a request: ",
         ),
     ] {
         let found = found(AUTH, &format!("{{ name: a, {HOOK}, {entry} }}"));
@@ -200,7 +205,12 @@ fn found_by_mail(server: &str, policy: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}{policy}notify: {{ mail: {server}, to: [ {entry} ] }}\n");
     let source = Source::File("h.yaml".into(), text);
     let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
-    let loaded = load(source, &Environment::of(&[], &[]), &Flags::default(), rooms);
+    let loaded = load(
+        source,
+        &Environment::new(&[], &[]),
+        &Flags::default(),
+        rooms,
+    );
     let lines = loaded.err().map(|report| report.mistakes);
     let lines = lines.into_iter().flatten().map(|line| line.to_string());
     lines
@@ -320,7 +330,7 @@ fn escalation_to_somebody_who_may_not_decide_is_refused() {
     let found = found_by_mail(SERVER, &rule("users: [eve]"), entry);
     assert!(
         found.len() == 1
-            && found[0].starts_with(".to[0].mail.to.users[0]: nobody here has a mail address"),
+            && found[0].starts_with(".to[0].mail.to.users[0]: no person here has a mail address"),
         "{found:?}"
     );
     let entry = entry.replace("zoe", "eve");

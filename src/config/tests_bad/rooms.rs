@@ -17,7 +17,7 @@ fn room_of_slack_is_a_bot_or_an_incoming_webhook_and_never_both() {
         ),
         (
             "channel: C012AB3CD",
-            ".token: `token` is missing: a bot has one",
+            ".token: `token` is missing: a bot needs one",
         ),
         (
             &format!("{TOKEN}, url: 'https://h/x'"),
@@ -104,7 +104,7 @@ fn room_has_no_events_and_one_channel() {
     for (entry, message) in [
         (
             "teams: { url: 'https://h/x' }, events: [request.created]",
-            ".to[0].events: a room is told of questions that wait: leave `events` out",
+            ".to[0].events: a message to a room is about questions that wait: leave `events` out",
         ),
         (
             "teams: { url: 'https://h/x' }, slack: { url: 'https://h/x' }",

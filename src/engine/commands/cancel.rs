@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Accepted, ConflictCode, Key, Refusal, TRIES};
+use super::{Accepted, ConflictCode, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::engine::Engine;
 use crate::engine::runtime::in_flight_calls::{SEND_WINDOW, TIME_TO_WIRE};
 use crate::people::Caller;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::store::CommitError;
 use crate::task::call_state::CallState;
 use crate::task::change::LeaseChange;
 use crate::task::id::TaskId;
+use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::Progress;
 
 impl Engine {
     /// Cancels a task and its descendants. Returns once none of their calls can be sent any more:
@@ -28,11 +28,11 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         task: TaskId,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Cancel).await?;
-            let accepted = Accepted::state(task, session.own.row.root_task_id, false);
+            let accepted = Accepted::without_events(task, session.own.row.root_task_id, false);
             match session.own.row.status {
                 TaskStatus::Canceled if key.is_none() => {
                     self.wait_until_unsendable(&session.subtree(), session.now)
@@ -66,7 +66,7 @@ impl Engine {
                 }
                 Err(CommitError::Unavailable) => return Err(Refusal::Unavailable),
                 Err(_) => {
-                    if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
+                    if let Some(done) = self.replay_if_keyed(caller, key.as_ref()).await? {
                         return Ok(done);
                     }
                 }
@@ -78,28 +78,28 @@ impl Engine {
     /// Waits until no replica can send a started call of these tasks any more. `now` is a moment,
     /// in database time, after which no further start can be committed.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
-        let mut elsewhere = Duration::ZERO;
+        let mut remote_wait = Duration::ZERO;
         let mut sent_here = Vec::new();
         for (call, start) in tasks
             .iter()
             .flat_map(|progress| &progress.calls)
-            .filter_map(CallState::unanswered)
+            .filter_map(CallState::unanswered_attempt)
         {
             // If a driver of this process is committing another start of the call, this also
             // forbids sending that attempt; its commit will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
-                elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));
+                remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));
             }
         }
-        if !elsewhere.is_zero() {
-            self.clock.sleep(elsewhere).await;
+        if !remote_wait.is_zero() {
+            self.clock.sleep(remote_wait).await;
         }
         for (since, ended) in sent_here {
-            let left = TIME_TO_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
+            let remaining = TIME_TO_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = self.clock.sleep(left) => {}
+                () = self.clock.sleep(remaining) => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, FieldError, Key, Refusal, TaskInput};
+use super::{Accepted, FieldError, IdempotencyKey, Refusal, TaskInput};
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
@@ -22,7 +22,7 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         task: TaskInput,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
         let name = task.agent.as_deref();
         let agent = self
@@ -57,7 +57,7 @@ impl Engine {
             history_uncertain_until,
         });
         session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.status(TaskStatus::Running, session.now);
+        session.own.push_status(TaskStatus::Running, session.now);
         session.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,

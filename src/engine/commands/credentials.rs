@@ -16,7 +16,7 @@ use crate::task::credential::SealedCredential;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
 use crate::task::text::pointer;
-use crate::tool::credential::{Credentials, sealed};
+use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
@@ -30,16 +30,18 @@ impl Engine {
         session: &TaskSession,
     ) -> Result<Credentials, Refusal> {
         let path = session.path();
-        let above = path.iter().filter_map(|task| session.tree.task(*task));
-        let filled_in =
-            session.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
-        let Some(sealer) = self.sealer.as_ref().filter(|_| filled_in) else {
+        let path_progress = path.iter().filter_map(|task| session.tree.task(*task));
+        let has_credential = session.own.progress.has_credential
+            || path_progress
+                .into_iter()
+                .any(|progress| progress.has_credential);
+        let Some(sealer) = self.sealer.as_ref().filter(|_| has_credential) else {
             return Ok(Credentials::default());
         };
         match self.store.credentials(&path).await {
             Ok(rows) => {
                 let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
-                Ok(credentials.searched_but_for(self.catalog.plain_fields()))
+                Ok(credentials.with_plain_fields(self.catalog.plain_fields()))
             }
             Err(ReadError::Unavailable) => Err(Refusal::Unavailable),
             Err(ReadError::Corrupt(what)) => {
@@ -53,7 +55,7 @@ impl Engine {
         Ok(self
             .catalog
             .redactor()
-            .and(&self.stored_credentials(session).await?.redactor()))
+            .merged_with(&self.stored_credentials(session).await?.redactor()))
     }
 
     /// Removes the submitted form fields that hold a secret of the task or of the configuration.
@@ -67,7 +69,7 @@ impl Engine {
     ) -> Result<BTreeMap<String, String>, Refusal> {
         let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
         let redactor = self.redactor_for(&session).await?;
-        fields.retain(|_, text| !redactor.finds(text));
+        fields.retain(|_, text| !redactor.finds_secret_in(text));
         Ok(fields)
     }
 
@@ -85,7 +87,10 @@ impl Engine {
             return Ok(());
         }
         let redactor = self.redactor_for(session).await?;
-        match edits.into_iter().find(|(_, text)| redactor.finds(text)) {
+        match edits
+            .into_iter()
+            .find(|(_, text)| redactor.finds_secret_in(text))
+        {
             Some((call, _)) => {
                 let detail =
                     "arguments without a value that is kept secret: no call is run with one";
@@ -110,7 +115,7 @@ impl Engine {
 
     /// Whether the configuration still asks for the same fields, receivers and lifetime as this
     /// request. Descriptions do not count.
-    pub(in crate::engine) fn asks_as_before(
+    pub(in crate::engine) fn form_is_unchanged(
         &self,
         agent: Option<&Agent>,
         spec: &RequestSpec,
@@ -118,7 +123,8 @@ impl Engine {
         let now = agent
             .and_then(|agent| self.service(agent, spec))
             .map(credential_form);
-        now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
+        now.is_some()
+            && now.map(without_descriptions) == spec.form.clone().map(without_descriptions)
     }
 
     /// Seals the values that a person provided. Returns the sealed row, and an object for readers
@@ -133,12 +139,12 @@ impl Engine {
         spec: &RequestSpec,
         response: &Secret<Value>,
     ) -> Result<(SealedCredential, Value), Refusal> {
-        let unsealed = |why: &str| {
+        let seal_error = |why: &str| {
             tracing::error!(task = %session.task_id(), why, "a credential could not be sealed");
             Refusal::Internal
         };
         let (Some(sealer), Some(service)) = (&self.sealer, self.service(agent, spec)) else {
-            return Err(unsealed("there is no such credential, or no key"));
+            return Err(seal_error("there is no such credential, or no key"));
         };
         let fields: BTreeMap<String, Secret<String>> = service
             .fields
@@ -153,7 +159,7 @@ impl Engine {
             .map(|field| (field.clone(), Value::Null))
             .collect();
         let place = (session.task_id(), spec.request_id);
-        sealed(
+        seal_credential(
             sealer,
             &session.own.row.tenant,
             place,
@@ -161,13 +167,13 @@ impl Engine {
             service.expires_in,
         )
         .map(|sealed| (sealed, Value::Object(shown)))
-        .map_err(|error| unsealed(&error.to_string()))
+        .map_err(|error| seal_error(&error.to_string()))
     }
 }
 
 /// Removes the descriptions from a form, for comparison: a form with new wording asks for the same
 /// values.
-fn without_words(mut form: Value) -> Value {
+fn without_descriptions(mut form: Value) -> Value {
     if let Some(members) = form.as_object_mut() {
         members.remove("description");
     }

@@ -5,25 +5,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::decision_input::{DecisionInput, fitting, invalid};
+use super::decision_input::{DecisionInput, invalid, validate};
 use super::valid_decision::{JudgedEdit, ValidDecision};
-use super::{Accepted, Key, Refusal, TRIES};
+use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::agent::Agent;
 use crate::engine::Engine;
-use crate::engine::recovery::integrity::damage;
+use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::may::{may_decide, required_of};
+use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::{CommitError, RequestRow};
-use crate::task::call_state::{CallState, Edited};
+use crate::task::call_state::{CallState, EditedArguments};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
+use crate::task::progress::RequestProgress;
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
-use crate::task::turn::Open;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
         caller: &Caller,
         request: RequestId,
         answer: DecisionInput,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
         let read = self.stored_request(request).await?;
         self.decide_read(caller, read, answer, key).await
@@ -54,10 +54,10 @@ impl Engine {
         caller: &Caller,
         read: (RequestRow, Option<Journal>),
         answer: DecisionInput,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let said = Box::pin(self.decide_once(caller, read, answer, key.as_ref())).await;
-        self.unless_replayed(caller, key.as_ref(), said).await
+        let result = Box::pin(self.decide_once(caller, read, answer, key.as_ref())).await;
+        self.or_replayed(caller, key.as_ref(), result).await
     }
 
     async fn decide_once(
@@ -65,44 +65,44 @@ impl Engine {
         caller: &Caller,
         read: (RequestRow, Option<Journal>),
         answer: DecisionInput,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let request = read.0.asked.request_id;
+        let request = read.0.spec.request_id;
         let mut read = Some(read);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let (row, journal) = match read.take() {
                 Some(read) => read,
                 None => self.stored_request(request).await?,
             };
-            let given = self.judge_answer(caller, &row, &answer).await?;
-            let mut session = self.loaded(&row, journal).await?;
-            let Some(open) = session.own.progress.open(request).cloned() else {
+            let decision = self.validate_answer(caller, &row, &answer).await?;
+            let mut session = self.load_session(&row, journal).await?;
+            let Some(open) = session.own.progress.open_request(request).cloned() else {
                 // The request was closed after its row was read: read the row again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
             let unreadable = agent.as_ref().err();
             let unreadable = unreadable.filter(|why| why.code == FailureCode::Integrity);
-            let damaged = damage(&session, request).or_else(|| unreadable.cloned());
+            let damaged = request_damage(&session, request).or_else(|| unreadable.cloned());
             if let Some(failure) = damaged {
-                if self.damaged(session, failure).await? {
+                if self.fail_damaged_task(session, failure).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
                 continue;
             }
-            let targets = given.targets(caller, &open)?;
-            if self.changed(agent.as_deref().ok(), &session, &open, &targets) {
-                if self.tool_changed(session, request).await? {
+            let targets = decision.targets(caller, &open)?;
+            if self.is_tool_changed(agent.as_deref().ok(), &session, &open, &targets) {
+                if self.withdraw_for_changed_tool(session, request).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
                 continue;
             }
-            self.apply(
+            self.apply_decision(
                 caller,
                 &mut session,
                 agent.as_deref().ok(),
                 &open,
-                &given,
+                &decision,
                 &targets,
             )
             .await?;
@@ -113,7 +113,7 @@ impl Engine {
                     ..accepted
                 });
             }
-            if let Some(done) = self.replay_of(caller, key).await? {
+            if let Some(done) = self.replay_if_keyed(caller, key).await? {
                 return Ok(done);
             }
         }
@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// Loads the session of the request's task, from `journal` if that is `Some`.
-    async fn loaded(
+    async fn load_session(
         &self,
         row: &RequestRow,
         journal: Option<Journal>,
@@ -144,13 +144,13 @@ impl Engine {
 
     /// Validates an answer as far as the request's row allows. The journal is read only if the
     /// answer is invalid and contains edited arguments.
-    async fn judge_answer(
+    async fn validate_answer(
         &self,
         caller: &Caller,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        match self.judge_by_row(caller, row, answer) {
+        match self.validate_by_row(caller, row, answer) {
             // The error's pointer may name a member of the arguments, and that name may be secret.
             Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
                 let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
@@ -158,13 +158,13 @@ impl Engine {
                     .await?;
                 Err(refusal)
             }
-            judged => judged,
+            validated => validated,
         }
     }
 
     /// Validates an answer by the request's row alone. The errors come in the order that
     /// [`Engine::decide`] documents.
-    fn judge_by_row(
+    fn validate_by_row(
         &self,
         caller: &Caller,
         row: &RequestRow,
@@ -173,17 +173,17 @@ impl Engine {
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
-        if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+        if !may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers) {
             return Err(Refusal::Forbidden(
                 "You are not an approver of this request.".to_owned(),
             ));
         }
-        let given = fitting(&self.roster, caller, row, answer)?;
-        let request = row.asked.request_id;
+        let valid = validate(&self.roster, caller, row, answer)?;
+        let request = row.spec.request_id;
         if answer
             .digest
             .as_ref()
-            .is_some_and(|digest| *digest != row.asked.digest)
+            .is_some_and(|digest| *digest != row.spec.digest)
         {
             return Err(Refusal::DigestMismatch(request));
         }
@@ -195,56 +195,58 @@ impl Engine {
                 request,
                 call: None,
             }),
-            RequestStatus::Pending => Ok(given),
+            RequestStatus::Pending => Ok(valid),
         }
     }
 
     /// Adds to the session everything that the decision's commit writes: the decision, sealed
     /// credentials, and the new judgements of edited calls.
-    async fn apply(
+    async fn apply_decision(
         &self,
         caller: &Caller,
         session: &mut TaskSession,
         agent: Option<&Agent>,
-        open: &Open,
-        given: &ValidDecision,
+        open: &RequestProgress,
+        input: &ValidDecision,
         targets: &[CallId],
     ) -> Result<(), Refusal> {
-        let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
+        let (mut edits, mut new_judgements) = (BTreeMap::new(), Vec::new());
         self.refuse_secrets(
             session,
-            given
+            input
                 .edits()
                 .map(|(call, text)| (call.to_string(), text))
                 .collect(),
         )
         .await?;
-        for (call, text) in given.edits() {
+        for (call, text) in input.edits() {
             let Some(agent) = agent else {
                 return Err(Refusal::Internal);
             };
             let (judged, judgement) = self
-                .edited(caller, session, agent, open, call, text)
+                .judge_edit(caller, session, agent, open, call, text)
                 .await?;
             edits.insert(call, judged);
-            anew.extend(judgement.map(|judgement| (call, judgement)));
+            new_judgements.extend(judgement.map(|judgement| (call, judgement)));
         }
-        let shown = match (&given.response, open.asked.kind) {
+        let shown = match (&input.response, open.spec.kind) {
             (Some(response), RequestKind::Credentials) => {
                 let Some(agent) = agent else {
                     return Err(Refusal::Internal);
                 };
-                let (sealed, names) = self.seal(session, agent, &open.asked, response)?;
+                let (sealed, names) = self.seal(session, agent, &open.spec, response)?;
                 session.credentials.push(sealed);
                 Some(names)
             }
             (response, _) => response.as_ref().map(|response| response.reveal().clone()),
         };
-        let granted = self.granted(session, agent, open, given, targets).await?;
-        let decision = given.decision(caller, open, targets, &edits, &granted, shown);
+        let grants = self
+            .requested_grants(session, agent, open, input, targets)
+            .await?;
+        let decision = input.decision(caller, open, targets, &edits, &grants, shown);
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
-            request_id: open.asked.request_id,
+            request_id: open.spec.request_id,
             decision,
         });
         if cancels {
@@ -252,7 +254,7 @@ impl Engine {
             return Ok(());
         }
         session.resume_if_unblocked();
-        push_judgements(session, anew);
+        push_judgements(session, new_judgements);
         Ok(())
     }
 
@@ -263,19 +265,19 @@ impl Engine {
     /// `Invalid` when a rule refuses the arguments, when they do not fit, when the tool is gone, or
     /// when the call was already sent: its receiver knows the call by its idempotency key, and
     /// expects the same arguments when the call is repeated.
-    async fn edited(
+    async fn judge_edit(
         &self,
         caller: &Caller,
         session: &TaskSession,
         agent: &Agent,
-        open: &Open,
+        open: &RequestProgress,
         call: CallId,
         text: &str,
     ) -> Result<(JudgedEdit, Option<Judgement>), Refusal> {
         let known = session.own.progress.call(call).cloned();
         let (Some(known), Some(request)) = (
             known,
-            open.asked.own_calls().find(|own| own.tool_call_id == call),
+            open.spec.own_calls().find(|own| own.tool_call_id == call),
         ) else {
             return Err(Refusal::Internal);
         };
@@ -286,17 +288,19 @@ impl Engine {
                 detail.to_owned(),
             ));
         }
-        let edited = Some(Edited {
+        let edited = Some(EditedArguments {
             arguments_text: text.to_owned(),
             by: caller.user_id.to_string(),
         });
         let state = CallState { edited, ..known };
         let now = self.verdict(session, agent, &state).await;
         let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
-        let (leave, anew) = after_edit(&now, &open.asked.terms).map_err(refused)?;
+        let (approves, new_judgement) =
+            judgement_after_edit(&now, &open.spec.terms).map_err(refused)?;
         // If several approvals are required, an edit does not count as the approval of its author.
-        let leave = leave && required_of(caller, &open.asked) < 2;
-        let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
+        let approves = approves && required_approvals(caller, &open.spec) < 2;
+        let new_judgement =
+            new_judgement.filter(|new| !approves && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {
             now.rule
         } else {
@@ -307,7 +311,7 @@ impl Engine {
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));
         };
-        let tool = entry.current(session.task_id());
+        let tool = entry.current_spec(session.task_id());
         let digest = session.digest(&tool, call, text, rule.as_deref());
         Ok((
             JudgedEdit {
@@ -316,35 +320,36 @@ impl Engine {
                     digest,
                     rule,
                 },
-                leave,
+                approves,
             },
-            anew,
+            new_judgement,
         ))
     }
 
     /// Whether the configuration has changed a part that the answer depends on: the definition of a
     /// tool, or the form of a credential.
-    fn changed(
+    fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
         session: &TaskSession,
-        open: &Open,
+        open: &RequestProgress,
         calls: &[CallId],
     ) -> bool {
-        if !open.asked.kind.facts().depends_on_tool {
+        if !open.spec.kind.properties().depends_on_tool {
             return false;
         }
-        if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
+        if open.spec.kind == RequestKind::Credentials && !self.form_is_unchanged(agent, &open.spec)
+        {
             return true;
         }
-        open.asked
+        open.spec
             .own_calls()
             .filter(|call| calls.contains(&call.tool_call_id))
             .any(|call| {
                 let entry = agent.and_then(|agent| self.offered(agent, &call.name));
                 let digest = entry.map(|entry| {
                     session.digest(
-                        &entry.current(session.task_id()),
+                        &entry.current_spec(session.task_id()),
                         call.tool_call_id,
                         &call.arguments_text,
                         call.rule.as_deref(),
@@ -356,7 +361,7 @@ impl Engine {
 
     /// Closes a request whose tool has changed; its calls are judged again. Returns `false` when
     /// another commit came first; then nothing was written.
-    async fn tool_changed(
+    async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,
         request_id: RequestId,
@@ -372,7 +377,11 @@ impl Engine {
 
     /// Fails a task whose stored request is damaged, so that none of its calls runs. Returns
     /// `false` when another commit came first; then nothing was written.
-    async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
+    async fn fail_damaged_task(
+        &self,
+        mut session: TaskSession,
+        failure: Failure,
+    ) -> Result<bool, Refusal> {
         session.fail(failure);
         match self
             .commit(&mut session, LeaseChange::Park { wake_in: None })
@@ -404,7 +413,10 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
 /// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
 /// judgement of the edited arguments; `terms` are the terms of the request. If a rule refuses the
 /// arguments, or they do not fit the tool, the error says which arguments are expected.
-fn after_edit(now: &Judgement, terms: &Terms) -> Result<(bool, Option<Judgement>), String> {
+fn judgement_after_edit(
+    now: &Judgement,
+    terms: &Terms,
+) -> Result<(bool, Option<Judgement>), String> {
     let why = now.reason.as_deref().unwrap_or("no reason is given");
     match now.verdict {
         Verdict::Deny => Err(format!("arguments that no rule refuses: {why}")),

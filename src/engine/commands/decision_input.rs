@@ -4,23 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::remember::{check_door, misfit};
+use super::remember::{check_door, grant_misfit};
 use super::valid_decision::ValidDecision;
 use super::{FieldError, Refusal};
 use crate::people::Caller;
-use crate::people::may::{Roster, answers, takes_some_answer, wrote};
+use crate::people::authorization::{
+    Roster, is_barred_editor, may_take_any_action, permitted_actions,
+};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
-use crate::task::grant::Remember;
+use crate::task::grant::GrantRequest;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_kind::ResponseKind;
 use crate::task::text::pointer;
 use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
-use crate::tool::schema::{CompiledSchema, Misfits};
+use crate::tool::schema::{CompiledSchema, SchemaViolations};
 
-/// A person's answer to a request, as sent; `fitting` validates it.
+/// A person's answer to a request, as sent; `validate` checks it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionInput {
     /// The digest that the approver was shown. If it differs from the request's, the answer is
@@ -31,7 +33,7 @@ pub struct DecisionInput {
 
 impl DecisionInput {
     /// Whether the answer requests a standing decision, for the whole request or for a call.
-    fn wishes(&self) -> bool {
+    fn requests_grant(&self) -> bool {
         match &self.body {
             DecisionBody::Whole { remember, .. } => remember.is_some(),
             DecisionBody::PerCall(replies) => {
@@ -70,7 +72,7 @@ pub enum DecisionBody {
         /// The result of the call, supplied by the person as JSON text.
         result: Option<String>,
         /// The standing decision that the person requests beside the approval.
-        remember: Option<Remember>,
+        remember: Option<GrantRequest>,
     },
     /// The body's `decisions`: an answer for each named call, by `tool_call_id` as sent.
     PerCall(BTreeMap<String, CallReply>),
@@ -89,7 +91,7 @@ pub struct CallReply {
     /// The result of the call, supplied by the person as JSON text.
     pub result: Option<String>,
     /// The standing decision that the person requests beside the approval of this call.
-    pub remember: Option<Remember>,
+    pub remember: Option<GrantRequest>,
 }
 
 /// Validates an answer against its request.
@@ -97,22 +99,22 @@ pub struct CallReply {
 /// # Errors
 /// `Forbidden` when the caller approves arguments that they wrote themselves, or when the caller's
 /// link may not give this answer; `Invalid` with the places that do not fit.
-pub(crate) fn fitting(
+pub(crate) fn validate(
     roster: &Roster,
     caller: &Caller,
     row: &RequestRow,
     answer: &DecisionInput,
 ) -> Result<ValidDecision, Refusal> {
-    let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
-    if !takes_some_answer(caller, row.asked.kind) {
+    let mut allowed = permitted_actions(roster, caller, &row.tenant, &row.owner, &row.spec);
+    if !may_take_any_action(caller, row.spec.kind) {
         let detail = "A link may not decide this request. Sign in to decide it.";
         return Err(Refusal::Forbidden(detail.to_owned()));
     }
-    if answer.wishes() {
+    if answer.requests_grant() {
         check_door(caller)?;
     }
     match &answer.body {
-        DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
+        DecisionBody::PerCall(replies) => per_call(caller, &row.spec, &allowed, replies),
         DecisionBody::Whole {
             action,
             reason,
@@ -121,32 +123,32 @@ pub(crate) fn fitting(
             result,
             remember,
         } => {
-            let asked = &row.asked;
-            let own = *action == Action::Approve
-                && asked.own_calls().all(|call| wrote(caller, asked, call));
-            if own && asked.kind.facts().decides_calls {
-                return Err(own_words());
+            let spec = &row.spec;
+            let wrote = |call: &CallSpec| is_barred_editor(caller, spec, call);
+            let wrote_all = *action == Action::Approve && spec.own_calls().all(wrote);
+            if wrote_all && spec.kind.properties().decides_calls {
+                return Err(own_arguments_refusal());
             }
             // In an answer to an approval, `edit` and `respond` are allowed only for single calls,
             // inside `decisions`.
             let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
-            allowed.retain(|action| !asked.kind.facts().decides_calls || !of_calls(action));
+            allowed.retain(|action| !spec.kind.properties().decides_calls || !of_calls(action));
             if !allowed.contains(action) {
                 return Err(invalid("/action", one_of(&allowed)));
             }
             if then.is_some() && *action != Action::Reject {
                 return Err(invalid("/then", "only beside a reject".to_owned()));
             }
-            if let Some(wish) = remember {
-                let misfit = |call| misfit(caller, asked, call, *action, *wish);
-                if let Some((place, detail)) = asked.own_calls().find_map(misfit) {
+            if let Some(requested) = remember {
+                let misfit = |call| grant_misfit(caller, spec, call, *action, *requested);
+                if let Some((place, detail)) = spec.own_calls().find_map(misfit) {
                     return Err(invalid(place, detail));
                 }
             }
-            let response = read_response(asked, *action, response.as_ref())?;
-            read_result(asked, *action, result.as_deref())?;
+            let response = read_response(spec, *action, response.as_ref())?;
+            read_result(spec, *action, result.as_deref())?;
             Ok(ValidDecision {
-                named: None,
+                by_call: None,
                 action: *action,
                 reason: reason.clone(),
                 then: *then,
@@ -160,22 +162,22 @@ pub(crate) fn fitting(
 
 fn per_call(
     caller: &Caller,
-    asked: &RequestSpec,
+    spec: &RequestSpec,
     allowed: &[Action],
     replies: &BTreeMap<String, CallReply>,
 ) -> Result<ValidDecision, Refusal> {
-    if !asked.kind.facts().decides_calls {
+    if !spec.kind.properties().decides_calls {
         let detail = "this kind of request has one call: say `action`".to_owned();
         return Err(invalid("/decisions", detail));
     }
-    let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let (mut errors, mut by_call, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
         let error = |(member, detail): (String, String)| FieldError {
             pointer: format!("{place}{member}"),
             detail,
         };
-        let call = asked
+        let call = spec
             .own_calls()
             .find(|call| call.tool_call_id.to_string() == *name);
         let Some(call) = call else {
@@ -183,22 +185,22 @@ fn per_call(
             errors.push(error((String::new(), detail)));
             continue;
         };
-        if reply.action == Action::Approve && wrote(caller, asked, call) {
-            return Err(own_words());
+        if reply.action == Action::Approve && is_barred_editor(caller, spec, call) {
+            return Err(own_arguments_refusal());
         }
-        let found = misfits_of(caller, asked, call, allowed, reply);
+        let found = reply_errors(caller, spec, call, allowed, reply);
         errors.extend(found.into_iter().map(error));
         thens.extend(reply.then);
         if thens.len() > 1 {
             let detail = "the same for every call: it holds for the request".to_owned();
             errors.push(error(("/then".to_owned(), detail)));
         }
-        named.insert(call.tool_call_id, reply.clone());
+        by_call.insert(call.tool_call_id, reply.clone());
     }
-    if !errors.is_empty() || named.is_empty() {
+    if !errors.is_empty() || by_call.is_empty() {
         return Err(Refusal::Invalid(errors));
     }
-    let mut actions: Vec<Action> = named.values().map(|reply| reply.action).collect();
+    let mut actions: Vec<Action> = by_call.values().map(|reply| reply.action).collect();
     actions.dedup();
     let action = if let [action] = actions.as_slice() {
         *action
@@ -207,7 +209,7 @@ fn per_call(
     };
     let then = thens.pop_first();
     Ok(ValidDecision {
-        named: Some(named),
+        by_call: Some(by_call),
         action,
         reason: None,
         then,
@@ -219,41 +221,42 @@ fn per_call(
 
 /// Returns the members of a reply that do not fit its call. Each comes as a JSON pointer relative
 /// to the reply, and the expected value.
-fn misfits_of(
+fn reply_errors(
     caller: &Caller,
-    asked: &RequestSpec,
+    spec: &RequestSpec,
     call: &CallSpec,
     allowed: &[Action],
     reply: &CallReply,
 ) -> Vec<(String, String)> {
-    let mut misfits = Vec::new();
-    let wish = reply.remember;
-    let wish = wish.and_then(|wish| misfit(caller, asked, call, reply.action, wish));
-    misfits.extend(wish.map(|(member, detail)| (member.to_owned(), detail)));
+    let mut errors = Vec::new();
+    let requested = reply.remember;
+    let misfit =
+        requested.and_then(|requested| grant_misfit(caller, spec, call, reply.action, requested));
+    errors.extend(misfit.map(|(member, detail)| (member.to_owned(), detail)));
     if !allowed.contains(&reply.action) {
-        misfits.push(("/action".to_owned(), one_of(allowed)));
+        errors.push(("/action".to_owned(), one_of(allowed)));
     }
     if reply.action == Action::Edit
         && let Err(found) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
     {
         let found = found.0.into_iter();
-        misfits
-            .extend(found.map(|misfit| (format!("/arguments{}", misfit.pointer), misfit.detail)));
+        errors.extend(found.map(|misfit| (format!("/arguments{}", misfit.pointer), misfit.detail)));
     }
     if reply.then.is_some() && reply.action != Action::Reject {
-        misfits.push(("/then".to_owned(), "only beside a reject".to_owned()));
+        errors.push(("/then".to_owned(), "only beside a reject".to_owned()));
     }
-    misfits
+    errors
 }
 
 /// Reads the filled-in form and checks it against the request's `form`.
 fn read_response(
-    asked: &RequestSpec,
+    spec: &RequestSpec,
     action: Action,
     response: Option<&Secret<String>>,
 ) -> Result<Option<Secret<Value>>, Refusal> {
-    let wanted = action == Action::Respond && asked.kind.facts().response == ResponseKind::Form;
-    match (wanted, response) {
+    let is_wanted =
+        action == Action::Respond && spec.kind.properties().response == ResponseKind::Form;
+    match (is_wanted, response) {
         (false, None) => Ok(None),
         (false, Some(_)) => Err(invalid(
             "/response",
@@ -264,7 +267,7 @@ fn read_response(
             "what is filled in, by the request's `form`".to_owned(),
         )),
         (true, Some(text)) => {
-            let form = asked
+            let form = spec
                 .form
                 .as_ref()
                 .and_then(|form| CompiledSchema::closed(form).ok());
@@ -272,9 +275,9 @@ fn read_response(
                 return Err(Refusal::Internal);
             };
             let value = arguments::read(text.reveal(), &form)
-                .map_err(|misfits| misfits_at("/response", misfits))?;
-            if asked.kind == RequestKind::Credentials {
-                no_controls(&value)?;
+                .map_err(|misfits| violations_at("/response", misfits))?;
+            if spec.kind == RequestKind::Credentials {
+                refuse_control_characters(&value)?;
             }
             Ok(Some(Secret::new(value)))
         }
@@ -283,7 +286,7 @@ fn read_response(
 
 /// Refuses credential fields with control characters, which could inject a header or a line where
 /// the credential is sent.
-fn no_controls(value: &Value) -> Result<(), Refusal> {
+fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else {
         return Ok(());
     };
@@ -305,16 +308,16 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
 
 /// Checks that the answer has a result if and only if it needs one, and that the result of an
 /// external tool fits the schema in the request's `form`, if any.
-fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
-    let content = asked.kind.facts().response;
-    let wanted = action == Action::Respond
+fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
+    let content = spec.kind.properties().response;
+    let is_wanted = action == Action::Respond
         && matches!(content, ResponseKind::Result | ResponseKind::FormResult);
-    match (wanted, result) {
+    match (is_wanted, result) {
         (false, None) => Ok(()),
         (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
         (true, None) => Err(invalid("/result", "the result".to_owned())),
         (true, Some(text)) => {
-            let Some(form) = asked
+            let Some(form) = spec
                 .form
                 .as_ref()
                 .filter(|_| content == ResponseKind::FormResult)
@@ -326,25 +329,25 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
             };
             let fits = |value: Value| form.check(&value);
             serde_json::from_str(text)
-                .map_err(|_| Misfits::one("", "a JSON value"))
+                .map_err(|_| SchemaViolations::single("", "a JSON value"))
                 .and_then(fits)
-                .map_err(|misfits| misfits_at("/result", misfits))
+                .map_err(|misfits| violations_at("/result", misfits))
         }
     }
 }
 
 /// Parses and checks the edited arguments of a call, by the same rules as arguments from the model.
-fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
+fn read_edit(call: &CallSpec, text: &str) -> Result<Value, SchemaViolations> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
-        Err(_) => Err(Misfits::one(
+        Err(_) => Err(SchemaViolations::single(
             "",
             "this call cannot be edited: its tool is gone",
         )),
     }
 }
 
-fn own_words() -> Refusal {
+fn own_arguments_refusal() -> Refusal {
     Refusal::Forbidden("You wrote these arguments: other people have to approve them.".to_owned())
 }
 
@@ -365,8 +368,8 @@ pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     }])
 }
 
-fn misfits_at(at: &str, misfits: Misfits) -> Refusal {
-    let error = |misfit: crate::tool::schema::Misfit| FieldError {
+fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {
+    let error = |misfit: crate::tool::schema::SchemaViolation| FieldError {
         pointer: format!("{at}{}", misfit.pointer),
         detail: misfit.detail,
     };

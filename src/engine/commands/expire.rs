@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Refusal, TRIES};
+use super::{MAX_TRIES, Refusal};
 use crate::engine::Engine;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that one call of [`Engine::expire`] closes.
-pub(crate) const AT_ONCE: usize = 100;
+pub(crate) const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 impl Engine {
     /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-    /// requests that it closed, at most `AT_ONCE`.
+    /// requests that it closed, at most `MAX_EXPIRED_AT_ONCE`.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
         let overdue = self
             .store
-            .overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX))
+            .overdue(i64::try_from(MAX_EXPIRED_AT_ONCE).unwrap_or(i64::MAX))
             .await?;
         let closed = join_all(
             overdue
@@ -31,16 +31,16 @@ impl Engine {
                 .map(|(request, task)| self.expire_one(*request, *task)),
         )
         .await;
-        let mut moved = 0;
+        let mut closed_count = 0;
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
                 // A request that cannot be read must not delay other requests or takeovers.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
-                Ok(closed) => moved += usize::from(closed),
+                Ok(closed) => closed_count += usize::from(closed),
             }
         }
-        Ok(moved)
+        Ok(closed_count)
     }
 
     async fn expire_one(
@@ -49,11 +49,11 @@ impl Engine {
         task: TaskId,
     ) -> Result<bool, Refusal> {
         // The commit may fail because another commit of the tree, such as a decision, came first.
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);
             };
-            if session.own.progress.open(request_id).is_none() {
+            if session.own.progress.open_request(request_id).is_none() {
                 return Ok(false);
             }
             session.push(Fact::RequestClosed {

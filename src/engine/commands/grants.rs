@@ -3,7 +3,7 @@
 use super::Refusal;
 use crate::engine::Engine;
 use crate::people::Caller;
-use crate::people::may::may_decide;
+use crate::people::authorization::may_decide;
 use crate::store::GrantRow;
 use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
@@ -21,9 +21,9 @@ impl Engine {
             return Some(GrantEnd::Changed);
         };
         let votes = std::slice::from_ref(&row.by);
-        let counts = self
-            .roster
-            .suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
+        let counts =
+            self.roster
+                .votes_suffice(&row.tenant, &row.owner, &terms.approvers, votes, None);
         (!counts).then_some(GrantEnd::Giver)
     }
 
@@ -35,9 +35,9 @@ impl Engine {
             may_decide(caller, &row.tenant, &row.owner, &terms.approvers)
         };
         caller.tenant == row.tenant
-            && caller.may.decide
+            && caller.permissions.decide
             && (caller.admin
-                || caller.unaccounted
+                || caller.without_accounts
                 || caller.user_id.is(&row.by.by)
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
@@ -52,7 +52,7 @@ impl Engine {
         let row = row.ok_or(Refusal::NotFound)?;
         if !self.may_end_grant(caller, &row) {
             return Err(Refusal::Forbidden(
-                "Only who gave this standing decision, who may decide such a request, and an admin may end it.".to_owned(),
+                "Only the person who gave this standing decision, a person who may decide such a request, or an admin may end it.".to_owned(),
             ));
         }
         let by = caller.user_id.to_string();

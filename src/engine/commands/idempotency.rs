@@ -1,28 +1,28 @@
 //! Idempotency: a POST that repeats an earlier POST with the same key gets the earlier answer and
 //! changes nothing.
 
-use super::{Accepted, Refusal, Written};
+use super::{Accepted, CommitPosition, Refusal};
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::may::{Command, may_decide};
-use crate::secret::seal::Body;
+use crate::people::authorization::{Command, may_decide};
+use crate::secret::seal::DigestedBody;
 use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::RequestId;
 use crate::task::status::TaskStatus;
 
 /// The idempotency key of a POST, with the path and the body that the key stands for.
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct IdempotencyKey {
     /// Method and path, e.g. `POST /v1/tasks`.
     pub path: String,
     /// The value of the `Idempotency-Key` header, verbatim.
     pub key: String,
     /// The body. Its digest is stored, and compared when the key is used again.
-    pub body: Body,
+    pub body: DigestedBody,
 }
 
-impl Key {
+impl IdempotencyKey {
     /// The row to store in the same commit as the command's effect. `request_id` is the decided
     /// request if the command is a decision.
     pub(in crate::engine) fn row(
@@ -37,7 +37,7 @@ impl Key {
             person: caller.user_id.folded(),
             path: self.path.clone(),
             key: self.key.clone(),
-            body_digest: self.body.kept().to_owned(),
+            body_digest: self.body.digest().to_owned(),
             task_id: session.task_id(),
             request_id,
         }
@@ -51,13 +51,17 @@ impl Engine {
     /// # Errors
     /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has since lost the
     /// right to this command.
-    pub async fn replay(&self, caller: &Caller, key: &Key) -> Result<Option<Accepted>, Refusal> {
+    pub async fn replay(
+        &self,
+        caller: &Caller,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Accepted>, Refusal> {
         let found = self
             .store
             .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
             .await?;
         let Some(row) = found else { return Ok(None) };
-        if !key.body.is_kept_as(&row.body_digest) {
+        if !key.body.matches_digest(&row.body_digest) {
             return Err(Refusal::KeyReused);
         }
         let task = self
@@ -65,7 +69,7 @@ impl Engine {
             .task(row.task_id)
             .await?
             .ok_or(Refusal::NotFound)?;
-        if !self.still_may(caller, &task, &row).await? {
+        if !self.is_still_allowed(caller, &task, &row).await? {
             return Err(Refusal::Forbidden(
                 "You no longer have the right to do this.".to_owned(),
             ));
@@ -84,27 +88,27 @@ impl Engine {
         } else {
             task.task_id
         };
-        let written = Some(Written::Key(Box::new(row)));
+        let position = Some(CommitPosition::Key(Box::new(row)));
         Ok(Some(Accepted {
-            written,
-            ..Accepted::state(task_id, root, true)
+            position,
+            ..Accepted::without_events(task_id, root, true)
         }))
     }
 
-    async fn still_may(
+    async fn is_still_allowed(
         &self,
         caller: &Caller,
         task: &TaskRow,
         key: &IdempotencyRow,
     ) -> Result<bool, Refusal> {
         let Some(request) = key.request_id else {
-            let how = match key.path.rsplit('/').next() {
+            let command = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
                 // Creating a task needs the same right as sending a message to it.
                 Some(_) | None => Command::Message,
             };
-            return Ok(self.may_command(caller, how, task).is_ok());
+            return Ok(self.may_command(caller, command, task).is_ok());
         };
         let Some(row) = self.store.request(request).await? else {
             return Ok(false);
@@ -113,31 +117,31 @@ impl Engine {
             caller,
             &row.tenant,
             &row.owner,
-            &row.asked.terms.approvers,
+            &row.spec.terms.approvers,
         ))
     }
 
-    /// If the command was refused (`said`), looks the key up again and replays the earlier POST: it
-    /// may have been stored since the first look-up. Leaves `Unavailable` as it is.
-    pub(in crate::engine) async fn unless_replayed(
+    /// If the command was refused (`result`), looks the key up again and replays the earlier POST:
+    /// it may have been stored since the first look-up. Leaves `Unavailable` as it is.
+    pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,
-        key: Option<&Key>,
-        said: Result<Accepted, Refusal>,
+        key: Option<&IdempotencyKey>,
+        result: Result<Accepted, Refusal>,
     ) -> Result<Accepted, Refusal> {
-        match said {
+        match result {
             Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
-                self.replay_of(caller, key).await?.ok_or(refusal)
+                self.replay_if_keyed(caller, key).await?.ok_or(refusal)
             }
-            Ok(_) | Err(_) => said,
+            Ok(_) | Err(_) => result,
         }
     }
 
     /// [`Engine::replay`] if there is a key, else `None`.
-    pub(in crate::engine) async fn replay_of(
+    pub(in crate::engine) async fn replay_if_keyed(
         &self,
         caller: &Caller,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
         match key {
             Some(key) => self.replay(caller, key).await,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::TRIES;
+use super::MAX_TRIES;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::ReadError;
@@ -57,7 +57,7 @@ impl Engine {
         let Some(result) = TaskSession::result(late.call, late.tool.clone(), answer) else {
             return Ok(());
         };
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let mut session = match self.load(task).await {
                 Ok(Some(session)) => session,
                 Ok(None) => return Ok(()),
@@ -71,7 +71,7 @@ impl Engine {
             } else {
                 session.add_results(vec![result.clone()]);
             }
-            if !session.unsaved() {
+            if !session.has_pending_facts() {
                 return Ok(());
             }
             match self.submit(session).await {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, ConflictCode, Key, MessageInput, Refusal, TRIES};
+use super::{Accepted, ConflictCode, IdempotencyKey, MAX_TRIES, MessageInput, Refusal};
 use crate::engine::Engine;
 use crate::engine::session::ending::sub_agent_results;
 use crate::people::Caller;
-use crate::people::may::Command;
-use crate::task::call_state::{CallState, WITHDRAWN};
+use crate::people::authorization::Command;
+use crate::task::call_state::{CallState, WITHDRAWN_TEXT};
 use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
@@ -24,10 +24,10 @@ impl Engine {
         caller: &Caller,
         task: TaskId,
         message: MessageInput,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let said = self.message_once(caller, task, message, key.as_ref()).await;
-        self.unless_replayed(caller, key.as_ref(), said).await
+        let result = self.message_once(caller, task, message, key.as_ref()).await;
+        self.or_replayed(caller, key.as_ref(), result).await
     }
 
     async fn message_once(
@@ -35,9 +35,9 @@ impl Engine {
         caller: &Caller,
         task: TaskId,
         message: MessageInput,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Message).await?;
             let conflict = |code| Refusal::Conflict {
                 code,
@@ -61,23 +61,23 @@ impl Engine {
             let failed = session.own.row.status == TaskStatus::Failed;
             session.withdraw_open(CloseReason::Superseded);
             let now = session.now;
-            session.own.status(TaskStatus::Running, now);
+            session.own.push_status(TaskStatus::Running, now);
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
             // Calls that a failed task had started stay open for a reconcile request.
-            let passed_over = |state: &CallState| !failed || state.attempts == 0;
+            let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own
-                .close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
+                .close_calls(is_withdrawn, Outcome::Withdrawn, WITHDRAWN_TEXT, now);
             session.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),
                 by: caller.user_id.to_string(),
                 groups: caller.groups.clone(),
             });
-            let below = session.tree.below(task);
-            session.cancel_tasks(below, CloseReason::Superseded);
+            let descendants = session.tree.descendants(task);
+            session.cancel_tasks(descendants, CloseReason::Superseded);
             if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
                 return Ok(accepted);
             }

@@ -19,11 +19,11 @@ mod valid_decision;
 use std::collections::BTreeMap;
 
 pub use self::decision_input::{CallReply, DecisionBody, DecisionInput};
-pub use self::idempotency::Key;
+pub use self::idempotency::IdempotencyKey;
 use super::Engine;
 use super::session::TaskSession;
 use crate::people::Caller;
-use crate::people::may::{Command, may_command};
+use crate::people::authorization::{Command, may_command};
 use crate::store::{Listener, ReadError};
 use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::{CallId, RequestId, TaskId};
@@ -32,7 +32,7 @@ use crate::task::status::TaskStatus;
 
 /// The maximum number of times that a command loads its task and tries to commit. A try fails if
 /// another commit comes first. After the last try the command is refused as `unavailable`.
-pub(crate) const TRIES: u32 = 200;
+pub(crate) const MAX_TRIES: u32 = 200;
 
 /// The input of [`Engine::create`]. The HTTP handler has checked its shape and size; the engine
 /// checks the agent.
@@ -71,14 +71,14 @@ pub struct Accepted {
     pub replayed: bool,
     /// Subscription to the tree's events, opened before the commit so that no later event is
     /// missed. `None` where nothing was started.
-    pub news: Option<Listener>,
+    pub listener: Option<Listener>,
     /// Position of the commit; `None` for a cancel.
-    pub written: Option<Written>,
+    pub position: Option<CommitPosition>,
 }
 
 /// The position of a command's commit in the tree's events: a reader of events starts there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum CommitPosition {
     /// The commit that stored this task's item with this `seq`.
     Item(TaskId, i64),
     /// The commit that stored this idempotency key.
@@ -87,13 +87,13 @@ pub enum Written {
 
 impl Accepted {
     /// Returns the result of a command that started nothing: there are no events to wait for.
-    pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
+    pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
             root,
             replayed,
-            news: None,
-            written: None,
+            listener: None,
+            position: None,
         }
     }
 }
@@ -111,13 +111,13 @@ pub struct FieldError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `not_found`: the id is unknown in the caller's tenant.
-    #[error("there is nothing by that id")]
+    #[error("the id is unknown")]
     NotFound,
     /// `forbidden`, with the reason in words for the caller.
     #[error("{0}")]
     Forbidden(String),
     /// `invalid`, with the errors of the body.
-    #[error("the body does not fit")]
+    #[error("the body is invalid")]
     Invalid(Vec<FieldError>),
     /// `idempotency_key_reused`: an earlier POST with the same key had another body.
     #[error("the key was used with another body")]
@@ -132,7 +132,7 @@ pub enum Refusal {
     #[error("the request was withdrawn")]
     Withdrawn(RequestId),
     /// `already_decided`: the request or the call is decided, or this person has answered it.
-    #[error("it is decided already")]
+    #[error("the request or the call is already decided")]
     AlreadyDecided {
         request: RequestId,
         /// The call that was already answered, if the refusal is about one call.
@@ -154,7 +154,7 @@ pub enum Refusal {
         status: TaskStatus,
     },
     /// `unavailable`: the database does not answer, or the service is going down.
-    #[error("not now")]
+    #[error("the service is unavailable")]
     Unavailable,
     /// `internal`: the cause is in the log.
     #[error("an internal error")]
@@ -197,7 +197,7 @@ impl Engine {
     pub fn may_command(
         &self,
         caller: &Caller,
-        how: Command,
+        command: Command,
         task: &TaskRow,
     ) -> Result<(), &'static str> {
         let root = task
@@ -206,7 +206,7 @@ impl Engine {
             .and_then(|agent| self.agents.get(agent));
         let open = root
             .is_some_and(|agent| agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups));
-        may_command(caller, how, &task.tenant, &task.user_id, open)
+        may_command(caller, command, &task.tenant, &task.user_id, open)
     }
 
     /// Loads the task for a command, if the caller may give this command to it.
@@ -214,22 +214,22 @@ impl Engine {
         &self,
         caller: &Caller,
         task: TaskId,
-        how: Command,
+        command: Command,
     ) -> Result<TaskSession, Refusal> {
         let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
         let row = &session.own.row;
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
-        self.may_command(caller, how, row)
+        self.may_command(caller, command, row)
             .map_err(|why| Refusal::Forbidden(why.to_owned()))?;
-        if row.parent.is_some() && how != Command::Cancel {
+        if row.parent.is_some() && command != Command::Cancel {
             return Err(Refusal::NotARoot {
                 root: row.root_task_id,
                 status: row.status,
             });
         }
-        if session.own.is_gate_call() && how != Command::Cancel {
+        if session.own.is_gate_call() && command != Command::Cancel {
             return Err(Refusal::Conflict {
                 code: ConflictCode::NotAConversation,
                 task_id: task,

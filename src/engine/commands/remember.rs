@@ -10,22 +10,22 @@ use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::may::required_of;
+use crate::people::authorization::required_approvals;
 use crate::task::decision::{Action, Door};
-use crate::task::grant::{Grant, Remember};
+use crate::task::grant::{Grant, GrantRequest};
 use crate::task::id::{CallId, GrantId};
+use crate::task::progress::RequestProgress;
 use crate::task::request::{CallSpec, RequestSpec};
-use crate::task::turn::Open;
-use crate::task::units::write_duration;
+use crate::task::units::format_duration;
 
-/// Returns why a requested standing decision (`wish`) does not fit a call: the place within the
-/// answer, and the expected value. `None` if it fits.
-pub(super) fn misfit(
+/// Returns why a requested standing decision (`requested`) does not fit a call: the place within
+/// the answer, and the expected value. `None` if it fits.
+pub(super) fn grant_misfit(
     caller: &Caller,
-    asked: &RequestSpec,
+    spec: &RequestSpec,
     call: &CallSpec,
     action: Action,
-    wish: Remember,
+    requested: GrantRequest,
 ) -> Option<(&'static str, String)> {
     if action != Action::Approve {
         return Some(("/remember", "only beside an approve".to_owned()));
@@ -33,17 +33,17 @@ pub(super) fn misfit(
     let offer = call
         .offer
         .as_deref()
-        .filter(|_| asked.kind.facts().decides_calls && required_of(caller, asked) < 2);
+        .filter(|_| spec.kind.properties().decides_calls && required_approvals(caller, spec) < 2);
     let Some(offer) = offer else {
         let detail = "nothing: the rule does not offer to remember an approval of this call";
         return Some(("/remember", detail.to_owned()));
     };
-    if !offer.scopes.contains(&wish.scope) {
+    if !offer.scopes.contains(&requested.scope) {
         let words: Vec<_> = offer.scopes.iter().map(|it| it.as_str()).collect();
         return Some(("/remember/for", format!("one of: {}", words.join(", "))));
     }
-    (wish.expires_in > offer.most).then(|| {
-        let most = write_duration(offer.most);
+    (requested.expires_in > offer.most).then(|| {
+        let most = format_duration(offer.most);
         ("/remember/expires_in", format!("{most} at most"))
     })
 }
@@ -57,7 +57,8 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
     match caller.door {
         None | Some(Door::Key | Door::Session) => Ok(()),
         Some(Door::Link | Door::Slack) => Err(Refusal::Forbidden(
-            "A link gives no standing decision: sign in, or decide without `remember`.".to_owned(),
+            "A link cannot give a standing decision: sign in, or decide without `remember`."
+                .to_owned(),
         )),
     }
 }
@@ -67,55 +68,55 @@ impl Engine {
     ///
     /// # Errors
     /// `Invalid` when the rule no longer offers a standing decision for a call.
-    pub(super) async fn granted(
+    pub(super) async fn requested_grants(
         &self,
         session: &TaskSession,
         agent: Option<&Agent>,
-        open: &Open,
-        given: &ValidDecision,
+        open: &RequestProgress,
+        decision: &ValidDecision,
         targets: &[CallId],
     ) -> Result<BTreeMap<CallId, Grant>, Refusal> {
-        let mut granted = BTreeMap::new();
+        let mut grants = BTreeMap::new();
         for call in targets {
-            let Some((wish, place)) = given.remembers(*call) else {
+            let Some((requested, place)) = decision.requested_grant(*call) else {
                 continue;
             };
             let state = session.own.progress.call(*call);
-            let spec = open.asked.own_calls().find(|own| own.tool_call_id == *call);
+            let spec = open.spec.own_calls().find(|own| own.tool_call_id == *call);
             let (Some(agent), Some(state), Some(spec)) = (agent, state, spec) else {
                 return Err(Refusal::Internal);
             };
             let now = self.verdict(session, agent, state).await;
-            let asked = spec.offer.as_deref().map(|offer| offer.basis.as_str());
+            let shown_basis = spec.offer.as_deref().map(|offer| offer.basis.as_str());
             let offer = now
                 .offer
-                .filter(|offer| Some(offer.basis.as_str()) == asked);
+                .filter(|offer| Some(offer.basis.as_str()) == shown_basis);
             let (Some(offer), Some(rule)) = (offer, now.rule) else {
                 let detail = "nothing: the rule does not offer it for this call any more";
                 return Err(invalid(&place, detail.to_owned()));
             };
             let grant = Grant {
                 grant_id: GrantId(self.ids.fresh()),
-                scope: wish.scope,
-                expires_in: wish.expires_in,
+                scope: requested.scope,
+                expires_in: requested.expires_in,
                 uses: offer.uses,
                 tool: spec.name.clone(),
                 rule,
                 basis: offer.basis,
             };
-            granted.insert(*call, grant);
+            grants.insert(*call, grant);
         }
-        Ok(granted)
+        Ok(grants)
     }
 }
 
 impl ValidDecision {
     /// Returns the standing decision requested for a call, and a JSON pointer to it in the answer.
-    fn remembers(&self, call: CallId) -> Option<(Remember, String)> {
-        match &self.named {
-            Some(named) => {
-                let wish = named.get(&call)?.remember?;
-                Some((wish, format!("/decisions/{call}/remember")))
+    fn requested_grant(&self, call: CallId) -> Option<(GrantRequest, String)> {
+        match &self.by_call {
+            Some(by_call) => {
+                let requested = by_call.get(&call)?.remember?;
+                Some((requested, format!("/decisions/{call}/remember")))
             }
             None => Some((self.remember?, "/remember".to_owned())),
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, ConflictCode, Key, Refusal, TRIES};
+use super::{Accepted, ConflictCode, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::engine::Engine;
 use crate::people::Caller;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 
@@ -18,19 +18,19 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         task: TaskId,
-        key: Option<Key>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        let said = self.retry_once(caller, task, key.as_ref()).await;
-        self.unless_replayed(caller, key.as_ref(), said).await
+        let result = self.retry_once(caller, task, key.as_ref()).await;
+        self.or_replayed(caller, key.as_ref(), result).await
     }
 
     async fn retry_once(
         self: &Arc<Self>,
         caller: &Caller,
         task: TaskId,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Accepted, Refusal> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Retry).await?;
             if session.own.row.status != TaskStatus::Failed {
                 let code = ConflictCode::TaskNotFailed;
@@ -40,7 +40,7 @@ impl Engine {
                     status: session.own.row.status,
                 });
             }
-            session.own.status(TaskStatus::Running, session.now);
+            session.own.push_status(TaskStatus::Running, session.now);
             if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
                 return Ok(accepted);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, Key, Refusal, Written};
+use super::{Accepted, CommitPosition, IdempotencyKey, Refusal};
 use crate::engine::Engine;
 use crate::engine::session::{FirstCommit, TaskSession};
 use crate::failpoint;
@@ -17,17 +17,17 @@ impl Engine {
         mut session: TaskSession,
     ) -> Result<Option<Accepted>, Refusal> {
         let (task_id, root) = (session.task_id(), session.own.row.root_task_id);
-        let news = Some(self.store.attend(root));
-        let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
-        let written = session.expect_commit();
+        let listener = Some(self.store.listen_locally(root));
+        let position = Some(CommitPosition::Item(task_id, session.own.row.last_seq + 1));
+        let first_commit = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
-        let committed = self.first_commit(written).await?;
+        let committed = self.wait_for_first_commit(first_commit).await?;
         Ok(committed.then_some(Accepted {
             task_id,
             root,
             replayed: false,
-            news,
-            written: written_from,
+            listener,
+            position,
         }))
     }
 
@@ -36,11 +36,11 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
     /// commit.
-    pub(in crate::engine) async fn first_commit(
+    pub(in crate::engine) async fn wait_for_first_commit(
         &self,
-        written: FirstCommit,
+        first_commit: FirstCommit,
     ) -> Result<bool, Refusal> {
-        match written.await {
+        match first_commit.await {
             Ok(Ok(_)) => {
                 failpoint::reach("submit.committed");
                 Ok(true)
@@ -57,12 +57,12 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         mut session: TaskSession,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Option<Accepted>, Refusal> {
         session.idempotency = key.map(|key| key.row(caller, &session, None));
         if let Some(accepted) = self.submit(session).await? {
             return Ok(Some(accepted));
         }
-        self.replay_of(caller, key).await
+        self.replay_if_keyed(caller, key).await
     }
 }

@@ -7,19 +7,19 @@ use serde_json::Value;
 use super::Refusal;
 use super::decision_input::CallReply;
 use crate::people::Caller;
-use crate::people::may::required_of;
+use crate::people::authorization::required_approvals;
 use crate::secret::Secret;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
-use crate::task::grant::{Grant, Remember};
+use crate::task::grant::{Grant, GrantRequest};
 use crate::task::id::CallId;
-use crate::task::turn::Open;
+use crate::task::progress::RequestProgress;
 
-/// An answer that `fitting` has checked against its request.
+/// An answer that `validate` has checked against its request.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
     /// The answers by call; `None`: one answer for every call that is still undecided.
-    pub(super) named: Option<BTreeMap<CallId, CallReply>>,
-    /// If `named` is `None`, the action on every call; else the action that all answers share, or
+    pub(super) by_call: Option<BTreeMap<CallId, CallReply>>,
+    /// If `by_call` is `None`, the action on every call; else the action that all answers share, or
     /// `Mixed`.
     pub(super) action: Action,
     pub(super) reason: Option<String>,
@@ -27,8 +27,8 @@ pub(crate) struct ValidDecision {
     /// The filled-in form, parsed and checked against the request's `form`.
     pub response: Option<Secret<Value>>,
     pub(super) result: Option<String>,
-    /// The standing decision requested for all calls; used only if `named` is `None`.
-    pub(super) remember: Option<Remember>,
+    /// The standing decision requested for all calls; used only if `by_call` is `None`.
+    pub(super) remember: Option<GrantRequest>,
 }
 
 /// An edit that the policy has judged.
@@ -36,7 +36,7 @@ pub(crate) struct ValidDecision {
 pub(crate) struct JudgedEdit {
     pub edit: Edit,
     /// Whether the edit approves the call with the new arguments.
-    pub leave: bool,
+    pub approves: bool,
 }
 
 impl ValidDecision {
@@ -47,40 +47,46 @@ impl ValidDecision {
     /// already answered it. With one answer for all calls: when the caller has already answered
     /// every undecided call, or when the action is neither `Approve` nor `Retry` and the caller has
     /// already answered an undecided call.
-    pub(super) fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
-        let request = open.asked.request_id;
-        let lost = |call: CallId| Refusal::AlreadyDecided {
+    pub(super) fn targets(
+        &self,
+        caller: &Caller,
+        open: &RequestProgress,
+    ) -> Result<Vec<CallId>, Refusal> {
+        let request = open.spec.request_id;
+        let already_decided = |call: CallId| Refusal::AlreadyDecided {
             request,
             call: Some(call),
         };
-        let own = |call: CallId| open.answered_by(call, &caller.user_id);
-        if let Some(named) = &self.named {
-            let taken = named
+        let has_answered = |call: CallId| open.has_approved(call, &caller.user_id);
+        if let Some(by_call) = &self.by_call {
+            let conflicting = by_call
                 .keys()
-                .find(|call| open.decided.contains_key(call) || own(**call));
-            return taken.map_or_else(
-                || Ok(named.keys().copied().collect()),
-                |call| Err(lost(*call)),
+                .find(|call| open.decided.contains_key(call) || has_answered(**call));
+            return conflicting.map_or_else(
+                || Ok(by_call.keys().copied().collect()),
+                |call| Err(already_decided(*call)),
             );
         }
-        let mut left: Vec<CallId> = open
-            .asked
+        let mut undecided: Vec<CallId> = open
+            .spec
             .own_calls()
             .map(|call| call.tool_call_id)
             .collect();
-        left.retain(|call| !open.decided.contains_key(call));
-        let counted = matches!(self.action, Action::Approve | Action::Retry);
-        match left.iter().find(|call| own(**call)) {
-            Some(call) if !counted || left.iter().all(|call| own(*call)) => Err(lost(*call)),
+        undecided.retain(|call| !open.decided.contains_key(call));
+        let is_approval = matches!(self.action, Action::Approve | Action::Retry);
+        match undecided.iter().find(|call| has_answered(**call)) {
+            Some(call) if !is_approval || undecided.iter().all(|call| has_answered(*call)) => {
+                Err(already_decided(*call))
+            }
             Some(_) | None => {
-                left.retain(|call| !own(*call));
-                if left.is_empty() {
+                undecided.retain(|call| !has_answered(*call));
+                if undecided.is_empty() {
                     Err(Refusal::AlreadyDecided {
                         request,
                         call: None,
                     })
                 } else {
-                    Ok(left)
+                    Ok(undecided)
                 }
             }
         }
@@ -88,8 +94,8 @@ impl ValidDecision {
 
     /// The edited arguments, by call.
     pub(super) fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
-        let named = self.named.iter().flatten();
-        named.filter_map(|(call, reply)| {
+        let by_call = self.by_call.iter().flatten();
+        by_call.filter_map(|(call, reply)| {
             let text = reply
                 .arguments
                 .as_deref()
@@ -99,8 +105,8 @@ impl ValidDecision {
     }
 
     fn reply(&self, call: CallId) -> CallReply {
-        let named = self.named.as_ref().and_then(|named| named.get(&call));
-        named.cloned().unwrap_or_else(|| CallReply {
+        let by_call = self.by_call.as_ref().and_then(|by_call| by_call.get(&call));
+        by_call.cloned().unwrap_or_else(|| CallReply {
             action: self.action,
             reason: self.reason.clone(),
             then: self.then,
@@ -114,21 +120,21 @@ impl ValidDecision {
     pub(super) fn decision(
         &self,
         caller: &Caller,
-        open: &Open,
+        open: &RequestProgress,
         targets: &[CallId],
         edits: &BTreeMap<CallId, JudgedEdit>,
-        granted: &BTreeMap<CallId, Grant>,
+        grants: &BTreeMap<CallId, Grant>,
         shown: Option<Value>,
     ) -> Decision {
-        let required = required_of(caller, &open.asked);
+        let required = required_approvals(caller, &open.spec);
         let answer = |call: CallId| {
             let reply = self.reply(call);
             let judged = edits.get(&call);
             let leave = match reply.action {
                 Action::Approve | Action::Retry => {
-                    open.approved_with(call, &caller.user_id) >= required
+                    open.approvals_including(call, &caller.user_id) >= required
                 }
-                Action::Edit => judged.is_some_and(|judged| judged.leave),
+                Action::Edit => judged.is_some_and(|judged| judged.approves),
                 Action::Reject | Action::Respond | Action::Mixed => false,
             };
             let edit = judged.map(|judged| judged.edit.clone());
@@ -138,11 +144,11 @@ impl ValidDecision {
                 edit,
                 result_text: reply.result,
                 leave,
-                remember: granted.get(&call).cloned().map(Box::new),
+                remember: grants.get(&call).cloned().map(Box::new),
             }
         };
         let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();
-        let (then, closes) = self.then(open, &decisions);
+        let (then, closes) = self.consequence(open, &decisions);
         Decision {
             action: self.action,
             by: caller.user_id.to_string(),
@@ -163,7 +169,11 @@ impl ValidDecision {
     }
 
     /// The consequence of a rejection, and whether this answer closes the request.
-    fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
+    fn consequence(
+        &self,
+        open: &RequestProgress,
+        decisions: &BTreeMap<CallId, CallAnswer>,
+    ) -> (Option<Then>, bool) {
         let ends_task = self.then.is_some_and(|then| then != Then::Continue);
         let outcome = |call: CallId| {
             let now = decisions
@@ -173,7 +183,7 @@ impl ValidDecision {
             now.or_else(|| open.decided.get(&call).copied())
         };
         let outcomes: Vec<_> = open
-            .asked
+            .spec
             .own_calls()
             .map(|call| outcome(call.tool_call_id))
             .collect();
@@ -187,9 +197,9 @@ impl ValidDecision {
         let all_rejected = outcomes
             .iter()
             .all(|outcome| *outcome == Some(Action::Reject));
-        let said = self.then.or(open.then);
-        let then = if open.asked.kind.facts().decides_calls && all_rejected {
-            Some(said.unwrap_or(open.asked.terms.on_reject))
+        let named_consequence = self.then.or(open.then);
+        let then = if open.spec.kind.properties().decides_calls && all_rejected {
+            Some(named_consequence.unwrap_or(open.spec.terms.on_reject))
         } else {
             rejects.then_some(Then::Continue)
         };

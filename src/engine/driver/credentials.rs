@@ -13,7 +13,7 @@ use crate::task::call_state::CallState;
 use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{RequestKind, RequestSpec};
-use crate::task::text::each_said;
+use crate::task::text::map_texts;
 use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Terms};
 use crate::tool::credential::Credentials;
@@ -40,35 +40,39 @@ impl Driver<'_> {
             .engine
             .catalog
             .redactor()
-            .and(&self.credentials().await?.redactor()))
+            .merged_with(&self.credentials().await?.redactor()))
     }
 
     pub(crate) async fn redact(&mut self, text: &str) -> Result<String, Stop> {
-        Ok(self.redactor().await?.clean(text).into_owned())
+        Ok(self.redactor().await?.redact(text).into_owned())
     }
 
     /// Redacts the model's answer. Marks a call whose arguments held a secret.
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
         let redactor = self.redactor().await?;
-        let clean = |text: &str| redactor.clean(text).into_owned();
+        let clean = |text: &str| redactor.redact(text).into_owned();
         let calls = answer.calls.iter().map(|call| AnswerCall {
             provider_id: clean(&call.provider_id),
             name: clean(&call.name),
-            holds_secret: call.holds_secret || redactor.finds(&call.arguments_text),
+            holds_secret: call.holds_secret || redactor.finds_secret_in(&call.arguments_text),
             arguments_text: clean(&call.arguments_text),
         });
         Ok(Answer {
             text: answer.text.as_deref().map(clean),
             calls: calls.collect(),
-            raw: each_said(answer.raw, &clean),
+            raw: map_texts(answer.raw, &clean),
             ..answer
         })
     }
 
     /// Requests the credentials that these calls need and the task lacks: one request for each
     /// credential, about the first call that needs it. `true` if a credential was missing.
-    pub(crate) fn ask_for_missing(&mut self, calls: &[CallId], known: &Credentials) -> bool {
-        let (mut asked, mut missing) = (BTreeSet::new(), false);
+    pub(crate) fn request_missing_credentials(
+        &mut self,
+        calls: &[CallId],
+        known: &Credentials,
+    ) -> bool {
+        let (mut requested, mut is_missing) = (BTreeSet::new(), false);
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
@@ -76,16 +80,19 @@ impl Driver<'_> {
             let Some(entry) = self.offered(&state.call.name) else {
                 continue;
             };
-            let Some(name) = self.lacking(&entry.spec, known).cloned() else {
+            let Some(name) = self.missing_credential(&entry.spec, known).cloned() else {
                 continue;
             };
             let services = self.engine.catalog.services(&self.agent.name);
             let service = |name: &String| services.iter().find(|service| service.name == *name);
-            missing = true;
+            is_missing = true;
             match service(&name) {
-                Some(service) if !asked.contains(&name) && self.session.own.progress.room() > 0 => {
-                    asked.insert(name);
-                    self.ask_for(&state, service);
+                Some(service)
+                    if !requested.contains(&name)
+                        && self.session.own.progress.remaining_requests() > 0 =>
+                {
+                    requested.insert(name);
+                    self.request_credential(&state, service);
                 }
                 Some(_) => {}
                 None => {
@@ -102,11 +109,11 @@ impl Driver<'_> {
                 }
             }
         }
-        missing
+        is_missing
     }
 
     /// Returns the first credential that the tool needs and `known` does not have in full.
-    pub(super) fn lacking<'s>(
+    pub(super) fn missing_credential<'s>(
         &self,
         spec: &'s ToolSpec,
         known: &Credentials,
@@ -124,9 +131,9 @@ impl Driver<'_> {
             .find(|name| !service(name).is_some_and(has))
     }
 
-    fn ask_for(&mut self, state: &CallState, service: &Service) {
+    fn request_credential(&mut self, state: &CallState, service: &Service) {
         let calls = vec![self.requested_call(state, true)];
-        let asked = self.new_request(RequestKind::Credentials, calls, Terms::default());
+        let spec = self.new_request(RequestKind::Credentials, calls, Terms::default());
         let (details, form) = (
             Some(json!({"service": service.name})),
             Some(credential_form(service)),
@@ -135,7 +142,7 @@ impl Driver<'_> {
             RequestSpec {
                 details,
                 form,
-                ..asked
+                ..spec
             }
             .sealed(),
         ));

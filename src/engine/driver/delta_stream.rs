@@ -12,16 +12,16 @@ use uuid::Uuid;
 use crate::engine::Engine;
 use crate::engine::runtime::in_flight_model_calls::ModelCallGuard;
 use crate::engine::session::TaskSession;
-use crate::model::{Answer, Piece, Sink};
-use crate::secret::{Redacting, Redactor};
+use crate::model::{Answer, Piece, PieceSink};
+use crate::secret::{Redactor, StreamRedactor};
 use crate::store::Store;
-use crate::task::delta::{Delta, Said};
+use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
 /// The minimum time between two deltas of text, so that a client gets fewer than 20 a second. The
 /// deltas that complete an answer do not wait.
-const BETWEEN: Duration = Duration::from_millis(60);
+const MIN_DELTA_INTERVAL: Duration = Duration::from_millis(60);
 
 /// The deltas of one answer. Dropping this before the answer is stored retracts the deltas.
 pub(crate) struct DeltaStream {
@@ -42,51 +42,51 @@ pub(crate) struct DeltaPublisher {
     /// The `seq` of the last item before the answer.
     after_seq: i64,
     redactor: Arc<Redactor>,
-    published: Mutex<Published>,
-    more: Notify,
+    state: Mutex<PublishState>,
+    text_arrived: Notify,
 }
 
-struct Published {
+struct PublishState {
     attempt: Uuid,
-    calls: Vec<Call>,
-    texts: BTreeMap<Part, Text>,
+    calls: Vec<StreamedCall>,
+    texts: BTreeMap<AnswerPart, PartText>,
     /// The parts with unpublished text, in order of arrival.
-    waiting: VecDeque<Part>,
+    waiting: VecDeque<AnswerPart>,
     /// Uptime from which the next delta of text may be published.
     next: Duration,
     /// Whether a subscriber may have received a delta.
-    received: bool,
+    has_published: bool,
 }
 
-struct Call {
+struct StreamedCall {
     id: CallId,
     name: Option<String>,
-    published: bool,
+    is_published: bool,
 }
 
 /// A text of an answer: the answer's own text, or the arguments of the call with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum AnswerPart {
     Text,
     Arguments(usize),
 }
 
 /// The redacted text of a part, as far as it has arrived.
-struct Text {
-    redacting: Redacting,
-    whole: String,
+struct PartText {
+    redacting: StreamRedactor,
+    arrived: String,
     /// Length of the published prefix, in bytes; `offset` counts it in characters.
-    published: usize,
+    published_bytes: usize,
     offset: u64,
 }
 
-impl Text {
+impl PartText {
     fn rest(&self) -> &str {
-        self.whole.get(self.published..).unwrap_or_default()
+        self.arrived.get(self.published_bytes..).unwrap_or_default()
     }
 }
 
-impl Published {
+impl PublishState {
     fn new(attempt: Uuid, next: Duration) -> Self {
         let (calls, texts, waiting) = (Vec::new(), BTreeMap::new(), VecDeque::new());
         Self {
@@ -95,107 +95,109 @@ impl Published {
             texts,
             waiting,
             next,
-            received: false,
+            has_published: false,
         }
     }
 }
 
-impl Sink for DeltaPublisher {
-    fn piece(&self, piece: Piece<'_>) {
-        let mut published = self.published();
+impl PieceSink for DeltaPublisher {
+    fn receive(&self, piece: Piece<'_>) {
+        let mut state = self.lock_state();
         match piece {
-            Piece::Text(text) => self.add(&mut published, Part::Text, text),
+            Piece::Text(text) => self.add(&mut state, AnswerPart::Text, text),
             Piece::Arguments { call, text } => {
-                self.call(&mut published, call);
-                self.add(&mut published, Part::Arguments(call), text);
+                self.call_at(&mut state, call);
+                self.add(&mut state, AnswerPart::Arguments(call), text);
             }
-            Piece::Named { call, name } => {
-                let name = self.redactor.clean(name).into_owned();
-                if let Some(call) = self.call(&mut published, call) {
+            Piece::CallName { call, name } => {
+                let name = self.redactor.redact(name).into_owned();
+                if let Some(call) = self.call_at(&mut state, call) {
                     call.name = Some(name);
                 }
-                self.publish_names(&mut published);
+                self.publish_names(&mut state);
             }
-            Piece::Reset => self.retract(&mut published),
+            Piece::Reset => self.retract(&mut state),
         }
     }
 
-    fn heard(&self) -> bool {
+    fn has_listener(&self) -> bool {
         self.store.is_listened_to(self.root_task_id)
     }
 }
 
 impl DeltaPublisher {
-    fn published(&self) -> MutexGuard<'_, Published> {
-        self.published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, PublishState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn call<'t>(&self, published: &'t mut Published, call: usize) -> Option<&'t mut Call> {
-        while published.calls.len() <= call {
-            published.calls.push(Call {
+    fn call_at<'t>(
+        &self,
+        state: &'t mut PublishState,
+        call: usize,
+    ) -> Option<&'t mut StreamedCall> {
+        while state.calls.len() <= call {
+            state.calls.push(StreamedCall {
                 id: CallId(self.ids.fresh()),
                 name: None,
-                published: false,
+                is_published: false,
             });
         }
-        published.calls.get_mut(call)
+        state.calls.get_mut(call)
     }
 
-    fn add(&self, published: &mut Published, part: Part, piece: &str) {
-        let none = || Text {
-            redacting: Redacting::new(self.redactor.clone()),
-            whole: String::new(),
-            published: 0,
+    fn add(&self, state: &mut PublishState, part: AnswerPart, piece: &str) {
+        let none = || PartText {
+            redacting: StreamRedactor::new(self.redactor.clone()),
+            arrived: String::new(),
+            published_bytes: 0,
             offset: 0,
         };
-        let text = published.texts.entry(part).or_insert_with(none);
+        let text = state.texts.entry(part).or_insert_with(none);
         let piece = text.redacting.push(piece);
-        text.whole.push_str(&piece);
-        if !text.rest().is_empty() && !published.waiting.contains(&part) {
-            published.waiting.push_back(part);
-            self.more.notify_one();
+        text.arrived.push_str(&piece);
+        if !text.rest().is_empty() && !state.waiting.contains(&part) {
+            state.waiting.push_back(part);
+            self.text_arrived.notify_one();
         }
     }
 
-    fn publish(&self, published: &mut Published, said: Said) {
-        published.received = true;
-        self.store.say(Delta {
+    fn publish(&self, state: &mut PublishState, content: DeltaContent) {
+        state.has_published = true;
+        self.store.publish_delta(Delta {
             root_task_id: self.root_task_id,
             task_id: self.task_id,
             agent_path: self.agent_path.clone(),
             turn: self.turn,
             after_seq: self.after_seq,
-            asking: published.attempt,
+            asking: state.attempt,
             at: self.clock.now(),
-            said,
+            said: content,
         });
     }
 
     /// Publishes names without delay: a client may open a form while the model still writes the
     /// arguments.
-    fn publish_names(&self, published: &mut Published) {
-        let new = |call: &&mut Call| !call.published && call.name.is_some();
-        let names = published.calls.iter_mut().filter(new).filter_map(|call| {
-            call.published = true;
-            call.name.clone().map(|name| Said::Named {
+    fn publish_names(&self, state: &mut PublishState) {
+        let new = |call: &&mut StreamedCall| !call.is_published && call.name.is_some();
+        let names = state.calls.iter_mut().filter(new).filter_map(|call| {
+            call.is_published = true;
+            call.name.clone().map(|name| DeltaContent::Named {
                 tool_call_id: call.id,
                 name,
             })
         });
-        for said in names.collect::<Vec<_>>() {
-            self.publish(published, said);
+        for content in names.collect::<Vec<_>>() {
+            self.publish(state, content);
         }
     }
 
     /// Publishes the unpublished text of a part, as one delta.
-    fn publish_text(&self, published: &mut Published, part: Part) {
+    fn publish_text(&self, state: &mut PublishState, part: AnswerPart) {
         let id = match part {
-            Part::Text => None,
-            Part::Arguments(call) => published.calls.get(call).map(|call| call.id),
+            AnswerPart::Text => None,
+            AnswerPart::Arguments(call) => state.calls.get(call).map(|call| call.id),
         };
-        let Some(text) = published
+        let Some(text) = state
             .texts
             .get_mut(&part)
             .filter(|text| !text.rest().is_empty())
@@ -203,93 +205,94 @@ impl DeltaPublisher {
             return;
         };
         let (offset, delta) = (text.offset, text.rest().to_owned());
-        text.published = text.whole.len();
+        text.published_bytes = text.arrived.len();
         text.offset += delta.chars().count() as u64;
-        let said = match id {
-            None => Said::Text { offset, delta },
-            Some(tool_call_id) => Said::Arguments {
+        let content = match id {
+            None => DeltaContent::Text { offset, delta },
+            Some(tool_call_id) => DeltaContent::Arguments {
                 tool_call_id,
                 offset,
                 delta,
             },
         };
-        self.publish(published, said);
+        self.publish(state, content);
     }
 
     /// Publishes text while it arrives. Never returns: the caller drops the future once the answer
     /// is complete.
-    pub(crate) async fn publish_as_it_comes(&self) -> Infallible {
+    pub(crate) async fn publish_arriving_text(&self) -> Infallible {
         loop {
-            self.more.notified().await;
-            while let Some(wait) = self.wait() {
+            self.text_arrived.notified().await;
+            while let Some(wait) = self.time_to_next() {
                 if !wait.is_zero() {
                     self.clock.sleep(wait).await;
                 }
-                let mut published = self.published();
-                if let Some(part) = published.waiting.pop_front() {
-                    self.publish_text(&mut published, part);
-                    published.next = self.clock.uptime() + BETWEEN;
+                let mut state = self.lock_state();
+                if let Some(part) = state.waiting.pop_front() {
+                    self.publish_text(&mut state, part);
+                    state.next = self.clock.uptime() + MIN_DELTA_INTERVAL;
                 }
             }
         }
     }
 
     /// Time until the next delta of text may be published; `None` when no text waits.
-    fn wait(&self) -> Option<Duration> {
-        let published = self.published();
-        (!published.waiting.is_empty()).then(|| published.next.saturating_sub(self.clock.uptime()))
+    fn time_to_next(&self) -> Option<Duration> {
+        let state = self.lock_state();
+        (!state.waiting.is_empty()).then(|| state.next.saturating_sub(self.clock.uptime()))
     }
 
-    fn retract(&self, published: &mut Published) {
-        if published.received {
-            self.publish(published, Said::Reset);
+    fn retract(&self, state: &mut PublishState) {
+        if state.has_published {
+            self.publish(state, DeltaContent::Reset);
         }
-        *published = Published::new(self.ids.fresh(), published.next);
+        *state = PublishState::new(self.ids.fresh(), state.next);
     }
 
     /// Publishes the unpublished rest of the complete answer, or retracts the deltas if they are
     /// not a prefix of the answer. Returns the ids of the answer's calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
-        let mut published = self.published();
-        let begun = !published.texts.is_empty() || !published.calls.is_empty();
-        if begun && published.is_of(answer) {
+        let mut state = self.lock_state();
+        let begun = !state.texts.is_empty() || !state.calls.is_empty();
+        if begun && state.begins(answer) {
             for (number, call) in answer.calls.iter().enumerate() {
-                if let Some(known) = self.call(&mut published, number) {
+                if let Some(known) = self.call_at(&mut state, number) {
                     known.name = Some(call.name.clone());
                 }
             }
-            self.publish_names(&mut published);
+            self.publish_names(&mut state);
             let texts = answer.calls.iter().enumerate();
-            let texts =
-                texts.map(|(number, call)| (Part::Arguments(number), call.arguments_text.as_str()));
-            for (part, whole) in [(Part::Text, answer.text.as_deref().unwrap_or_default())]
+            let texts = texts.map(|(number, call)| {
+                (AnswerPart::Arguments(number), call.arguments_text.as_str())
+            });
+            for (part, whole) in [(AnswerPart::Text, answer.text.as_deref().unwrap_or_default())]
                 .into_iter()
                 .chain(texts)
             {
-                self.add(&mut published, part, "");
-                if let Some(text) = published.texts.get_mut(&part) {
-                    whole.clone_into(&mut text.whole);
+                self.add(&mut state, part, "");
+                if let Some(text) = state.texts.get_mut(&part) {
+                    whole.clone_into(&mut text.arrived);
                 }
-                self.publish_text(&mut published, part);
+                self.publish_text(&mut state, part);
             }
-            published.waiting.clear();
+            state.waiting.clear();
         } else if begun {
-            self.retract(&mut published);
+            self.retract(&mut state);
         }
         let fresh = |number| {
-            self.call(&mut published, number)
+            self.call_at(&mut state, number)
                 .map_or_else(|| CallId(self.ids.fresh()), |call| call.id)
         };
         (0..answer.calls.len()).map(fresh).collect()
     }
 }
 
-impl Published {
+impl PublishState {
     /// Whether the published deltas are the beginning of `answer`.
-    fn is_of(&self, answer: &Answer) -> bool {
-        let whole = |part: &Part| match part {
-            Part::Text => answer.text.as_deref(),
-            Part::Arguments(call) => answer
+    fn begins(&self, answer: &Answer) -> bool {
+        let whole = |part: &AnswerPart| match part {
+            AnswerPart::Text => answer.text.as_deref(),
+            AnswerPart::Arguments(call) => answer
                 .calls
                 .get(*call)
                 .map(|call| call.arguments_text.as_str()),
@@ -299,12 +302,13 @@ impl Published {
             .iter()
             .map(|call| Some(call.name.as_str()))
             .chain(std::iter::repeat(None));
-        let is_called =
-            |(call, known): (&Call, _)| call.name.as_deref().is_none_or(|name| Some(name) == known);
+        let is_called = |(call, known): (&StreamedCall, _)| {
+            call.name.as_deref().is_none_or(|name| Some(name) == known)
+        };
         self.calls.iter().zip(known).all(is_called)
             && self.texts.iter().all(|(part, text)| {
-                let published = text.whole.get(..text.published).unwrap_or_default();
-                whole(part).unwrap_or_default().starts_with(published)
+                let published_text = text.arrived.get(..text.published_bytes).unwrap_or_default();
+                whole(part).unwrap_or_default().starts_with(published_text)
             })
     }
 }
@@ -329,8 +333,8 @@ impl DeltaStream {
             turn,
             after_seq: session.own.row.last_seq,
             redactor: Arc::new(redactor),
-            published: Mutex::new(Published::new(engine.ids.fresh(), Duration::ZERO)),
-            more: Notify::new(),
+            state: Mutex::new(PublishState::new(engine.ids.fresh(), Duration::ZERO)),
+            text_arrived: Notify::new(),
         });
         (
             Self {
@@ -342,22 +346,22 @@ impl DeltaStream {
     }
 
     /// Marks the answer as stored, so that its deltas are not retracted.
-    pub(crate) fn stored(self) {
-        self.publisher.published().received = false;
+    pub(crate) fn mark_stored(self) {
+        self.publisher.lock_state().has_published = false;
     }
 
     /// Publishes the rest of the answer, or retracts its deltas. Returns the ids of the answer's
     /// calls, the same as in the deltas.
-    pub(crate) fn ids(&self, answer: &Answer) -> Vec<CallId> {
+    pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }
 }
 
 impl Drop for DeltaStream {
     fn drop(&mut self) {
-        let mut published = self.publisher.published();
-        if published.received {
-            self.publisher.publish(&mut published, Said::Reset);
+        let mut state = self.publisher.lock_state();
+        if state.has_published {
+            self.publisher.publish(&mut state, DeltaContent::Reset);
         }
     }
 }

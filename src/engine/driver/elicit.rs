@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::Driver;
 use crate::secret::seal::{SealError, Sealed};
-use crate::task::call_state::{CallState, Phase, UNKNOWN};
+use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use crate::task::elicitation::{Elicitation, Resume, ServerState};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
@@ -16,7 +16,7 @@ use crate::task::verdict::Terms;
 
 /// The maximum number of bytes of a server's text in the message of a request. The request's
 /// question has the whole text.
-const MESSAGE: usize = 300;
+const MAX_MESSAGE_BYTES: usize = 300;
 
 impl Driver<'_> {
     /// Opens a request for the next question of each of these calls.
@@ -25,22 +25,22 @@ impl Driver<'_> {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let Some(asked) = self.questions_of(&state) else {
+            let Some(elicitation) = self.open_elicitation(&state) else {
                 let text = "The tool asked the user a question, which could not be stored.";
                 let failed = (*id, Outcome::Failed, text.to_owned());
                 self.session.settle_calls(vec![failed]);
                 continue;
             };
-            let Some(first) = asked.questions.first().cloned() else {
+            let Some(first) = elicitation.questions.first().cloned() else {
                 continue;
             };
             let calls = vec![self.requested_call(&state, true)];
-            let terms = self.elicitation_terms(&state, &asked.server, &first.message);
+            let terms = self.elicitation_terms(&state, &elicitation.server, &first.message);
             let spec = RequestSpec {
                 question: Some(first.message),
-                details: Some(asked.details()),
+                details: Some(elicitation.details()),
                 form: Some(first.form),
-                elicitation: Some(asked),
+                elicitation: Some(elicitation),
                 ..self.new_request(RequestKind::Elicitation, calls, terms)
             };
             self.session
@@ -50,30 +50,31 @@ impl Driver<'_> {
 
     /// Returns the open questions of a call: those left after a request was answered, or those with
     /// which the last attempt ended. `None` if the server's state cannot be sealed.
-    fn questions_of(&self, state: &CallState) -> Option<Box<Elicitation>> {
-        if state.phase == Phase::Questioned {
-            return state.elicited.clone();
+    fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
+        if state.phase == Phase::ServerAsks {
+            return state.elicitation.clone();
         }
         let id = state.call.tool_call_id;
-        let (_, asked) = self.session.elicitations.get(&id)?;
-        let mut asked = asked.clone();
-        asked.round = state.elicited.as_ref().map_or(0, |asked| asked.round) + 1;
-        if let (Some(ServerState::Plain(text)), Some(sealer)) = (&asked.state, &self.engine.sealer)
+        let (_, elicitation) = self.session.elicitations.get(&id)?;
+        let mut elicitation = elicitation.clone();
+        elicitation.round = state.elicitation.as_ref().map_or(0, |last| last.round) + 1;
+        if let (Some(ServerState::Plain(text)), Some(sealer)) =
+            (&elicitation.state, &self.engine.sealer)
         {
-            let bound = self.bound(id, asked.round);
-            let parts = bound.each_ref().map(String::as_bytes);
+            let data = self.associated_data(id, elicitation.round);
+            let parts = data.each_ref().map(String::as_bytes);
             let sealed = sealer.seal(&parts, text.as_bytes()).ok()?;
-            asked.state = Some(ServerState::Sealed {
+            elicitation.state = Some(ServerState::Sealed {
                 key_id: sealed.key_id,
                 text: sealed.text,
             });
         }
-        Some(asked)
+        Some(elicitation)
     }
 
     /// Returns the associated data for sealing the server's state. It binds the sealed state to the
     /// call and the round: for another call or round, the state cannot be opened.
-    fn bound(&self, call: CallId, round: u32) -> [String; 5] {
+    fn associated_data(&self, call: CallId, round: u32) -> [String; 5] {
         let row = &self.session.own.row;
         [
             "elicitation".to_owned(),
@@ -92,7 +93,7 @@ impl Driver<'_> {
             .rule()
             .is_some_and(|rule| self.engine.policy.names_exactly(rule, &state.call.name));
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let shown = cut(&line, MESSAGE);
+        let shown = cut(&line, MAX_MESSAGE_BYTES);
         let rest = if shown == line { "" } else { "…" };
         let message = Some(format!("{server} asks: {shown}{rest}"));
         if names_tool {
@@ -112,28 +113,28 @@ impl Driver<'_> {
     /// # Errors
     /// The server's state cannot be opened: then the call must not be sent.
     fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
-        let Some(asked) = &state.elicited else {
+        let Some(elicitation) = &state.elicitation else {
             return Ok(None);
         };
-        let request_state = match &asked.state {
+        let request_state = match &elicitation.state {
             None => None,
             Some(ServerState::Plain(text)) => Some(text.clone()),
             Some(ServerState::Sealed { key_id, text }) => {
                 let sealer = self.engine.sealer.as_ref().ok_or(SealError::UnknownKey)?;
-                let bound = self.bound(state.call.tool_call_id, asked.round);
+                let data = self.associated_data(state.call.tool_call_id, elicitation.round);
                 let stored = Sealed {
                     key_id: key_id.clone(),
                     text: text.clone(),
                 };
-                let opened = sealer.open(&bound.each_ref().map(String::as_bytes), &stored)?;
+                let opened = sealer.open(&data.each_ref().map(String::as_bytes), &stored)?;
                 let opened = String::from_utf8(opened.reveal().clone());
-                Some(opened.map_err(|_| SealError::Broken)?)
+                Some(opened.map_err(|_| SealError::OpeningFailed)?)
             }
         };
         Ok(Some(Resume {
-            round: asked.round,
+            round: elicitation.round,
             request_state,
-            responses: asked.responses.clone(),
+            responses: elicitation.responses.clone(),
         }))
     }
 
@@ -150,7 +151,7 @@ impl Driver<'_> {
                 Ok(resume) => known.extend(resume.map(|resume| (*id, resume))),
                 Err(why) => {
                     let text = format!(
-                        "The tool asked the user a question, and its state was lost ({why}). {UNKNOWN}"
+                        "The tool asked the user a question, and its state was lost ({why}). {OUTCOME_UNKNOWN_TEXT}"
                     );
                     failed.push((*id, Outcome::Failed, text));
                 }

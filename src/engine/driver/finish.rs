@@ -39,7 +39,7 @@ impl Engine {
                 });
             }
             Ending::Failed(failure) => session.own.fail(failure, session.now),
-            Ending::Canceled => session.own.status(TaskStatus::Canceled, session.now),
+            Ending::Canceled => session.own.push_status(TaskStatus::Canceled, session.now),
         }
         if ends_tree {
             let all = session.tree.rows().map(|row| row.task_id).collect();
@@ -71,7 +71,7 @@ impl Engine {
                 .own
                 .progress
                 .unfinished()
-                .map(CallState::canceled)
+                .map(CallState::canceled_result)
                 .collect();
             session.settle_calls(rest);
             return self.finish(session, Ending::Canceled).await;
@@ -82,7 +82,7 @@ impl Engine {
     /// Commits the change from a terminal status to Running separately: a stored terminal status
     /// may change only to Running.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
-        if session.own.row.status.is_terminal() && session.unsaved() {
+        if session.own.row.status.is_terminal() && session.has_pending_facts() {
             self.save(session, self.take_lease()).await?;
         }
         Ok(())

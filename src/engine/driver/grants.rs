@@ -12,50 +12,54 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The moment of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum JudgedAt {
     /// When the model proposes the call.
-    First,
+    Proposal,
     /// Right before the call starts: only the standing decision that has let the call through
     /// counts.
-    Again,
+    Start,
 }
 
 impl Driver<'_> {
     /// Returns `judged`, the policy's judgement of a call. If that is a hold, and a standing
     /// decision that the rule offers covers the call, returns an allow instead. A call that
-    /// `unless_doubted` would hold stays held, and the reason becomes that of `unless_doubted`.
+    /// `hold_if_uncertain` would hold stays held, and the reason becomes that of
+    /// `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
-    pub(super) async fn unless_granted(
+    pub(super) async fn allow_if_granted(
         &self,
         state: &CallState,
         judged: Judgement,
-        look: Look,
+        judged_at: JudgedAt,
     ) -> Result<Judgement, Stop> {
         let offer = judged.offer.as_deref();
         let Some(offer) = offer.filter(|_| judged.verdict == Verdict::Hold) else {
             return Ok(judged);
         };
-        if state.approval.is_some() || (look == Look::Again && state.grant().is_none()) {
+        if state.approval.is_some() || (judged_at == JudgedAt::Start && state.grant().is_none()) {
             return Ok(judged);
         }
         let allowed = Judgement {
             rule: judged.rule.clone(),
-            ..Judgement::of(Verdict::Allow)
+            ..Judgement::new(Verdict::Allow)
         };
-        let doubted = self.unless_doubted(state, allowed.clone());
-        if doubted.verdict != Verdict::Allow {
+        let uncertain = self.hold_if_uncertain(state, allowed.clone());
+        if uncertain.verdict != Verdict::Allow {
             return Ok(Judgement {
-                reason: doubted.reason,
+                reason: uncertain.reason,
                 ..judged
             });
         }
-        let Some(grant) = self.covering(state, &judged, offer, look).await? else {
+        let Some(grant) = self
+            .find_covering_grant(state, &judged, offer, judged_at)
+            .await?
+        else {
             return Ok(judged);
         };
         Ok(Judgement {
-            reason: Some(reason(&grant)),
+            reason: Some(grant_reason(&grant)),
             grant_id: Some(grant.grant_id),
             ..allowed
         })
@@ -63,12 +67,12 @@ impl Driver<'_> {
 
     /// Returns the newest standing decision that covers the call. `held` is the policy's judgement
     /// of the call.
-    async fn covering(
+    async fn find_covering_grant(
         &self,
         state: &CallState,
         held: &Judgement,
         offer: &Offer,
-        look: Look,
+        judged_at: JudgedAt,
     ) -> Result<Option<GrantRow>, Stop> {
         let (own, engine) = (&self.session.own, self.engine);
         if own.progress.grants.is_empty() && !offer.scopes.contains(&GrantScope::Owner) {
@@ -83,14 +87,14 @@ impl Driver<'_> {
                 Ok(found) => break found,
                 Err(ReadError::Unavailable) => engine.back_off().await?,
                 Err(error @ ReadError::Corrupt(_)) => {
-                    tracing::error!(task = %own.task_id(), %error, "a standing decision cannot be read; it counts no more");
+                    tracing::error!(task = %own.task_id(), %error, "a standing decision cannot be read; it no longer counts");
                     break Vec::new();
                 }
             }
         };
-        let relied = state.grant().filter(|_| look == Look::Again);
+        let required_grant = state.grant().filter(|_| judged_at == JudgedAt::Start);
         let counts = |grant: &GrantRow| {
-            relied.is_none_or(|id| id == grant.grant_id)
+            required_grant.is_none_or(|id| id == grant.grant_id)
                 && self.is_in_scope(grant)
                 && self.is_by_an_approver(grant, held)
                 && self.has_uses_left(grant, state)
@@ -114,7 +118,7 @@ impl Driver<'_> {
         held.terms.as_ref().is_some_and(|terms| {
             let votes = std::slice::from_ref(&grant.by);
             let roster = &self.engine.roster;
-            roster.suffice(&row.tenant, &row.user_id, &terms.approvers, votes, None)
+            roster.votes_suffice(&row.tenant, &row.user_id, &terms.approvers, votes, None)
         })
     }
 
@@ -143,11 +147,14 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
 
 /// Returns the reason for allowing a call by a standing decision. It names the person who gave the
 /// decision, the end of the decision's validity, and the time at which it was given, in UTC.
-fn reason(grant: &GrantRow) -> String {
+fn grant_reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
-    let (until, asked) = (
+    let (until, given_at) = (
         grant.expires_at.to_minute(now),
         grant.created_at.to_minute(now),
     );
-    format!("{} allowed this until {until} (asked {asked})", grant.by.by)
+    format!(
+        "{} allowed this until {until} (asked {given_at})",
+        grant.by.by
+    )
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::failpoint;
-use crate::task::call_state::{CallState, Phase, Start};
-use crate::task::change::{Asker, LeaseChange};
+use crate::task::call_state::{AttemptStart, CallState, Phase};
+use crate::task::change::{AskerPresence, LeaseChange};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::step::AskerState;
@@ -16,7 +16,7 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
 /// The result text of a call that was released: the gate asks for no report of the outcome.
-const RELEASED: &str = "Let through; the outcome is not known here.";
+const RELEASED_TEXT: &str = "Let through; the outcome is not known here.";
 
 impl Driver<'_> {
     /// Returns whether the asker of this gate call waits for it, or is too late; `None` if the task
@@ -27,14 +27,14 @@ impl Driver<'_> {
             return Some(AskerState::Present);
         };
         if self
-            .usable_until(state)
+            .startable_until(state)
             .is_some_and(|end| self.session.now >= end)
         {
             return Some(AskerState::Late);
         }
-        let here = self.session.ask.is_some()
+        let is_present = self.session.ask.is_some()
             || (state.performer != ToolKind::External && self.is_awaited(state));
-        Some(if here {
+        Some(if is_present {
             AskerState::Present
         } else {
             AskerState::Absent
@@ -53,7 +53,7 @@ impl Driver<'_> {
 
     /// Returns the end of the time in which a gate call can be started; `None` if its phase allows
     /// no start.
-    fn usable_until(&self, state: &CallState) -> Option<Time> {
+    fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
             Phase::Approved(approval) => own.items.iter().rev().find_map(|item| {
@@ -62,13 +62,13 @@ impl Driver<'_> {
                 };
                 (*request_id == approval.request_id).then_some(item.at)
             })?,
-            Phase::Started(start) => start.over(self.engine.settings.lease),
+            Phase::Started(start) => start.ends_at(self.engine.settings.lease),
             Phase::Allowed => own.items.first().map(|item| item.at)?,
             Phase::New
             | Phase::Held(_)
             | Phase::Human(_)
-            | Phase::Questioned
-            | Phase::Asked(_)
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_)
             | Phase::Settled(..)
             | Phase::OutcomeUnknown(_)
             | Phase::Delegated(_)
@@ -80,17 +80,17 @@ impl Driver<'_> {
 
     /// Returns the time until a gate call that waits for its asker is given up; `None` if no gate
     /// call can be started.
-    pub(super) fn late_in(&self) -> Option<Duration> {
+    pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;
-        let end = self.usable_until(state)?;
+        let end = self.startable_until(state)?;
         Some(end.since(self.session.now))
     }
 
     /// Journals that the asker runs the call, and ends the drive. The commit comes before the
     /// answer with the permit. At a gate that asks for no report, the same commit settles the call.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
-        if !self.may_begin(&[id]).await? {
+        if !self.may_start(&[id]).await? {
             return Ok(true);
         }
         let (Some(gate), Some(state), Some((ask, runner))) = (
@@ -102,12 +102,12 @@ impl Driver<'_> {
         };
         let name = state.call.name.clone();
         let Some(entry) = self.offered(&name) else {
-            let gone = "The tool is gone from the configuration.".to_owned();
-            self.session.settle_calls(vec![(id, Outcome::Failed, gone)]);
+            let text = "The tool is gone from the configuration.".to_owned();
+            self.session.settle_calls(vec![(id, Outcome::Failed, text)]);
             return Ok(true);
         };
         let digest = self.session.digest(
-            &entry.current(self.session.task_id()),
+            &entry.current_spec(self.session.task_id()),
             id,
             state.arguments_text(),
             state.rule(),
@@ -118,18 +118,18 @@ impl Driver<'_> {
             digest,
             attempt: state.attempts + 1,
             timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
-            replica: Start::elsewhere(ask, &runner),
+            replica: AttemptStart::replica_of_asker(ask, &runner),
             grant: state.grant_use(),
         });
         // The answer with the permit counts as delivered: the permit must never be given a second
         // time.
-        self.session.own.asker = Some(Asker::Delivered);
+        self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {
                 tool_call_id: id,
                 name,
                 outcome: Outcome::Released,
-                content: RELEASED.to_owned(),
+                content: RELEASED_TEXT.to_owned(),
                 http_status: None,
                 suspect: false,
             }));

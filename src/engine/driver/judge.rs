@@ -8,29 +8,29 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::grants::Look;
+use super::grants::JudgedAt;
 use super::{Driver, Stop};
 use crate::agent::Agent;
 use crate::agent::gate::OtherTools;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
-use crate::policy::Case;
+use crate::policy::JudgementInput;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
-use crate::task::restore::HISTORY_LOST;
+use crate::task::progress::LastMessage;
+use crate::task::restore::HISTORY_LOST_TEXT;
 use crate::task::text::cut;
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
-use crate::tool::catalog::{Catalog, Entry};
-use crate::tool::{Change, arguments, human};
+use crate::tool::catalog::{Catalog, CatalogEntry};
+use crate::tool::{DefinitionChange, arguments, human};
 
 /// The reason why a call is invalid: its arguments held a secret, so they are stored redacted.
-const HOLDS_SECRET: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
+const SECRET_REASON: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
 /// The reason why a call is held while another task of its tree is unreadable.
-const TREE_DAMAGED: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
+const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
 
 impl Driver<'_> {
     /// Journals the judgement of each of these calls.
@@ -38,12 +38,12 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(crate) async fn judge(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        self.look_at_servers(calls).await?;
+        self.refresh_tools(calls).await?;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let judgement = self.judgement(&state, Look::First).await?;
+            let judgement = self.judgement(&state, JudgedAt::Proposal).await?;
             let entry = self.offered(&state.call.name);
             let spec = entry.as_deref().map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
@@ -60,28 +60,28 @@ impl Driver<'_> {
 
     /// Judges a call by its arguments, the rejections and quarantine of its tree, the policy, and
     /// the standing decisions that the rules offer.
-    async fn judgement(&self, state: &CallState, look: Look) -> Result<Judgement, Stop> {
-        if let Some(reason) = self.unfit_reason(state) {
+    async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
+        if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));
         }
-        if let Some(no) = self.earlier_rejection(state) {
-            return Ok(no);
+        if let Some(rejection) = self.earlier_rejection(state) {
+            return Ok(rejection);
         }
         let judgement = self.engine.verdict(self.session, self.agent, state).await;
-        let judgement = self.unless_granted(state, judgement, look).await?;
-        Ok(self.unless_doubted(state, judgement))
+        let judgement = self.allow_if_granted(state, judgement, judged_at).await?;
+        Ok(self.hold_if_uncertain(state, judgement))
     }
 
     /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
     /// lost or unreadable.
-    pub(super) fn unless_doubted(&self, state: &CallState, judgement: Judgement) -> Judgement {
-        self.unless_quarantined(state, self.unless_history_lost(state, judgement))
+    pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
+        self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
     }
 
     /// Denies a call that equals a call which a person rejected, without a new request. A call that
     /// a person approved, or that itself asks a person, is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
-        if state.approval.is_some() || state.performer.facts().asks_person {
+        if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
         }
         let text = state.arguments_text();
@@ -93,28 +93,29 @@ impl Driver<'_> {
                 text
             })
             .ok()?;
-        let no = self
+        let rejected = self
             .session
             .own
             .progress
             .rejections
             .find(&state.call.name, &arguments)?;
-        let said = "A human has rejected this same call.".to_owned();
+        let text = "A human has rejected this same call.".to_owned();
         let reason = Some(
-            no.reason
+            rejected
+                .reason
                 .as_ref()
-                .map_or(said.clone(), |reason| format!("{said} Reason: {reason}")),
+                .map_or(text.clone(), |reason| format!("{text} Reason: {reason}")),
         );
         Some(Judgement {
             reason,
-            repeats: Some(no.call),
-            ..Judgement::of(Verdict::Deny)
+            repeats: Some(rejected.call),
+            ..Judgement::new(Verdict::Deny)
         })
     }
 
     /// Holds a call whose tool is in quarantine even if the policy allows the call, unless a person
     /// approved it.
-    fn unless_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
+    fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
         }
@@ -137,11 +138,11 @@ impl Driver<'_> {
     /// repeat a call of that part. The user's next message ends this. While another task of the
     /// tree is unreadable, also holds each `once` call that neither starts a sub-agent nor was
     /// approved by a person.
-    fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
+    fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
-        let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
-        let later = self.session.own.progress.message_uncertain && !state.of_uncertain_turn;
+        let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
+        let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
         // An unreadable task may have run the same call, or a person may have rejected the call
         // there.
         let alone =
@@ -150,7 +151,11 @@ impl Driver<'_> {
         if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
             return judgement;
         }
-        let why = if later { HISTORY_LOST } else { TREE_DAMAGED };
+        let why = if later {
+            HISTORY_LOST_TEXT
+        } else {
+            TREE_DAMAGED_REASON
+        };
         Judgement {
             rule: judgement.rule,
             reason: Some(why.to_owned()),
@@ -159,11 +164,11 @@ impl Driver<'_> {
     }
 
     /// Returns the reason why a call is invalid whatever the policy says; `None` if there is none.
-    fn unfit_reason(&self, state: &CallState) -> Option<String> {
-        if let Last::Model(turn) = &self.session.own.progress.last
+    fn invalid_reason(&self, state: &CallState) -> Option<String> {
+        if let LastMessage::Model(turn) = &self.session.own.progress.last_message
             && turn.turn == state.turn
         {
-            let most = usize::try_from(self.agent.limits.max_calls).unwrap_or(usize::MAX);
+            let max_calls = usize::try_from(self.agent.limits.max_calls).unwrap_or(usize::MAX);
             match turn.finish_reason {
                 FinishReason::Length => {
                     return Some("the answer was cut off at its length".to_owned());
@@ -176,20 +181,20 @@ impl Driver<'_> {
                 }
                 FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Gate => {}
             }
-            if turn.tool_calls.len() > most {
+            if turn.tool_calls.len() > max_calls {
                 return Some(format!(
-                    "a turn may have {most} calls at most; none of these ran"
+                    "a turn may have {max_calls} calls at most; none of these ran"
                 ));
             }
         }
         if state.call.holds_secret {
-            return Some(HOLDS_SECRET.to_owned());
+            return Some(SECRET_REASON.to_owned());
         }
         let name = &state.call.name;
         let agent = self.agent;
-        let named = agent.offer(name).is_some()
+        let named = agent.offered_tool(name).is_some()
             || agent.sub_agent(name).is_some()
-            || agent.asks(name).is_some()
+            || agent.human_request_kind(name).is_some()
             || other_tool(agent, name).is_some();
         match (named, self.offered(name)) {
             (true, Some(_)) => self.sub_agent_limit(state),
@@ -199,8 +204,8 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if a call may not run any more
-    /// (`tightened`) or its effect has changed. Then no call may start, and the driver asks
-    /// `next_step` again.
+    /// (`stricter_judgement`) or its effect has changed. Then no call may start, and the driver
+    /// asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -210,12 +215,12 @@ impl Driver<'_> {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let now = self.judgement(&state, Look::Again).await?;
+            let now = self.judgement(&state, JudgedAt::Start).await?;
             let effect = self.effect_now(&state);
             // An approval covers the effect that the approver was shown.
-            let same = effect == state.effect || state.approval.is_some();
-            let unchanged = (!same).then(|| now.clone());
-            let Some(judgement) = self.tightened(&state, now).or(unchanged) else {
+            let is_effect_approved = effect == state.effect || state.approval.is_some();
+            let changed_effect = (!is_effect_approved).then(|| now.clone());
+            let Some(judgement) = self.stricter_judgement(&state, now).or(changed_effect) else {
                 continue;
             };
             self.session.push(Fact::Judged {
@@ -253,7 +258,7 @@ impl Driver<'_> {
             (*tool_call_id == id).then_some(digest)
         });
         let now = self.session.digest(
-            &entry.current(self.session.task_id()),
+            &entry.current_spec(self.session.task_id()),
             id,
             state.arguments_text(),
             state.rule(),
@@ -268,7 +273,7 @@ impl Driver<'_> {
     /// Returns the judgement to journal if the call may not run any more, otherwise `None`. A call
     /// without an approval may run only if `now` allows it. An approved call may not run if `now`
     /// is deny or invalid, if its tool has changed, or if its approvals do not suffice any more.
-    fn tightened(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
+    fn stricter_judgement(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);
         };
@@ -278,33 +283,33 @@ impl Driver<'_> {
         let entry = self.offered(&state.call.name);
         let digest = entry.as_deref().map(|entry| {
             self.session.digest(
-                &entry.current(self.session.task_id()),
+                &entry.current_spec(self.session.task_id()),
                 state.call.tool_call_id,
                 state.arguments_text(),
                 approval.rule.as_deref(),
             )
         });
-        let same = digest.as_deref() == Some(approval.digest.as_str());
+        let is_tool_unchanged = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&self.session.own.row.tenant, &self.session.own.row.user_id);
         let editor = state.edited.as_ref().map(|edited| edited.by.as_str());
         let suffice = |approvers| {
             self.engine
                 .roster
-                .suffice(tenant, owner, approvers, &approval.by, editor)
+                .votes_suffice(tenant, owner, approvers, &approval.by, editor)
         };
-        let stands = suffice(&approval.terms.approvers);
+        let are_approvals_valid = suffice(&approval.terms.approvers);
         let suffices = now
             .terms
             .as_ref()
             .is_none_or(|terms| suffice(&terms.approvers));
-        if same && stands && suffices {
+        if is_tool_unchanged && are_approvals_valid && suffices {
             return None;
         }
-        let reason = match (same, stands) {
+        let reason = match (is_tool_unchanged, are_approvals_valid) {
             (false, _) => Some(
                 entry
                     .as_deref()
-                    .and_then(|entry| entry.change(self.session.task_id()))
+                    .and_then(|entry| entry.definition_change(self.session.task_id()))
                     .map_or_else(
                         || "The tool has changed since it was approved.".to_owned(),
                         |change| change.reason,
@@ -320,14 +325,14 @@ impl Driver<'_> {
             rule: now.rule,
             reason,
             terms,
-            ..Judgement::of(Verdict::Hold)
+            ..Judgement::new(Verdict::Hold)
         })
     }
 }
 
 impl<'e> Driver<'e> {
     /// Like [`Engine::offered`], for the agent of this task.
-    pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, Entry>> {
+    pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, CatalogEntry>> {
         self.engine.offered(self.agent, name)
     }
 }
@@ -339,14 +344,14 @@ impl Engine {
         &'a self,
         agent: &Agent,
         name: &str,
-    ) -> Option<Cow<'a, Entry>> {
-        let known = if agent.asks(name).is_some() {
+    ) -> Option<Cow<'a, CatalogEntry>> {
+        let known = if agent.human_request_kind(name).is_some() {
             self.catalog.human(&agent.name, name)
         } else {
             match agent.sub_agent(name) {
                 Some(sub) => self.catalog.agent(&sub.agent),
                 None => agent
-                    .offer(name)
+                    .offered_tool(name)
                     .and_then(|offer| self.catalog.get(&offer.name)),
             }
         };
@@ -370,10 +375,14 @@ impl Engine {
             Ok(args) => args,
             Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
-        if let Some(why) = entry.tool.as_ref().and_then(|tool| tool.refuses(&args)) {
+        if let Some(why) = entry
+            .tool
+            .as_ref()
+            .and_then(|tool| tool.refusal_reason(&args))
+        {
             return Judgement::invalid(why);
         }
-        if let Some(kind) = agent.asks(&state.call.name)
+        if let Some(kind) = agent.human_request_kind(&state.call.name)
             && let Err(why) = human::question(kind, &args, self.catalog.services(&agent.name))
         {
             return Judgement::invalid(why);
@@ -382,13 +391,13 @@ impl Engine {
         let (row, groups) = (session.own.row.clone(), session.own.progress.groups.clone());
         let (policy, spec) = (
             Arc::clone(&self.policy),
-            entry.current(session.task_id()).into_owned(),
+            entry.current_spec(session.task_id()).into_owned(),
         );
         let heavy = policy.is_heavy(state.arguments_text().len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let at_gate = agent.gate.is_some();
         let judge = move || {
-            policy.judge(&Case {
+            policy.judge(&JudgementInput {
                 tool: &spec,
                 args: &args,
                 agent_path: &row.agent_path,
@@ -411,20 +420,20 @@ impl Engine {
         } else {
             judge()
         };
-        unless_changed(judgement, entry.change(session.task_id()))
+        restrict_if_changed(judgement, entry.definition_change(session.task_id()))
     }
 }
 
 /// Returns an entry for a tool that the gate does not list, if the gate lets the rules judge such
 /// tools (`other_tools: judge`).
-fn other_tool(agent: &Agent, name: &str) -> Option<Entry> {
+fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     let gate = agent.gate.as_ref()?;
-    let judged = gate.other_tools == OtherTools::Judge && agent.offer(name).is_none();
-    judged.then(|| Catalog::other(name)).flatten()
+    let judged = gate.other_tools == OtherTools::Judge && agent.offered_tool(name).is_none();
+    judged.then(|| Catalog::unconfigured(name)).flatten()
 }
 
 /// Holds or denies a call if the server has changed its tool since the tool was reviewed.
-fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
+fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
     let Some(change) = change else {
         return judgement;
     };
@@ -433,7 +442,7 @@ fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
         Verdict::Allow | Verdict::Hold if change.denied => Judgement {
             rule,
             reason: Some(change.reason),
-            ..Judgement::of(Verdict::Deny)
+            ..Judgement::new(Verdict::Deny)
         },
         Verdict::Allow => Judgement {
             rule,
@@ -457,6 +466,6 @@ fn unless_changed(judgement: Judgement, change: Option<Change>) -> Judgement {
 fn held_for_owner() -> Judgement {
     Judgement {
         terms: Some(Terms::default()),
-        ..Judgement::of(Verdict::Hold)
+        ..Judgement::new(Verdict::Hold)
     }
 }

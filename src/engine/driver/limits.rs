@@ -10,8 +10,8 @@ use crate::task::call_state::CallState;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::limits::Limits;
+use crate::task::progress::Progress;
 use crate::task::tool_spec::ToolKind;
-use crate::task::turn::Progress;
 use crate::task::verdict::Verdict;
 
 impl Driver<'_> {
@@ -19,7 +19,7 @@ impl Driver<'_> {
     /// ancestors whose agent is gone from the configuration.
     pub(crate) fn limits_on_path(&self) -> Vec<(&TaskRow, Limits)> {
         let mut levels = vec![(&self.session.own.row, self.agent.limits)];
-        for task in self.session.tree.above(&self.session.own.row) {
+        for task in self.session.tree.ancestors(&self.session.own.row) {
             let Some(row) = self.session.tree.row(task) else {
                 continue;
             };
@@ -49,29 +49,29 @@ impl Driver<'_> {
                 && call.performer == ToolKind::Agent
                 && matches!(judged, Some(Verdict::Allow | Verdict::Hold))
         };
-        let most = self.agent.limits.max_children;
-        if earlier.filter(starts).count() >= usize::try_from(most).unwrap_or(usize::MAX) {
+        let max_children = self.agent.limits.max_children;
+        if earlier.filter(starts).count() >= usize::try_from(max_children).unwrap_or(usize::MAX) {
             return Some(format!(
-                "the limit max_children is reached: a turn may start {most} sub-agents"
+                "the limit max_children is reached: a turn may start {max_children} sub-agents"
             ));
         }
         let depth = self.session.own.row.agent_path.len() + 1;
         for (row, limits) in self.limits_on_path() {
             let levels = depth.saturating_sub(row.agent_path.len());
             if levels > usize::try_from(limits.max_depth).unwrap_or(usize::MAX) {
-                let most = limits.max_depth;
+                let max_depth = limits.max_depth;
                 return Some(format!(
-                    "the limit max_depth is reached: {most} levels of sub-agents below {}",
+                    "the limit max_depth is reached: {max_depth} levels of sub-agents below {}",
                     row.agent
                 ));
             }
-            let started = self
-                .session
-                .sum_over_subtree(row.task_id, |progress| progress.starts_since_message);
+            let started = self.session.sum_over_subtree(row.task_id, |progress| {
+                progress.sub_agent_starts_since_message
+            });
             if started >= limits.max_tasks {
-                let most = limits.max_tasks;
+                let max_tasks = limits.max_tasks;
                 return Some(format!(
-                    "the limit max_tasks is reached: {most} sub-agents of {} since the user's last message",
+                    "the limit max_tasks is reached: {max_tasks} sub-agents of {} since the user's last message",
                     row.agent
                 ));
             }
@@ -81,15 +81,15 @@ impl Driver<'_> {
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that the
     /// call would exceed, counting the model calls that relatives have in flight. A task without
-    /// relatives gets no guard and is not checked here: `budget` has checked it.
-    pub(crate) async fn enter_model_call(
+    /// relatives gets no guard and is not checked here: `step_context` has checked it.
+    pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
         if !self.session.has_tree() {
             return Ok(Ok(None));
         }
         let root = self.session.own.row.root_task_id;
-        let (guard, beside) = self.engine.in_flight_model_calls.register(
+        let (guard, others) = self.engine.in_flight_model_calls.register(
             root,
             self.session.task_id(),
             self.session.own.progress.turns,
@@ -98,52 +98,55 @@ impl Driver<'_> {
         // since is not counted as a model call in flight.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
-        let unanswered = |out: &InFlightModelCall| {
+        let is_unanswered = |call: &InFlightModelCall| {
             self.session
                 .tree
-                .task(out.task)
-                .is_none_or(|known| known.turns <= out.turns)
+                .task(call.task)
+                .is_none_or(|known| known.turns <= call.turns)
         };
-        let unanswered: Vec<_> = beside
+        let unanswered_tasks: Vec<_> = others
             .into_iter()
-            .filter(unanswered)
-            .map(|out| out.task)
+            .filter(is_unanswered)
+            .map(|call| call.task)
             .collect();
-        Ok(self.spent_limit(&unanswered).map_or(Ok(Some(guard)), Err))
+        Ok(self
+            .spent_limit(&unanswered_tasks)
+            .map_or(Ok(Some(guard)), Err))
     }
 
-    /// Returns the name of a reached limit. `asking` has a task for each model call in flight; a
+    /// Returns the name of a reached limit. `calling` has a task for each model call in flight; a
     /// model call in flight counts like a finished one.
-    pub(crate) fn spent_limit(&self, asking: &[TaskId]) -> Option<&'static str> {
+    pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
-            let sum = |of: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, of);
-            let below = self.session.tree.below(row.task_id);
-            let asked = asking
+            let sum =
+                |count: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, count);
+            let descendants = self.session.tree.descendants(row.task_id);
+            let in_flight = calling
                 .iter()
-                .filter(|task| **task == row.task_id || below.contains(task))
+                .filter(|task| **task == row.task_id || descendants.contains(task))
                 .count();
-            let asked = u32::try_from(asked).unwrap_or(u32::MAX);
-            if sum(|progress| progress.turns_since_message).saturating_add(asked)
+            let in_flight = u32::try_from(in_flight).unwrap_or(u32::MAX);
+            if sum(|progress| progress.turns_since_message).saturating_add(in_flight)
                 >= limits.max_model_calls
             {
                 return Some("max_model_calls");
             }
-            if sum(|progress| progress.repeats) > limits.max_rejections {
+            if sum(|progress| progress.refused_repeats) > limits.max_rejections {
                 return Some("max_rejections");
             }
-            let own = row.task_id == self.session.task_id();
-            let progress = if own {
+            let is_own_task = row.task_id == self.session.task_id();
+            let progress = if is_own_task {
                 Some(&self.session.own.progress)
             } else {
                 self.session.tree.task(row.task_id)
             };
-            let ran = progress.map_or(Duration::ZERO, |progress| {
-                progress.ran
+            let running_time = progress.map_or(Duration::ZERO, |progress| {
+                progress.running_time
                     + progress
                         .running_since
                         .map_or(Duration::ZERO, |since| self.session.now.since(since))
             });
-            (ran >= limits.max_duration).then_some("max_duration")
+            (running_time >= limits.max_duration).then_some("max_duration")
         })
     }
 }

@@ -31,7 +31,7 @@ use super::session::TaskSession;
 use crate::agent::Agent;
 use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
-use crate::task::step::{Ending, On, Step, next_step};
+use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
 
 /// The context of one step: the engine, the task with its pending facts, and the agent in the
 /// version that the task is pinned to.
@@ -55,17 +55,20 @@ impl Engine {
     ) -> Option<TaskSession> {
         let ended = loop {
             match self.step(&mut session).await {
-                Ok(true) | Err(Stop::Again) => {}
+                Ok(true) | Err(Stop::Reloaded) => {}
                 Ok(false) => break true,
                 Err(Stop::Lost) => break false,
             }
         };
-        self.await_late_answers(session.task_id(), std::mem::take(&mut session.late));
+        self.await_late_answers(
+            session.task_id(),
+            std::mem::take(&mut session.late_attempts),
+        );
         let session = session.released();
         if self.backlog.load(Ordering::Relaxed) {
-            self.room.notify_one();
+            self.wake_worker.notify_one();
         }
-        (ended && !session.unsaved()).then_some(session)
+        (ended && !session.has_pending_facts()).then_some(session)
     }
 
     /// Takes one step. `false` when the driver has nothing more to do.
@@ -113,28 +116,32 @@ impl<'e> Driver<'e> {
 
 impl Driver<'_> {
     async fn advance(mut self) -> Result<bool, Stop> {
-        match next_step(&self.session.own.progress, &self.budget()) {
+        match next_step(&self.session.own.progress, &self.step_context()) {
             Step::Judge(calls) => self.judge(&calls).await?,
             Step::Settle(results) => self.session.settle_calls(results),
-            Step::Ask(questions) => self.open_requests(questions).await?,
+            Step::OpenRequests(requests) => self.open_requests(requests).await?,
             Step::Elicit(calls) => self.elicit(&calls),
             Step::Reconcile(calls) => self.reconcile(&calls),
-            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Hand(_) | Step::Start(_)
+            Step::Wait(_)
+            | Step::CallModel
+            | Step::RunCalls(_)
+            | Step::HandOver(_)
+            | Step::StartSubAgents(_)
                 if self.is_driven_elsewhere() =>
             {
                 self.save(LeaseChange::Keep).await?;
                 return Ok(false);
             }
-            Step::Wait(on) => return self.park(&on).await,
+            Step::Wait(events) => return self.park(&events).await,
             Step::Finish(ending) => return self.finish(ending).await,
-            Step::CallModel | Step::Run(_) if self.gives_way().await => {
+            Step::CallModel | Step::RunCalls(_) if self.gives_way().await => {
                 self.save(LeaseChange::Queue).await?;
                 return Ok(false);
             }
-            Step::Start(calls) => self.start_sub_agents(&calls).await?,
+            Step::StartSubAgents(calls) => self.start_sub_agents(&calls).await?,
             Step::CallModel => self.call_model().await?,
-            Step::Run(calls) => self.start_calls(&calls).await?,
-            Step::Hand(call) => return self.hand_over(call).await,
+            Step::RunCalls(calls) => self.start_calls(&calls).await?,
+            Step::HandOver(call) => return self.hand_over(call).await,
         }
         Ok(true)
     }
@@ -158,11 +165,13 @@ impl Driver<'_> {
 
     /// Parks the task. The same commit opens its requests, so no answer to them can come before the
     /// task is parked.
-    async fn park(&mut self, on: &[On]) -> Result<bool, Stop> {
-        if on.contains(&On::Message) && !self.session.unsaved() {
+    async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
+        if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
             return Ok(false);
         }
-        let wake_in = self.attempts_over_in().or_else(|| self.late_in());
+        let wake_in = self
+            .time_until_attempts_end()
+            .or_else(|| self.time_until_late());
         if wake_in.is_none() && self.session.own.progress.status == Some(TaskStatus::Running) {
             self.engine.reopen(self.session).await?;
         }

@@ -16,8 +16,8 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, ToolCall, Turn};
 use crate::task::request::RequestKind;
 use crate::task::step::Ending;
-use crate::task::text::cleaned;
-use crate::tool::catalog::Entry;
+use crate::task::text::without_nul;
+use crate::tool::catalog::CatalogEntry;
 use crate::tool::{self, human};
 
 impl Driver<'_> {
@@ -30,7 +30,7 @@ impl Driver<'_> {
             );
             return self.finish(Ending::Failed(failure)).await.map(|_| ());
         };
-        let guard = match self.enter_model_call().await? {
+        let guard = match self.register_model_call().await? {
             Ok(guard) => guard,
             Err(limit) => {
                 return self
@@ -53,7 +53,7 @@ impl Driver<'_> {
                 self.record_turn(answer);
             }
             Err(error) => {
-                tracing::warn!(task = %self.session.task_id(), model = %self.agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
+                tracing::warn!(task = %self.session.task_id(), model = %self.agent.model, status = error.attempt_end.status, reason = error.attempt_end.reason, "the model failed");
                 let detail = self.redact(&error.detail).await?;
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(Ending::Failed(failure)).await?;
@@ -80,7 +80,7 @@ impl Driver<'_> {
         self.session.delta_stream = Some(deltas);
         match select(
             client.answer(&prompt, &*publisher),
-            std::pin::pin!(publisher.publish_as_it_comes()),
+            std::pin::pin!(publisher.publish_arriving_text()),
         )
         .await
         {
@@ -95,7 +95,7 @@ impl Driver<'_> {
             description: offer.description.clone(),
             parameters: offer.parameters.clone(),
         });
-        let calling = self.agent.sub_agents.iter().filter_map(|sub| {
+        let sub_agent_tools = self.agent.sub_agents.iter().filter_map(|sub| {
             let spec = &self.engine.catalog.agent(&sub.agent)?.spec;
             Some(OfferedTool {
                 name: spec.name.clone(),
@@ -103,7 +103,7 @@ impl Driver<'_> {
                 parameters: spec.parameters.clone(),
             })
         });
-        let asking = self.human_tools().map(|entry| OfferedTool {
+        let human_tools = self.human_tools().map(|entry| OfferedTool {
             name: entry.spec.name.clone(),
             description: entry.spec.description.clone(),
             parameters: entry.spec.parameters.clone(),
@@ -111,13 +111,13 @@ impl Driver<'_> {
         Prompt {
             system: self.system(),
             messages: stored.conversation(),
-            tools: tools.chain(calling).chain(asking).collect(),
+            tools: tools.chain(sub_agent_tools).chain(human_tools).collect(),
             turn: stored.next_turn(),
         }
     }
 
     /// The tools with which the agent asks a person.
-    fn human_tools(&self) -> impl Iterator<Item = &Entry> {
+    fn human_tools(&self) -> impl Iterator<Item = &CatalogEntry> {
         self.agent
             .human
             .iter()
@@ -129,10 +129,13 @@ impl Driver<'_> {
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()
-            .filter_map(|entry| RequestKind::of_tool(&entry.spec.name))
+            .filter_map(|entry| RequestKind::from_tool(&entry.spec.name))
             .collect();
         let own = Some(self.agent.instructions.clone()).filter(|text| !text.is_empty());
-        let parts: Vec<_> = own.into_iter().chain(human::paragraph(&kinds)).collect();
+        let parts: Vec<_> = own
+            .into_iter()
+            .chain(human::prompt_paragraph(&kinds))
+            .collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
@@ -140,12 +143,12 @@ impl Driver<'_> {
     /// for the next prompts; an id that is empty or repeated within the answer is replaced by ours.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
-        let told = self
+        let delta_ids = self
             .session
             .delta_stream
             .as_ref()
-            .map_or_else(Vec::new, |deltas| deltas.ids(&answer));
-        let ids = told
+            .map_or_else(Vec::new, |deltas| deltas.finish(&answer));
+        let ids = delta_ids
             .into_iter()
             .chain(std::iter::repeat_with(|| CallId(self.engine.ids.fresh())));
         let tool_calls = answer
@@ -153,22 +156,23 @@ impl Driver<'_> {
             .into_iter()
             .zip(ids)
             .map(|(call, tool_call_id)| {
-                let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
+                let needs_own_id =
+                    call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
                 ToolCall {
                     tool_call_id,
-                    name: cleaned(call.name),
-                    arguments_text: cleaned(call.arguments_text),
+                    name: without_nul(call.name),
+                    arguments_text: without_nul(call.arguments_text),
                     holds_secret: call.holds_secret,
-                    provider_id: if known {
+                    provider_id: if needs_own_id {
                         tool_call_id.to_string()
                     } else {
-                        cleaned(call.provider_id)
+                        without_nul(call.provider_id)
                     },
                 }
             });
         let turn = Turn {
             turn: self.session.own.progress.turns + 1,
-            text: answer.text.map(cleaned),
+            text: answer.text.map(without_nul),
             tool_calls: tool_calls.collect(),
             finish_reason: answer.finish_reason,
             usage: answer.usage,

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
-use crate::engine::recovery::integrity::damage_before;
+use crate::engine::recovery::integrity::approval_damage;
 use crate::task::call_state::CallState;
 use crate::task::decision::Action;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::question::Question;
+use crate::task::planned_request::PlannedRequest;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec, Warning};
-use crate::task::restore::FORGOTTEN;
+use crate::task::restore::MAY_HAVE_RUN_TEXT;
 use crate::task::step::Ending;
 use crate::task::text::cut;
 use crate::task::text_safety;
@@ -20,28 +20,32 @@ use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
 /// The maximum number of bytes shown of the name of a tool that does not exist.
-const MAX_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// The default problem in a reconcile request: the call was started and has no result.
-const CRASHED: &str = "The process that sent the call ended before its result was stored.";
+const PROCESS_ENDED_TEXT: &str =
+    "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
-    /// Opens a request for each question of a turn. An approval shows all calls of the turn; any
+    /// Opens each request that a turn needs. An approval shows all calls of the turn; any
     /// other kind shows its one call.
-    pub(crate) async fn open_requests(&mut self, questions: Vec<Question>) -> Result<(), Stop> {
-        for question in questions {
+    pub(crate) async fn open_requests(
+        &mut self,
+        requests: Vec<PlannedRequest>,
+    ) -> Result<(), Stop> {
+        for request in requests {
             // The client that answers the request runs the external tool. No call is started here,
             // so this is the last moment to judge the call again.
-            if question.kind == RequestKind::ExternalResult {
-                if let Some(failure) = damage_before(self.session, &question.calls) {
+            if request.kind == RequestKind::ExternalResult {
+                if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
                     return Ok(());
                 }
-                if self.recheck(&question.calls).await? {
+                if self.recheck(&request.calls).await? {
                     continue;
                 }
             }
-            let Some(first) = question
+            let Some(first) = request
                 .calls
                 .first()
                 .and_then(|id| self.session.own.progress.call(*id))
@@ -49,22 +53,23 @@ impl Driver<'_> {
             else {
                 continue;
             };
-            let own = |state: &CallState| question.calls.contains(&state.call.tool_call_id);
-            let whole_turn = question.kind.facts().decides_calls;
-            let shown = |state: &&CallState| {
+            let is_asked_about =
+                |state: &CallState| request.calls.contains(&state.call.tool_call_id);
+            let whole_turn = request.kind.properties().decides_calls;
+            let is_shown = |state: &&CallState| {
                 if whole_turn {
                     state.turn == first.turn
                 } else {
-                    own(state)
+                    is_asked_about(state)
                 }
             };
-            let calls = self.session.own.progress.calls.iter().filter(shown);
+            let calls = self.session.own.progress.calls.iter().filter(is_shown);
             let calls = calls
-                .map(|state| self.requested_call(state, own(state)))
+                .map(|state| self.requested_call(state, is_asked_about(state)))
                 .collect();
-            let terms = self.terms_of(question.kind, question.terms, &first);
-            let mut spec = self.new_request(question.kind, calls, terms);
-            self.add_words(&mut spec, &first);
+            let terms = self.terms_of(request.kind, request.terms, &first);
+            let mut spec = self.new_request(request.kind, calls, terms);
+            self.add_question_and_form(&mut spec, &first);
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
@@ -75,9 +80,12 @@ impl Driver<'_> {
     /// reports no outcome: such a gateway cannot change the call.
     fn terms_of(&self, kind: RequestKind, mut terms: Terms, first: &CallState) -> Terms {
         let gate = self.agent.gate.as_deref();
-        let unchanged =
+        let must_stay_unchanged =
             gate.is_some_and(|gate| gate.ext_authz.is_some() && gate.report == Report::Optional);
-        if unchanged && kind == RequestKind::Approval && first.performer == ToolKind::External {
+        if must_stay_unchanged
+            && kind == RequestKind::Approval
+            && first.performer == ToolKind::External
+        {
             terms.allow.retain(|action| *action != Action::Edit);
             if terms.allow.is_empty() {
                 terms.allow.push(Action::Reject);
@@ -87,10 +95,10 @@ impl Driver<'_> {
     }
 
     /// Adds the agent's question and the form of the answer to a request.
-    fn add_words(&self, spec: &mut RequestSpec, state: &CallState) {
+    fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {
-            spec.form = entry.and_then(|entry| entry.form.clone());
+            spec.form = entry.and_then(|entry| entry.result_schema.clone());
         }
         if spec.kind.tool() != Some(state.call.name.as_str()) {
             return;
@@ -114,13 +122,13 @@ impl Driver<'_> {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
             };
-            let problem = self.session.unknown.get(id).cloned();
+            let problem = self.session.unknown_outcomes.get(id).cloned();
             let start = state.start.clone();
             let details = json!({
                 "sent_at": start.as_ref().map(|start| start.at.to_string()),
                 "attempt": start.as_ref().map(|start| start.attempt),
                 "replica": start.as_ref().map(|start| start.replica.clone()),
-                "problem": problem.unwrap_or_else(|| if state.ready_but_uncertain() { FORGOTTEN } else { CRASHED }.to_owned()),
+                "problem": problem.unwrap_or_else(|| if state.is_ready_but_uncertain() { MAY_HAVE_RUN_TEXT } else { PROCESS_ENDED_TEXT }.to_owned()),
             });
             let calls = vec![self.requested_call(&state, true)];
             let spec = self.new_request(RequestKind::Reconcile, calls, state.terms());
@@ -140,7 +148,7 @@ impl Driver<'_> {
         mut calls: Vec<CallSpec>,
         terms: Terms,
     ) -> RequestSpec {
-        if !kind.facts().decides_calls {
+        if !kind.properties().decides_calls {
             // Only an approval offers a standing decision.
             for call in &mut calls {
                 call.offer = None;
@@ -172,7 +180,7 @@ impl Driver<'_> {
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
         let digest = entry.map_or_else(String::new, |entry| {
             self.session.digest(
-                &entry.current(self.session.task_id()),
+                &entry.current_spec(self.session.task_id()),
                 call.tool_call_id,
                 text,
                 rule.as_deref(),
@@ -188,9 +196,9 @@ impl Driver<'_> {
             target: entry
                 .map(|entry| entry.spec.target.clone())
                 .unwrap_or_default(),
-            address: address.map(|(address, _)| Address::of(&digest, address)),
+            address: address.map(|(address, _)| Address::new(&digest, address)),
             summary: entry.map_or_else(
-                || short(&call.name),
+                || shortened_name(&call.name),
                 |entry| entry.spec.summarize(&arguments),
             ),
             warnings: if needs_decision {
@@ -203,7 +211,12 @@ impl Driver<'_> {
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
             digest,
-            definition: entry.map(|entry| entry.current(self.session.task_id()).definition.clone()),
+            definition: entry.map(|entry| {
+                entry
+                    .current_spec(self.session.task_id())
+                    .definition
+                    .clone()
+            }),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
             offer: judgement
                 .filter(|_| needs_decision)
@@ -214,8 +227,8 @@ impl Driver<'_> {
 }
 
 /// Cuts the name of an unknown tool: the model may write a name of any length.
-fn short(name: &str) -> String {
-    let shown = cut(name, MAX_NAME);
+fn shortened_name(name: &str) -> String {
+    let shown = cut(name, MAX_NAME_BYTES);
     if shown == name {
         name.to_owned()
     } else {

@@ -8,11 +8,11 @@ use futures_util::future::join_all;
 use super::{Driver, Stop};
 use crate::task::id::CallId;
 use crate::task::item::Outcome;
-use crate::tool::{Start, Tool};
+use crate::tool::{StartReason, Tool};
 
 /// A call whose tool is not up to date: its id, the reason why it may start (`None` before the
 /// first judgement), and the tool.
-type Stale = (CallId, Option<Start>, Arc<dyn Tool>);
+type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
     /// Compares the tools of these calls before the first judgement. Ignores a failure: the
@@ -20,10 +20,10 @@ impl Driver<'_> {
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
-    pub(super) async fn look_at_servers(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        let stale = self.stale(calls, |_| None);
+    pub(super) async fn refresh_tools(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        let stale = self.stale_tools(calls, |_| None);
         if !stale.is_empty() {
-            self.compare(stale).await?;
+            self.compare_tools(stale).await?;
         }
         Ok(())
     }
@@ -34,25 +34,29 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        let stale = self.stale(calls, |approved| {
+        let stale = self.stale_tools(calls, |approved| {
             Some(if approved {
-                Start::Approved
+                StartReason::Approved
             } else {
-                Start::Allowed
+                StartReason::Allowed
             })
         });
         if stale.is_empty() {
             return Ok(true);
         }
-        let failed = self.compare(stale).await?;
-        let go = failed.is_empty();
+        let failed = self.compare_tools(stale).await?;
+        let are_ready = failed.is_empty();
         self.session.settle_calls(failed);
-        Ok(go)
+        Ok(are_ready)
     }
 
     /// Returns the calls whose tools are not up to date. `start` gets whether a person approved the
     /// call, and returns the reason why the call may start.
-    fn stale(&self, calls: &[CallId], start: impl Fn(bool) -> Option<Start>) -> Vec<Stale> {
+    fn stale_tools(
+        &self,
+        calls: &[CallId],
+        start: impl Fn(bool) -> Option<StartReason>,
+    ) -> Vec<StaleTool> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let entry = self.offered(&state.call.name)?;
@@ -66,12 +70,15 @@ impl Driver<'_> {
     /// Compares these tools with their reviewed definitions. Returns a failed result for each call
     /// whose tool could not be compared. Leaves out calls that lack a credential: a person is asked
     /// for the credential first.
-    async fn compare(&mut self, stale: Vec<Stale>) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
+    async fn compare_tools(
+        &mut self,
+        stale: Vec<StaleTool>,
+    ) -> Result<Vec<(CallId, Outcome, String)>, Stop> {
         let credentials = self.credentials().await?;
         let task = self.session.task_id();
         let ready = stale
             .into_iter()
-            .filter(|(_, _, tool)| self.lacking(tool.spec(), &credentials).is_none());
+            .filter(|(_, _, tool)| self.missing_credential(tool.spec(), &credentials).is_none());
         let compared = ready.map(async |(id, start, tool)| {
             let why = tool.prepare(start, task, &credentials).await.err()?;
             let name = &tool.spec().name;

@@ -11,7 +11,7 @@ use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
 use crate::task::call_state::CallState;
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, LateSlot, RawSlot, SendPermit, Tool, ToolAnswer};
+use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
     /// Records the results of these calls. `began` is the uptime at which their permits were
@@ -28,32 +28,32 @@ impl Driver<'_> {
         let ended = self.engine.clock.uptime();
         // The duration of the calls counts toward the task's limit before the next model call.
         self.session.now = self.session.now + ended.saturating_sub(began);
-        let ours = self
+        let has_lease = self
             .session
             .lease
             .as_ref()
             .is_some_and(|lease| lease.lasts(ended));
-        let mut lost = false;
+        let mut is_lost = false;
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
-                tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours, "a call was not sent");
+                tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours = has_lease, "a call was not sent");
                 let attempt = self.session.own.progress.attempts(call.call_id);
                 self.session.not_sent.insert(call.call_id, attempt);
-                lost |= !ours;
-                if !ours {
+                is_lost |= !has_lease;
+                if !has_lease {
                     continue;
                 }
             }
-            let settles = matches!(
+            let is_final = matches!(
                 answer,
                 ToolAnswer::Succeeded { .. } | ToolAnswer::Failed { .. }
             );
-            if let (true, Some(raw)) = (settles, call.raw.take()) {
+            if let (true, Some(raw)) = (is_final, call.raw.take()) {
                 self.engine.keep_raw_result(call.task_id, raw);
             }
             if matches!(answer, ToolAnswer::Unknown { .. }) {
                 let attempt = self.session.own.progress.attempts(call.call_id);
-                self.session.late.push(LateAttempt {
+                self.session.late_attempts.push(LateAttempt {
                     call: call.call_id,
                     attempt,
                     tool: tool.spec().name.clone(),
@@ -63,13 +63,13 @@ impl Driver<'_> {
             self.session
                 .record_result(call.call_id, tool.spec().name.clone(), answer);
         }
-        let unknown = &self.session.unknown;
+        let unknown = &self.session.unknown_outcomes;
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
         // The next driver of the task opens requests about the started calls. Results that arrived
         // here are still stored.
-        if lost && !self.session.unsaved() {
+        if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {
             Ok(())
@@ -84,7 +84,7 @@ impl Driver<'_> {
     ) -> impl Fn() -> bool + Send + Sync + use<> {
         let (clock, registration) = (Arc::clone(&self.engine.clock), in_flight.registration());
         let lease = self.session.lease.as_ref().map(Lease::view);
-        let until = self.session.saved_since + SEND_WINDOW;
+        let until = self.session.commit_started_at + SEND_WINDOW;
         move || {
             let now = clock.uptime();
             now < until
@@ -100,7 +100,7 @@ impl Driver<'_> {
         state: &CallState,
         arguments: Value,
         decided_by: Option<String>,
-        permit: SendPermit,
+        permit: AttemptPermit,
     ) -> Invocation {
         let trace = self.session.own.row.root_task_id.0.simple();
         let span = self.engine.ids.fresh().as_u128() & u128::from(u64::MAX);

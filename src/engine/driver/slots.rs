@@ -20,8 +20,8 @@ impl Driver<'_> {
             self.session.slot = self.slot().await;
         }
         let to_lone = self.session.has_saved_items
-            && self.session.lone.is_none()
-            && self.engine.alone.is_taken();
+            && self.session.lone_drive.is_none()
+            && self.engine.lone_drives.excludes_others();
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
@@ -31,7 +31,8 @@ impl Driver<'_> {
     /// another reading of the journal.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
-        let admitted = || !engine.backlog.load(Ordering::Relaxed) && !engine.alone.is_taken();
+        let admitted =
+            || !engine.backlog.load(Ordering::Relaxed) && !engine.lone_drives.excludes_others();
         if !admitted() {
             return None;
         }

@@ -12,16 +12,16 @@ use futures_util::future::{Either, join_all, maybe_done, select};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Driver, Stop};
-use crate::engine::recovery::integrity::damage_before;
+use crate::engine::recovery::integrity::approval_damage;
 use crate::failpoint;
 use crate::task::call_state::Phase;
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
-use crate::task::step::{Budget, Ending};
+use crate::task::step::{Ending, StepContext};
 use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
-use crate::tool::{Invocation, PermitDecision, SendPermit, Tool, ToolAnswer, arguments};
+use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, arguments};
 
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
@@ -39,14 +39,14 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         let compared = self.present_tools(calls);
-        if !self.may_begin(calls).await? {
+        if !self.may_start(calls).await? {
             return Ok(());
         }
         let credentials = self.credentials().await?;
         let Some(continuations) = self.continuations(calls) else {
             return Ok(());
         };
-        if self.ask_for_missing(calls, &credentials) {
+        if self.request_missing_credentials(calls, &credentials) {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
@@ -77,7 +77,7 @@ impl<'e> Driver<'e> {
         }
         failpoint::reach("call.before");
         for (in_flight, decision) in in_flight_calls.iter().zip(&decisions) {
-            decision.permit(self.send_permit(in_flight));
+            decision.permit_while(self.send_permit(in_flight));
         }
         self.session.in_flight_calls = in_flight_calls;
         let began = self.engine.clock.uptime();
@@ -127,8 +127,8 @@ impl<'e> Driver<'e> {
         let present = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let current = match self.offered(&state.call.name)? {
-                Cow::Borrowed(entry) => entry.current(task),
-                Cow::Owned(entry) => Cow::Owned(entry.current(task).into_owned()),
+                Cow::Borrowed(entry) => entry.current_spec(task),
+                Cow::Owned(entry) => Cow::Owned(entry.current_spec(task).into_owned()),
             };
             Some((*id, current))
         });
@@ -183,7 +183,7 @@ impl<'e> Driver<'e> {
                 let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
                 names.join(",")
             });
-            let (decision, permit) = SendPermit::undecided();
+            let (decision, permit) = AttemptPermit::undecided();
             decisions.push(decision);
             let invocation = self.invocation(&state, arguments, decided_by, permit);
             attempts.push((
@@ -200,12 +200,12 @@ impl<'e> Driver<'e> {
 
     /// Whether these calls may still start, according to the history, the stored requests that
     /// approved them, and the current policy. If `false`, the driver asks `next_step` again.
-    pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
+    pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
             self.engine.reload_uncertain(self.session).await?;
         }
-        if let Some(failure) = damage_before(self.session, calls) {
+        if let Some(failure) = approval_damage(self.session, calls) {
             self.finish(Ending::Failed(failure)).await?;
             return Ok(false);
         }
@@ -213,30 +213,33 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the input of `next_step` that is not in the journal.
-    pub(crate) fn budget(&self) -> Budget {
+    pub(crate) fn step_context(&self) -> StepContext {
         // Whether the process of an attempt has ended, or is this process: the calls that this
         // process has in flight are added below.
-        let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
-        let mut budget = self.session.budget(self.engine.settings.lease, gone);
-        budget.running.extend(self.engine.in_flight_calls.calls());
-        budget.asking = self.session.asking();
-        budget.asker = self.asker_state();
-        budget.spent = self.spent_limit(&[]);
-        budget.sessions = self
+        let has_ended =
+            |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
+        let mut context = self
+            .session
+            .step_context(self.engine.settings.lease, has_ended);
+        context.running.extend(self.engine.in_flight_calls.calls());
+        context.ended_with_questions = self.session.calls_with_questions();
+        context.asker = self.asker_state();
+        context.spent_limit = self.spent_limit(&[]);
+        context.session_agents = self
             .agent
             .sub_agents
             .iter()
             .filter(|sub| sub.session)
             .map(|sub| sub.agent.clone())
             .collect();
-        budget
+        context
     }
 
     /// Returns the time until the last attempt that may still be running counts as over. Leaves out
     /// attempts of this service that may be repeated.
-    pub(crate) fn attempts_over_in(&self) -> Option<Duration> {
-        let running = self.budget().running;
-        let over = self
+    pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
+        let running = self.step_context().running;
+        let attempts = self
             .session
             .own
             .progress
@@ -244,14 +247,15 @@ impl<'e> Driver<'e> {
             .filter(|state| running.contains(&state.call.tool_call_id))
             // An attempt that has ended with questions is over.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
-        let over = over
+        let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))
-            .filter(|(state, start)| !state.effect.repeatable() || start.is_elsewhere());
-        over.map(|(_, start)| {
-            let over = start.over(self.engine.settings.lease);
-            over.since(self.session.now)
-        })
-        .max()
+            .filter(|(state, start)| !state.effect.is_repeatable() || start.is_run_by_asker());
+        attempts
+            .map(|(_, start)| {
+                let end = start.ends_at(self.engine.settings.lease);
+                end.since(self.session.now)
+            })
+            .max()
     }
 }
 

@@ -5,7 +5,7 @@
 pub(crate) enum Stop {
     /// Another commit came first, and the session now has the new journal: the driver asks
     /// `next_step` again.
-    Again,
+    Reloaded,
     /// Another driver has the task, the command that opened the session was refused, the task
     /// cannot be read, or the service has gone down.
     Lost,

@@ -11,9 +11,9 @@ use crate::task::call_state::CallState;
 use crate::task::change::{Guard, LeaseChange, NewTask, TaskRow};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Outcome, Part, PartType};
+use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::Progress;
 use crate::task::verdict::Judgement;
 
 /// Reopens the ended task of a conversation (`session: true`) with the next message.
@@ -21,7 +21,7 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
     (related.begins, related.lease) = (true, LeaseChange::Queue);
     related.draft.pin(&agent.version);
     let failed = related.draft.row.status == TaskStatus::Failed;
-    related.draft.status(TaskStatus::Running, now);
+    related.draft.push_status(TaskStatus::Running, now);
     // Started calls of a failed task stay open for a reconcile request.
     let text = "The conversation went on; this call was not run.";
     related.draft.close_calls(
@@ -36,7 +36,7 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 impl Driver<'_> {
     /// Creates or reopens a task for each of these calls, if they may still run.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        if !self.may_begin(calls).await? {
+        if !self.may_start(calls).await? {
             return Ok(());
         }
         for id in calls {
@@ -115,7 +115,7 @@ impl Driver<'_> {
             call: None,
         };
         let progress = Progress {
-            of_sub_agent: true,
+            is_sub_agent: true,
             ..Progress::new()
         };
         let mut draft = TaskDraft::new(
@@ -124,7 +124,7 @@ impl Driver<'_> {
             Vec::new(),
         );
         draft.guard = Some(Guard::New(Box::new(new)));
-        draft.status(TaskStatus::Running, now);
+        draft.push_status(TaskStatus::Running, now);
         draft.push(message, now);
         self.session.tree.add(draft);
     }
@@ -133,12 +133,17 @@ impl Driver<'_> {
     /// `None` for the first call and for other sub-agents.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
-        let ours = |row: &&TaskRow| {
+        let is_of_sub_agent = |row: &&TaskRow| {
             row.agent == sub.agent && row.parent.is_some_and(|(parent, _)| parent == own)
         };
-        let over =
+        let has_ended =
             |row: &&TaskRow| row.status.is_terminal() && self.session.tree.is_readable(row.task_id);
-        let known = self.session.tree.rows().filter(ours).filter(over);
-        known.map(|row| row.task_id).max().filter(|_| sub.session)
+        let earlier = self
+            .session
+            .tree
+            .rows()
+            .filter(is_of_sub_agent)
+            .filter(has_ended);
+        earlier.map(|row| row.task_id).max().filter(|_| sub.session)
     }
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::call::{CallState, Decision, GateCall, Viewer};
-use super::presence::{AskerGuard, Delivery, GRACE};
+use super::call::{GateCall, GateDecision, GateState, Viewer};
+use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE};
 use super::propose::Proposed;
 use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
 use crate::agent::{Agent, Gate};
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, Refusal, TRIES};
+use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
-use crate::people::may::may_ask_at_gate;
-use crate::store::{CommitError, Heard, Listener};
-use crate::task::call_state::Start;
-use crate::task::change::{Asker, DELIVERED};
+use crate::people::authorization::may_ask_at_gate;
+use crate::store::{CommitError, Listener, Notification};
+use crate::task::call_state::AttemptStart;
+use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome, ToolResult};
-use crate::task::rejections::canonical;
+use crate::task::rejections::json_equality_key;
 use crate::tool::arguments::parse;
 
 #[derive(Debug)]
@@ -50,10 +50,10 @@ struct Waiter<'w> {
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// Notified of the commits of this process, from before the first read, so that no commit is
-    /// missed. The first pause moves it to `all_news`.
-    news: Option<Listener>,
+    /// missed. The first pause moves it to `replica_commits`.
+    local_commits: Option<Listener>,
     /// Notified of the commits of every replica. `None` until the first pause.
-    all_news: Option<Listener>,
+    replica_commits: Option<Listener>,
     /// The id of this ask, and the runner that the proposal names, or `""`.
     ask: (Uuid, String),
     /// Whether the client names the call by key or id: then every ask gets the result.
@@ -68,9 +68,9 @@ struct Waiter<'w> {
 enum Round {
     Answer(Box<GateAnswer>),
     /// The call may have changed: the next round uses this session, or loads the task again.
-    Again(Option<Box<TaskSession>>),
+    Retry(Option<Box<TaskSession>>),
     /// Another asker gets this call; the proposal becomes a new call.
-    Taken,
+    TakenByOther,
 }
 
 impl Engine {
@@ -102,16 +102,16 @@ impl Engine {
         let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
         let end = Instant::now() + proposal.wait;
         let runner = proposal.runner.clone().unwrap_or_default();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let ask = (self.ids.fresh(), runner.clone());
-            let known = self.known(caller, &agent, proposal).await?;
+            let known = self.find_known_call(caller, &agent, proposal).await?;
             let by_key = known.is_some();
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
                 None => self.propose(caller, &agent, proposal, ask.clone()).await?,
             };
             let named = matches!(proposal.identity, Identity::Key { attach: false, .. });
-            let waiter = |task, guard, news, continues| Waiter {
+            let waiter = |task, guard, listener, continues| Waiter {
                 engine: self,
                 caller,
                 proposal,
@@ -120,23 +120,24 @@ impl Engine {
                 end,
                 claim_until,
                 guard,
-                news: Some(news),
-                all_news: None,
+                local_commits: Some(listener),
+                replica_commits: None,
                 ask,
                 by_key: by_key || named,
                 continues,
                 own_drive: false,
             };
             let answer = match proposed {
-                Proposed::Counted(session) => Some(self.counted(*session, gate).await?),
+                Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
                 Proposed::Continues(task) => {
-                    let (guard, news) = (AskerGuard::new(self, task), self.store.attend(task));
-                    let waiter = waiter(task, guard, news, true);
+                    let (guard, listener) =
+                        (AskerGuard::new(self, task), self.store.listen_locally(task));
+                    let waiter = waiter(task, guard, listener, true);
                     waiter.wait_for_verdict(None).await?
                 }
                 Proposed::Stored(stored) => {
-                    let mut waiter = waiter(stored.task, stored.guard, stored.news, false);
-                    let session = waiter.driven(stored.end).await;
+                    let mut waiter = waiter(stored.task, stored.guard, stored.listener, false);
+                    let session = waiter.wait_for_drive(stored.end).await;
                     waiter.wait_for_verdict(session).await?
                 }
             };
@@ -151,7 +152,7 @@ impl Engine {
 
     /// Returns the task that the proposal's key or id names. An id counts only if the task's call
     /// is the proposed one.
-    async fn known(
+    async fn find_known_call(
         &self,
         caller: &Caller,
         agent: &Agent,
@@ -170,14 +171,14 @@ impl Engine {
             && row.session_id == proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION)
             && session.own.progress.calls.first().is_some_and(|state| {
                 let (name, text) = (&state.call.name, &state.call.arguments_text);
-                *name == proposal.tool && is_same_value(text, &proposal.arguments_text)
+                *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
             });
         Ok(same.then_some(task))
     }
 
     /// Answers a call that is only counted (`record: held`): the call is released, and nothing is
     /// stored.
-    async fn counted(
+    async fn answer_counted(
         &self,
         mut session: TaskSession,
         gate: &Gate,
@@ -191,7 +192,7 @@ impl Engine {
             digest: String::new(),
             attempt: 1,
             timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
-            replica: Start::elsewhere(ask, ""),
+            replica: AttemptStart::replica_of_asker(ask, ""),
             grant: None,
         });
         session.push(Fact::ToolResult(ToolResult {
@@ -218,12 +219,12 @@ impl Engine {
 impl Waiter<'_> {
     /// Waits for the end of a drive and returns its session. `None` if the wait ends first, or if
     /// the session may differ from the journal.
-    async fn driven(
+    async fn wait_for_drive(
         &mut self,
-        driven: tokio::task::JoinHandle<Option<TaskSession>>,
+        drive: tokio::task::JoinHandle<Option<TaskSession>>,
     ) -> Option<TaskSession> {
         let session = tokio::select! {
-            ended = timeout_at(self.end, driven) => ended.ok()?.ok()?,
+            ended = timeout_at(self.end, drive) => ended.ok()?.ok()?,
             () = self.engine.stop.cancelled() => None,
         };
         self.own_drive = session.is_some();
@@ -247,8 +248,8 @@ impl Waiter<'_> {
             };
             match self.round(loaded).await? {
                 Round::Answer(answer) => return Ok(Some(*answer)),
-                Round::Taken => return Ok(None),
-                Round::Again(known) => session = known.map(|session| *session),
+                Round::TakenByOther => return Ok(None),
+                Round::Retry(known) => session = known.map(|session| *session),
             }
         }
     }
@@ -257,69 +258,71 @@ impl Waiter<'_> {
         let viewer = Viewer::Asker(self.ask.0, &self.ask.1);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
-            (CallState::Settled, _) => self.settled(session, call).await,
-            (CallState::Started, Decision::Allow) => {
-                self.guard.is_answered();
+            (GateState::Settled, _) => self.answer_settled(session, call).await,
+            (GateState::Started, GateDecision::Allow) => {
+                self.guard.mark_answered();
                 Ok(self.answer(call, None))
             }
             // This ask's own drive got no slot and queued the call: a worker starts it.
-            (CallState::Approved, _) if self.own_drive => self.pend(session, call).await,
-            (CallState::Approved, _) if self.is_late() => self.pend(session, call).await,
-            (CallState::Approved, _) => self.claim(session, call).await,
-            (CallState::Started, _) if call.runs_elsewhere => {
-                if call.expires_at.is_some_and(|end| end > call.now) && !is_given_back(&session) {
+            (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
+            (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
+            (GateState::Approved, _) => self.claim(session, call).await,
+            (GateState::Started, _) if call.runs_elsewhere => {
+                if call.expires_at.is_some_and(|end| end > call.now)
+                    && !is_permit_returned(&session)
+                {
                     return Err(GateRefusal::InHand(Box::new(call)));
                 }
                 if self.is_late() {
-                    return self.pend(session, call).await;
+                    return self.wait_pending(session, call).await;
                 }
                 self.claim(session, call).await
             }
-            (CallState::Started | CallState::Pending | CallState::Doubtful, _) => {
-                self.pend(session, call).await
+            (GateState::Started | GateState::Pending | GateState::Doubtful, _) => {
+                self.wait_pending(session, call).await
             }
         }
     }
 
     /// Answers a settled call. If the client does not name the call by key or id, only one ask may
     /// get the result: a fenced commit reserves it.
-    async fn settled(
+    async fn answer_settled(
         &mut self,
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
-        let first_hand = self.own_drive || self.by_key;
+        let gets_result = self.own_drive || self.by_key;
         let mut reserved = false;
-        if !first_hand {
+        if !gets_result {
             let released = call.outcome == Some(Outcome::Released);
             if let Some(until) = until.filter(|until| *until > session.now && !released) {
-                if until == DELIVERED || self.is_over() {
-                    return Ok(Round::Taken);
+                if until == ASKER_UNTIL_DELIVERED || self.is_over() {
+                    return Ok(Round::TakenByOther);
                 }
                 // Another ask has reserved the result. If it leaves, this ask gets the result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
-            if until.is_some_and(|until| until != DELIVERED) {
+            if until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED) {
                 self.record_key(&mut session);
                 match self
                     .engine
-                    .commit_asker(&mut session, Asker::For(GRACE))
+                    .commit_asker(&mut session, AskerPresence::PresentFor(PRESENCE_GRACE))
                     .await
                 {
                     Ok(()) => reserved = true,
-                    Err(error) => return after(error),
+                    Err(error) => return round_after_error(error),
                 }
             }
         }
-        self.guard.is_answered();
-        let undelivered = until.is_some_and(|until| until != DELIVERED);
-        let delivery = undelivered.then(|| {
+        self.guard.mark_answered();
+        let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
+        let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
                 // If the result is not delivered, the next ask can get it at once.
-                guard.arrives();
+                guard.set_present();
             }
             Delivery::new(guard, session)
         });
@@ -333,44 +336,44 @@ impl Waiter<'_> {
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         session.ask = Some(self.ask.clone());
-        let was_there = self.guard.is_present();
+        let was_present = self.guard.is_present();
         if session.own.row.asker_until.is_some() {
             session.own.asker = Some(self.presence());
-            self.guard.arrives();
+            self.guard.set_present();
         }
         self.record_key(&mut session);
-        let Some((news, driven)) = self.engine.drive_asked(session).await? else {
-            if !was_there || self.is_over() {
-                self.guard.is_answered();
+        let Some((listener, drive)) = self.engine.drive_asked(session).await? else {
+            if !was_present || self.is_over() {
+                self.guard.mark_answered();
             }
             if self.is_over() {
                 return Ok(self.answer(call, None));
             }
             return self.pause().await;
         };
-        (self.news, self.all_news) = (Some(news), None);
-        Ok(Round::Again(self.driven(driven).await.map(Box::new)))
+        (self.local_commits, self.replica_commits) = (Some(listener), None);
+        Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
     }
 
     /// Waits while the call cannot start. Stores the asker's presence, or the end of the presence
     /// if the asker does not come back after the wait.
-    async fn pend(
+    async fn wait_pending(
         &mut self,
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         self.proposal.progress.show(call.request.clone());
-        let keyed = session.own.row.asker_until.is_some();
-        let over = self.is_over();
-        let arrives = keyed && !self.guard.is_present() && !over;
-        let leaves = keyed && over && self.proposal.returns_within.is_zero();
-        if arrives || leaves {
+        let has_presence = session.own.row.asker_until.is_some();
+        let is_over = self.is_over();
+        let is_arriving = has_presence && !self.guard.is_present() && !is_over;
+        let is_leaving = has_presence && is_over && self.proposal.returns_within.is_zero();
+        if is_arriving || is_leaving {
             self.record_key(&mut session);
-            let asker = if arrives {
-                self.guard.arrives();
+            let asker = if is_arriving {
+                self.guard.set_present();
                 self.presence()
             } else {
-                Asker::Gone
+                AskerPresence::Absent
             };
             match self.engine.commit_asker(&mut session, asker).await {
                 Ok(()) => {}
@@ -378,14 +381,14 @@ impl Waiter<'_> {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
                         // The presence was not stored. The row may have another asker's presence,
                         // which must not end with this guard.
-                        self.guard.is_answered();
+                        self.guard.mark_answered();
                     }
-                    return after(error);
+                    return round_after_error(error);
                 }
             }
         }
-        if over {
-            self.guard.is_answered();
+        if is_over {
+            self.guard.mark_answered();
             return Ok(self.answer(call, None));
         }
         self.pause().await
@@ -399,16 +402,16 @@ impl Waiter<'_> {
     /// Like [`Waiter::pause`], but ends at `end` if that is earlier.
     async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
         self.own_drive = false;
-        if let Some(news) = self.news.take() {
-            self.all_news = Some(self.engine.store.listen_on(self.task, news));
+        if let Some(listener) = self.local_commits.take() {
+            self.replica_commits = Some(self.engine.store.subscribe(self.task, listener));
         }
-        if let Some(news) = &mut self.all_news {
+        if let Some(listener) = &mut self.replica_commits {
             tokio::select! {
-                _ = timeout_at(end.min(self.end), next_news(news)) => {}
+                _ = timeout_at(end.min(self.end), next_commit(listener)) => {}
                 () = self.engine.stop.cancelled() => {}
             }
         }
-        Ok(Round::Again(None))
+        Ok(Round::Retry(None))
     }
 
     /// Adds the proposal's key to the next commit if the key is new and the proposal continues an
@@ -430,7 +433,7 @@ impl Waiter<'_> {
     }
 
     fn answer(&self, call: GateCall, delivery: Option<Delivery>) -> Round {
-        let settled = call.state == CallState::Settled;
+        let settled = call.state == GateState::Settled;
         Round::Answer(Box::new(GateAnswer {
             call,
             replayed: self.by_key && self.continues,
@@ -440,35 +443,35 @@ impl Waiter<'_> {
     }
 
     /// Returns the presence to store: until the end of the wait, and then `returns_within` or at
-    /// least [`GRACE`].
-    fn presence(&self) -> Asker {
-        let left = self.end.saturating_duration_since(Instant::now());
-        Asker::For(left + self.proposal.returns_within.max(GRACE))
+    /// least [`PRESENCE_GRACE`].
+    fn presence(&self) -> AskerPresence {
+        let remaining = self.end.saturating_duration_since(Instant::now());
+        AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
     }
 }
 
 /// Returns the result of a round in which the commit of a presence failed. `Refused` means that
 /// another ask has stored the same key.
-fn after(error: CommitError) -> Result<Round, GateRefusal> {
+fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     match error {
-        CommitError::Stale | CommitError::Unknown => Ok(Round::Again(None)),
-        CommitError::Refused => Ok(Round::Taken),
+        CommitError::Stale | CommitError::Unknown => Ok(Round::Retry(None)),
+        CommitError::Refused => Ok(Round::TakenByOther),
         CommitError::Unavailable => Err(Refusal::Unavailable.into()),
     }
 }
 
 /// Waits for the next commit.
-pub(super) async fn next_news(news: &mut Listener) {
-    while news.next().await != Heard::News {}
+pub(super) async fn next_commit(listener: &mut Listener) {
+    while listener.next().await != Notification::Commit {}
 }
 
-fn is_given_back(session: &TaskSession) -> bool {
+fn is_permit_returned(session: &TaskSession) -> bool {
     let calls = &session.own.progress.calls;
-    calls.first().is_some_and(|state| state.given_back)
+    calls.first().is_some_and(|state| state.is_permit_returned)
 }
 
 /// Whether two argument texts are the same JSON value, or the same bytes.
-fn is_same_value(one: &str, other: &str) -> bool {
+fn is_equal_json(one: &str, other: &str) -> bool {
     one == other
-        || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if canonical(&one) == canonical(&other))
+        || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))
 }

@@ -13,17 +13,17 @@ use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::EqualCall;
 use crate::task::call_state::{CallState, Phase};
-use crate::task::change::{DELIVERED, KeyedCall};
+use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome};
-use crate::task::rejections::canonical;
-use crate::task::request::sha256;
+use crate::task::rejections::json_equality_key;
+use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::tool::arguments;
 
 /// The result of comparing a proposed call with earlier calls.
-pub(super) enum Earlier {
+pub(super) enum EarlierCalls {
     /// The proposal is a new call, without a caution.
     Nothing,
     /// The proposal continues the call of this task.
@@ -50,18 +50,20 @@ pub(super) enum Caution {
 /// parsed: such a call never runs.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
-    let blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
-    let value = arguments::parse(if blank { "{}" } else { text }).ok()?;
-    let same = match proposal.identity {
+    let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
+    let value = arguments::parse(if is_blank { "{}" } else { text }).ok()?;
+    let identity = match proposal.identity {
         Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
         Identity::Value | Identity::Key { .. } | Identity::New | Identity::Call(_) => {
-            format!("value\0{}\0{}", proposal.tool, canonical(&value))
+            format!("value\0{}\0{}", proposal.tool, json_equality_key(&value))
         }
     };
-    let hash = sha256(&Sha256::digest(same.as_bytes()));
+    let hash = format_sha256(&Sha256::digest(identity.as_bytes()));
     let prefix = match proposal.identity {
-        Identity::Key { attach: false, .. } | Identity::New => NAMED,
-        Identity::Value | Identity::Bytes | Identity::Key { .. } | Identity::Call(_) => EQUAL,
+        Identity::Key { attach: false, .. } | Identity::New => NAMED_PREFIX,
+        Identity::Value | Identity::Bytes | Identity::Key { .. } | Identity::Call(_) => {
+            EQUAL_PREFIX
+        }
     };
     Some(KeyedCall {
         tool: proposal.tool.clone(),
@@ -70,27 +72,27 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
 }
 
 /// The prefix in the key of a call that a later equal call may continue.
-const EQUAL: &str = "b:";
+const EQUAL_PREFIX: &str = "b:";
 /// The prefix in the key of a call that a later proposal continues only by the caller's own key.
-const NAMED: &str = "k:";
+const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
     /// Compares a proposed call with the earlier calls of its tool in its session.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
-    pub(super) async fn earlier(
+    pub(super) async fn compare_with_earlier(
         &self,
         caller: &Caller,
         gate: (&str, &Gate),
         proposal: &Proposal,
         call: &KeyedCall,
-    ) -> Result<Earlier, Refusal> {
+    ) -> Result<EarlierCalls, Refusal> {
         let (name, gate) = gate;
         let hash = call.key.get(2..).unwrap_or_default();
-        let keys = [EQUAL, NAMED].map(|prefix| format!("{prefix}{hash}"));
-        let lasts = gate.use_within.max(gate.no_lasts);
-        let since = ago(self.clock.now(), lasts + CLOCK_SKEW);
+        let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
+        let max_age = gate.use_within.max(gate.no_lasts);
+        let since = time_before(self.clock.now(), max_age + CLOCK_SKEW);
         let session = proposal.session_id.as_deref();
         let found = self
             .store
@@ -105,13 +107,13 @@ impl Engine {
             )
             .await?;
         let equal = || found.iter().filter(|row| keys.contains(&row.call_key));
-        if let Some(caution) = self.rejected_lately(equal(), gate.no_lasts).await? {
-            return Ok(Earlier::Requires(caution));
+        if let Some(caution) = self.recent_rejection(equal(), gate.no_lasts).await? {
+            return Ok(EarlierCalls::Requires(caution));
         }
-        let attaches = call.key.starts_with(EQUAL);
+        let may_continue = call.key.starts_with(EQUAL_PREFIX);
         let mut caution = None;
         let mut continued: Vec<_> = equal()
-            .filter(|row| attaches && row.call_key.starts_with(EQUAL))
+            .filter(|row| may_continue && row.call_key.starts_with(EQUAL_PREFIX))
             .collect();
         // The order: undelivered results, calls that may start, calls that wait for people.
         continued.sort_by_key(|row| match row.status {
@@ -121,24 +123,24 @@ impl Engine {
         });
         for row in continued {
             match self.relation(row, gate.use_within).await? {
-                Relation::Continues => return Ok(Earlier::Continues(row.task_id)),
+                Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
                 Relation::Requires(more) => caution = caution.or(Some(more)),
                 Relation::Nothing => {}
             }
         }
-        let doubtful = found.iter().any(|row| row.doubtful);
+        let is_doubtful = found.iter().any(|row| row.outcome_unknown);
         let caution = caution.or_else(|| {
-            doubtful.then(|| {
+            is_doubtful.then(|| {
                 let text = "An earlier call of this tool may have run, and a person is asked about its outcome.";
                 Caution::Hold(text.to_owned())
             })
         });
-        Ok(caution.map_or(Earlier::Nothing, Earlier::Requires))
+        Ok(caution.map_or(EarlierCalls::Nothing, EarlierCalls::Requires))
     }
 
     /// Takes the calls of `equal` that ended less than `no_lasts` ago, and of these the newest.
     /// Returns its rejection if a person rejected it, else `None`.
-    async fn rejected_lately<'r>(
+    async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
         no_lasts: Duration,
@@ -159,10 +161,10 @@ impl Engine {
     /// Returns how a proposed call relates to an earlier equal call that it might continue.
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
-        let delivered = until == DELIVERED;
-        let present = until > row.now || self.is_awaited_here(row.task_id);
+        let is_delivered = until == ASKER_UNTIL_DELIVERED;
+        let is_present = until > row.now || self.is_awaited_here(row.task_id);
         if row.status.is_terminal() {
-            return Ok(if delivered || present {
+            return Ok(if is_delivered || is_present {
                 let at = row.updated_at.to_minute(Some(row.now));
                 let text =
                     format!("The same call ended at {at} UTC, and its agent got the result.");
@@ -173,16 +175,16 @@ impl Engine {
                 Relation::Nothing
             });
         }
-        if !present {
+        if !is_present {
             return Ok(Relation::Continues);
         }
         let session = self.load(row.task_id).await?;
         let state = session
             .as_ref()
             .and_then(|session| session.own.progress.calls.first());
-        let waits = state.is_some_and(|state| matches!(state.phase, Phase::Asked(_)));
+        let is_waiting = state.is_some_and(|state| matches!(state.phase, Phase::AwaitsDecision(_)));
         Ok(Relation::Requires(Caution::Hold(
-            if waits {
+            if is_waiting {
                 "The same call waits already."
             } else {
                 "The same call is being run."
@@ -192,7 +194,7 @@ impl Engine {
     }
 }
 
-/// The relation of a proposed call to one earlier call; compare [`Earlier`].
+/// The relation of a proposed call to one earlier call; compare [`EarlierCalls`].
 enum Relation {
     Nothing,
     Continues,
@@ -203,7 +205,7 @@ enum Relation {
 /// this much further back; the rows that it finds are compared by the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-fn ago(now: Time, time: Duration) -> Time {
+fn time_before(now: Time, time: Duration) -> Time {
     let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     Time(now.0.saturating_sub(micros))
 }
@@ -218,7 +220,7 @@ fn rejection(session: &TaskSession) -> Option<Caution> {
         let Fact::Decision { decision, .. } = &item.fact else {
             return None;
         };
-        Some(said(state, decision))
+        Some(rejection_reason(state, decision))
     })?;
     Some(Caution::Reject {
         call: state.call.tool_call_id,
@@ -226,7 +228,10 @@ fn rejection(session: &TaskSession) -> Option<Caution> {
     })
 }
 
-fn said(state: &CallState, decision: &crate::task::decision::Decision) -> Option<String> {
+fn rejection_reason(
+    state: &CallState,
+    decision: &crate::task::decision::Decision,
+) -> Option<String> {
     let own = decision.decisions.get(&state.call.tool_call_id);
     let own = own.and_then(|answer| answer.reason.clone());
     own.or_else(|| decision.reason.clone())

@@ -8,7 +8,7 @@ use crate::agent::Gate;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::RequestRow;
-use crate::task::call_state::{CallState as CallProgress, Phase};
+use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult};
@@ -19,7 +19,7 @@ use crate::task::verdict::Verdict;
 
 /// The verdict that an asker gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum GateDecision {
     /// The call may run now, or has run.
     Allow,
     /// The call never started, and will not.
@@ -28,7 +28,7 @@ pub enum Decision {
     Pending,
 }
 
-impl Decision {
+impl GateDecision {
     /// Returns the word on the wire and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -42,7 +42,7 @@ impl Decision {
 
 /// The state of a gate call, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallState {
+pub enum GateState {
     /// The call waits for a person's decision or another answer.
     Pending,
     /// The call may start once its asker waits.
@@ -66,7 +66,7 @@ pub struct Permit {
     pub expires_in: Duration,
 }
 
-/// A gate call as an asker or an onlooker sees it.
+/// A gate call as an asker or a reader sees it.
 #[derive(Clone, Debug)]
 pub struct GateCall {
     pub task_id: TaskId,
@@ -82,8 +82,8 @@ pub struct GateCall {
     pub edited: bool,
     /// The digest of the call's last start or request; `None` if the call has neither.
     pub digest: Option<String>,
-    pub decision: Decision,
-    pub state: CallState,
+    pub decision: GateDecision,
+    pub state: GateState,
     /// `None` until the call is settled.
     pub outcome: Option<Outcome>,
     /// The name of the rule that judged the call; `None` if no rule did.
@@ -115,7 +115,7 @@ pub struct GateCall {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Viewer<'v> {
     /// A client that reads the call without waiting for it: it never gets a permit.
-    Onlooker,
+    Reader,
     /// The client of the ask with this id, and its runner; `""` if the proposal names no runner.
     Asker(Uuid, &'v str),
 }
@@ -133,13 +133,14 @@ impl Engine {
         let agent = self.agent_of(&session.own.row).await?.ok();
         let gate = agent.as_ref().and_then(|agent| agent.gate.as_deref());
         let use_within = gate.map_or_else(|| Gate::default().use_within, |gate| gate.use_within);
-        let mut call = GateCall::of(session, use_within, viewer).ok_or(Refusal::NotFound)?;
+        let mut call =
+            GateCall::from_session(session, use_within, viewer).ok_or(Refusal::NotFound)?;
         let entry = agent
             .as_ref()
             .and_then(|agent| self.offered(agent, &call.tool));
         if let (None, false, Some(entry)) = (&call.digest, call.can_never_run, entry) {
             call.digest = Some(session.digest(
-                &entry.current(session.task_id()),
+                &entry.current_spec(session.task_id()),
                 call.tool_call_id,
                 &call.arguments_text,
                 call.rule.as_deref(),
@@ -151,7 +152,11 @@ impl Engine {
 
 impl GateCall {
     /// Returns the call of this task; `None` if the journal has no call or no status.
-    fn of(session: &TaskSession, use_within: Duration, viewer: Viewer<'_>) -> Option<Self> {
+    fn from_session(
+        session: &TaskSession,
+        use_within: Duration,
+        viewer: Viewer<'_>,
+    ) -> Option<Self> {
         let own = &session.own;
         let state = own.progress.calls.first()?;
         let call = CallView {
@@ -160,9 +165,9 @@ impl GateCall {
             status: own.progress.status?,
         };
         let request = call.request(&own.row);
-        let shown = call.state();
+        let gate_state = call.state();
         let permit = call.permit(session.now, viewer);
-        let settled = call.result();
+        let result = call.result();
         let judgement = state.judgement.as_ref();
         let reason = || judgement.and_then(|judgement| judgement.reason.clone());
         Some(Self {
@@ -175,14 +180,14 @@ impl GateCall {
             edited: state.edited.is_some(),
             digest: call.digest(),
             can_never_run: judgement.is_some_and(|found| found.verdict == Verdict::Invalid),
-            decision: call.decision(shown, permit.is_some()),
-            state: shown,
-            outcome: settled.map(|result| result.outcome),
+            decision: call.decision(gate_state, permit.is_some()),
+            state: gate_state,
+            outcome: result.map(|result| result.outcome),
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
             reason: call.rejection().or_else(reason),
             by: call.approvers(),
             permit,
-            result: settled.filter(|result| call.is_shown(result)).cloned(),
+            result: result.filter(|result| call.is_shown(result)).cloned(),
             expires_at: call.expires_at(request.as_ref(), use_within),
             request: request.map(Box::new),
             runs_elsewhere: state.performer == ToolKind::External,
@@ -196,25 +201,25 @@ impl GateCall {
     pub fn message(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or("No reason is given.");
         match (self.state, self.decision) {
-            (CallState::Pending, _) => {
+            (GateState::Pending, _) => {
                 "Held: a person must approve this call. It has not run.".to_owned()
             }
-            (CallState::Approved, _) => {
+            (GateState::Approved, _) => {
                 "Approved; the call starts when its agent asks for it again.".to_owned()
             }
-            (CallState::Doubtful, _) => {
+            (GateState::Doubtful, _) => {
                 "The call may have run; a person is asked about its outcome. Do not repeat it."
                     .to_owned()
             }
-            (CallState::Started, Decision::Pending) => "The call is under way.".to_owned(),
-            (CallState::Settled, Decision::Deny) => {
+            (GateState::Started, GateDecision::Pending) => "The call is under way.".to_owned(),
+            (GateState::Settled, GateDecision::Deny) => {
                 let outcome = self.outcome.map_or("refused", Outcome::as_str);
                 format!("The call was not run ({outcome}): {reason}")
             }
-            (CallState::Settled | CallState::Started, _) if !self.by.is_empty() => {
+            (GateState::Settled | GateState::Started, _) if !self.by.is_empty() => {
                 format!("Approved by {}.", self.by.join(", "))
             }
-            (CallState::Settled | CallState::Started, _) => match &self.rule {
+            (GateState::Settled | GateState::Started, _) => match &self.rule {
                 Some(rule) => format!("Allowed by the rule {rule}."),
                 None => "Allowed.".to_owned(),
             },
@@ -225,39 +230,39 @@ impl GateCall {
 /// A call with the journal and the status of its task.
 struct CallView<'c> {
     items: &'c [Item],
-    state: &'c CallProgress,
+    state: &'c CallState,
     status: TaskStatus,
 }
 
 impl<'c> CallView<'c> {
-    /// Calls `of` on the facts, the last fact first. Returns the first value that is not `None`.
-    fn last<T>(&self, of: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
-        self.items.iter().rev().find_map(|item| of(&item.fact))
+    /// Calls `find` on the facts, the last fact first. Returns the first value that is not `None`.
+    fn find_last<T>(&self, find: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
+        self.items.iter().rev().find_map(|item| find(&item.fact))
     }
 
-    fn state(&self) -> CallState {
+    fn state(&self) -> GateState {
         match self.state.phase {
-            Phase::Done(_) | Phase::Settled(..) => CallState::Settled,
-            _ if self.status.is_terminal() => CallState::Settled,
-            Phase::OutcomeUnknown(_) => CallState::Doubtful,
-            Phase::Started(_) => CallState::Started,
-            Phase::Allowed | Phase::Approved(_) => CallState::Approved,
+            Phase::Done(_) | Phase::Settled(..) => GateState::Settled,
+            _ if self.status.is_terminal() => GateState::Settled,
+            Phase::OutcomeUnknown(_) => GateState::Doubtful,
+            Phase::Started(_) => GateState::Started,
+            Phase::Allowed | Phase::Approved(_) => GateState::Approved,
             Phase::New
             | Phase::Held(_)
             | Phase::Human(_)
-            | Phase::Questioned
-            | Phase::Asked(_)
-            | Phase::Delegated(_) => CallState::Pending,
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_)
+            | Phase::Delegated(_) => GateState::Pending,
         }
     }
 
-    fn decision(&self, shown: CallState, has_permit: bool) -> Decision {
+    fn decision(&self, shown: GateState, has_permit: bool) -> GateDecision {
         match shown {
-            CallState::Settled if self.state.attempts > 0 => Decision::Allow,
-            CallState::Settled => Decision::Deny,
-            CallState::Started if has_permit => Decision::Allow,
-            CallState::Started | CallState::Pending | CallState::Approved | CallState::Doubtful => {
-                Decision::Pending
+            GateState::Settled if self.state.attempts > 0 => GateDecision::Allow,
+            GateState::Settled => GateDecision::Deny,
+            GateState::Started if has_permit => GateDecision::Allow,
+            GateState::Started | GateState::Pending | GateState::Approved | GateState::Doubtful => {
+                GateDecision::Pending
             }
         }
     }
@@ -265,15 +270,16 @@ impl<'c> CallView<'c> {
     /// Returns the open permit if `viewer` is the asker or the runner that has it.
     fn permit(&self, now: Time, viewer: Viewer<'_>) -> Option<Permit> {
         let start = self.state.start.as_ref()?;
-        let (to, has) = start.permitted()?;
+        let (permitted_ask, permitted_runner) = start.permit_holder()?;
         let Viewer::Asker(ask, runner) = viewer else {
             return None;
         };
-        let theirs = ask == to || (!runner.is_empty() && runner == has);
-        let runs = matches!(self.state.phase, Phase::Started(_)) && !self.state.given_back;
-        let released = matches!(self.state.phase, Phase::Done(Outcome::Released));
-        let expires_at = start.over(Duration::ZERO);
-        (theirs && (runs || released) && now < expires_at).then(|| Permit {
+        let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);
+        let is_running =
+            matches!(self.state.phase, Phase::Started(_)) && !self.state.is_permit_returned;
+        let is_released = matches!(self.state.phase, Phase::Done(Outcome::Released));
+        let expires_at = start.ends_at(Duration::ZERO);
+        (is_holder && (is_running || is_released) && now < expires_at).then(|| Permit {
             attempt: start.attempt,
             expires_at,
             expires_in: expires_at.since(now),
@@ -281,7 +287,7 @@ impl<'c> CallView<'c> {
     }
 
     fn result(&self) -> Option<&'c ToolResult> {
-        self.last(|fact| {
+        self.find_last(|fact| {
             let Fact::ToolResult(result) = fact else {
                 return None;
             };
@@ -296,13 +302,13 @@ impl<'c> CallView<'c> {
 
     /// Returns the last request about the call, with the status that the journal says.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
-        let id = self.last(|fact| {
+        let id = self.find_last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {
                 return None;
             };
             Some(asked.request_id)
         })?;
-        let closed = self.last(|fact| {
+        let closed = self.find_last(|fact| {
             if let Fact::RequestClosed { status, .. } = fact {
                 return (fact.request_id() == Some(id)).then_some(*status);
             }
@@ -313,7 +319,7 @@ impl<'c> CallView<'c> {
             decides.then_some(RequestStatus::Resumed)
         });
         let timed = self.items.iter().map(|item| (item.at, item));
-        let request = RequestRow::of(row, timed, id)?;
+        let request = RequestRow::from_journal(row, timed, id)?;
         Some(RequestRow {
             status: closed.unwrap_or(request.status),
             ..request
@@ -326,7 +332,7 @@ impl<'c> CallView<'c> {
             return None;
         };
         let id = self.state.call.tool_call_id;
-        self.last(|fact| {
+        self.find_last(|fact| {
             let Fact::Decision { decision, .. } = fact else {
                 return None;
             };
@@ -351,7 +357,7 @@ impl<'c> CallView<'c> {
     /// Returns the digest of the call's last start or request.
     fn digest(&self) -> Option<String> {
         let id = self.state.call.tool_call_id;
-        self.last(|fact| {
+        self.find_last(|fact| {
             if let Fact::ToolStarted { digest, .. } = fact {
                 return Some(digest.clone());
             }
@@ -366,19 +372,21 @@ impl<'c> CallView<'c> {
 
     fn expires_at(&self, request: Option<&RequestRow>, use_within: Duration) -> Option<Time> {
         match self.state() {
-            CallState::Started => {
+            GateState::Started => {
                 let start = self.state.start.as_ref()?;
-                start.is_elsewhere().then(|| start.over(Duration::ZERO))
+                start
+                    .is_run_by_asker()
+                    .then(|| start.ends_at(Duration::ZERO))
             }
-            CallState::Approved => {
+            GateState::Approved => {
                 let approved = self.state.approval.as_ref()?.request_id;
                 let decided = self.items.iter().rev().find(|item| {
                     matches!(&item.fact, Fact::Decision { request_id, .. } if *request_id == approved)
                 });
                 decided.map(|item| item.at + use_within)
             }
-            CallState::Pending | CallState::Doubtful => request.and_then(|row| row.expires_at),
-            CallState::Settled => None,
+            GateState::Pending | GateState::Doubtful => request.and_then(|row| row.expires_at),
+            GateState::Settled => None,
         }
     }
 }

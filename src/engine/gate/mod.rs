@@ -7,19 +7,19 @@
 mod ask;
 mod attach;
 mod call;
-mod look;
 mod presence;
 mod propose;
+mod read_call;
 mod report;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use self::ask::GateAnswer;
-pub use self::call::{CallState, Decision, GateCall, Permit};
-pub use self::look::AskerNow;
-pub(in crate::engine) use self::presence::Askers;
+pub use self::call::{GateCall, GateDecision, GateState, Permit};
+pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
+pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
 use super::{FieldError, Refusal};
 use crate::store::RequestRow;
@@ -58,14 +58,14 @@ pub struct Proposal {
     /// that asks again by itself.
     pub returns_within: Duration,
     /// Shows the surface the request that the call waits for, while the ask goes on.
-    pub progress: Progress,
+    pub progress: AskProgress,
 }
 
 /// A cell into which an ask writes the request that its call waits for, for the surface to show.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Option<Box<RequestRow>>>>);
+pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
-impl Progress {
+impl AskProgress {
     /// Returns the request that the call waits for; `None` if the ask has shown none.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {

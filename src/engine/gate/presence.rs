@@ -7,23 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, TRIES};
+use crate::engine::{Engine, MAX_TRIES};
 use crate::failpoint;
 use crate::store::CommitError;
-use crate::task::change::{Asker, DELIVERED, LeaseChange};
+use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, LeaseChange};
 use crate::task::id::TaskId;
 
 /// The minimum time that an asker counts as present after its wait: the answer may be on its way,
 /// or the client may ask again.
-pub(super) const GRACE: Duration = Duration::from_secs(5);
+pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
 /// The calls that connections of this process wait for. They are needed beside the stored presence:
 /// between the commit of a result and its delivery, the row says that no asker waits.
-pub(in crate::engine) type Askers = crate::engine::runtime::Locked<BTreeMap<TaskId, Awaited>>;
+pub(in crate::engine) type AwaitedCalls =
+    crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
 
 /// The connections of this process that wait for a call, and a result for them.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Awaited {
+pub(in crate::engine) struct AwaitedCall {
     connections: usize,
     /// The result as the MCP server wrote it, once it has arrived.
     raw: Option<Arc<str>>,
@@ -50,12 +51,12 @@ impl AskerGuard {
 
     /// Records that the row has, or is about to get, a presence of this asker, so that dropping the
     /// guard ends that presence.
-    pub(super) fn arrives(&mut self) {
+    pub(super) fn set_present(&mut self) {
         self.present = true;
     }
 
     /// Marks the asker as answered: the answer's commit or the stored time ends the presence.
-    pub(super) fn is_answered(&mut self) {
+    pub(super) fn mark_answered(&mut self) {
         self.present = false;
     }
 
@@ -78,7 +79,7 @@ impl Drop for AskerGuard {
         if self.present {
             let (engine, task) = (Arc::clone(&self.engine), self.task);
             self.engine.drivers.spawn(async move {
-                engine.set_asker(task, None, Asker::Gone).await;
+                engine.set_asker(task, None, AskerPresence::Absent).await;
             });
         }
     }
@@ -108,7 +109,7 @@ impl Delivery {
     /// Records in the background that the client has the whole answer.
     pub fn delivered(self) {
         let Self { mut guard, session } = self;
-        guard.is_answered();
+        guard.mark_answered();
         let engine = Arc::clone(&guard.engine);
         let tracker = engine.drivers.clone();
         failpoint::reach("gate.answering");
@@ -116,7 +117,7 @@ impl Delivery {
             let task = guard.task;
             failpoint::reach("gate.delivering");
             engine
-                .set_asker(task, Some(*session), Asker::Delivered)
+                .set_asker(task, Some(*session), AskerPresence::Delivered)
                 .await;
             failpoint::reach("gate.delivered");
             drop(guard);
@@ -152,16 +153,21 @@ impl Engine {
 
     /// Writes the presence of a call's asker, unless the result has been delivered. Ignores
     /// failures: the stored presence then ends by its time.
-    pub(super) async fn set_asker(&self, task: TaskId, session: Option<TaskSession>, asker: Asker) {
+    pub(super) async fn set_asker(
+        &self,
+        task: TaskId,
+        session: Option<TaskSession>,
+        asker: AskerPresence,
+    ) {
         let mut session = session;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let loaded = match session.take() {
                 Some(session) => Some(session),
                 None => self.load(task).await.ok().flatten(),
             };
             let Some(mut loaded) = loaded else { return };
             let until = loaded.own.row.asker_until;
-            if until == Some(DELIVERED) || until.is_none() {
+            if until == Some(ASKER_UNTIL_DELIVERED) || until.is_none() {
                 return;
             }
             match self.commit_asker(&mut loaded, asker).await {
@@ -175,7 +181,7 @@ impl Engine {
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,
-        asker: Asker,
+        asker: AskerPresence,
     ) -> Result<(), CommitError> {
         session.own.asker = Some(asker);
         self.commit(session, LeaseChange::Keep).await.map(|_| ())

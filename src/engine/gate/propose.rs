@@ -8,21 +8,21 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::attach::{Caution, Earlier, keyed_call};
-use super::presence::{AskerGuard, GRACE};
+use super::attach::{Caution, EarlierCalls, keyed_call};
+use super::presence::{AskerGuard, PRESENCE_GRACE};
 use super::{DEFAULT_SESSION, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::Agent;
 use crate::agent::gate::Record;
-use crate::engine::commands::Key;
+use crate::engine::commands::IdempotencyKey;
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
-use crate::secret::seal::Body;
+use crate::secret::seal::DigestedBody;
 use crate::store::Listener;
 use crate::task::call_state::{CallState, Phase};
-use crate::task::change::{Asker, Guard, Journal, KeyedCall, NewTask};
+use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::status::TaskStatus;
@@ -34,23 +34,23 @@ pub(super) enum Proposed {
     /// The proposal continues the call of this task.
     Continues(TaskId),
     /// The proposal is a new call: it is stored, and driven in the background.
-    Stored(Drive),
+    Stored(GateDrive),
     /// The call is allowed and, by the gate's `record: held`, only counted and not stored.
     Counted(Box<TaskSession>),
 }
 
 /// A drive of a gate call, whose first commit is durable.
-pub(super) struct Drive {
+pub(super) struct GateDrive {
     pub task: TaskId,
     /// Notified of every commit of this process, from the first on.
-    pub news: Listener,
+    pub listener: Listener,
     pub guard: AskerGuard,
     /// Yields the session at the end of the drive; `None` if it may differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
-/// The `news` and the `end` of a [`Drive`].
-type Driven = (Listener, JoinHandle<Option<TaskSession>>);
+/// The `listener` and the `end` of a [`GateDrive`].
+type DriveHandle = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
     /// Returns the gate of this name; without a name, the only gate that is open to the caller.
@@ -77,16 +77,16 @@ impl Engine {
 
     /// Returns the idempotency key of a proposal; `None` if it has none. The key's body is the part
     /// of the proposal that a repetition must not change.
-    pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<Key> {
+    pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
         };
         let session = proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION);
         let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
-        Some(Key {
+        Some(IdempotencyKey {
             path: KEY_PATH.to_owned(),
             key: key.clone(),
-            body: Body::new(Bytes::from(same.to_string()), self.sealer.as_ref()),
+            body: DigestedBody::new(Bytes::from(same.to_string()), self.sealer.as_ref()),
         })
     }
 
@@ -107,12 +107,12 @@ impl Engine {
         let keyed = keyed_call(proposal).filter(|_| held || once);
         if let Some(keyed) = &keyed {
             match self
-                .earlier(caller, (&agent.name, gate), proposal, keyed)
+                .compare_with_earlier(caller, (&agent.name, gate), proposal, keyed)
                 .await?
             {
-                Earlier::Nothing => {}
-                Earlier::Continues(task) => return Ok(Proposed::Continues(task)),
-                Earlier::Requires(caution) => apply(&mut session, call, caution)?,
+                EarlierCalls::Nothing => {}
+                EarlierCalls::Continues(task) => return Ok(Proposed::Continues(task)),
+                EarlierCalls::Requires(caution) => apply_caution(&mut session, call, caution)?,
             }
         }
         let state = state_of(&session, call)?;
@@ -126,35 +126,40 @@ impl Engine {
         // even without the key, and a row with the key would hide the earlier rejection from the
         // look-up.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
-        self.identify(&mut session, agent, proposal, keyed, caller);
+        self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
         let mut guard = AskerGuard::new(self, task);
         if session.own.asker.is_some() {
-            guard.arrives();
+            guard.set_present();
         }
         session.ask = Some(ask);
-        let (driven, mut guard) = self.drive_unsaved(session, guard).await?;
-        if let Some((news, end)) = driven {
-            return Ok(Proposed::Stored(Drive {
+        let (drive, mut guard) = self.drive_unsaved(session, guard).await?;
+        if let Some((listener, end)) = drive {
+            return Ok(Proposed::Stored(GateDrive {
                 task,
-                news,
+                listener,
                 guard,
                 end,
             }));
         }
         // Another proposal with the same key came first.
-        guard.is_answered();
+        guard.mark_answered();
         let known = self.known_by_key(caller, agent, proposal).await?;
         known
             .map(Proposed::Continues)
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Checks that the caller has less than `most` pending calls at the gate.
-    async fn check_open(&self, caller: &Caller, gate: &str, most: u32) -> Result<(), GateRefusal> {
+    /// Checks that the caller has less than `max_open` pending calls at the gate.
+    async fn check_open(
+        &self,
+        caller: &Caller,
+        gate: &str,
+        max_open: u32,
+    ) -> Result<(), GateRefusal> {
         let (tenant, user) = (&caller.tenant, &caller.user_id);
-        let open = self.store.open_calls(tenant, gate, user, most).await?;
-        if open < most {
+        let open = self.store.open_calls(tenant, gate, user, max_open).await?;
+        if open < max_open {
             Ok(())
         } else {
             Err(GateRefusal::TooManyOpen)
@@ -197,12 +202,12 @@ impl Engine {
             history_uncertain_until: self.store.history_uncertain_until(),
         });
         session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.status(TaskStatus::Running, session.now);
+        session.own.push_status(TaskStatus::Running, session.now);
         let redactor = self.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {
                 content_type: PartType::Text,
-                content: redactor.clean(&proposal.context).into_owned(),
+                content: redactor.redact(&proposal.context).into_owned(),
             }],
             user_context: None,
             by: caller.user_id.to_string(),
@@ -215,9 +220,9 @@ impl Engine {
             text: None,
             tool_calls: vec![ToolCall {
                 tool_call_id,
-                name: redactor.clean(&proposal.tool).into_owned(),
-                arguments_text: redactor.clean(text).into_owned(),
-                holds_secret: redactor.finds(text),
+                name: redactor.redact(&proposal.tool).into_owned(),
+                arguments_text: redactor.redact(text).into_owned(),
+                holds_secret: redactor.finds_secret_in(text),
                 provider_id: tool_call_id.to_string(),
             }],
             finish_reason: FinishReason::Gate,
@@ -237,13 +242,13 @@ impl Engine {
         let call = call.ok_or(Refusal::Internal)?;
         let judged = Driver::new(self, session, agent).judge(&[call]).await;
         judged.map_err(|stop| match stop {
-            Stop::Again | Stop::Lost => Refusal::Unavailable,
+            Stop::Reloaded | Stop::Lost => Refusal::Unavailable,
         })?;
         Ok(call)
     }
 
     /// Adds the idempotency key, the call key and the asker's presence to the first commit.
-    fn identify(
+    fn add_identity(
         &self,
         session: &mut TaskSession,
         agent: &Agent,
@@ -255,8 +260,8 @@ impl Engine {
             .gate_key(&agent.name, proposal)
             .map(|key| key.row(caller, session, None));
         if keyed.is_some() {
-            let lasts = proposal.wait + proposal.returns_within.max(GRACE);
-            session.own.asker = Some(Asker::For(lasts));
+            let lasts = proposal.wait + proposal.returns_within.max(PRESENCE_GRACE);
+            session.own.asker = Some(AskerPresence::PresentFor(lasts));
         }
         if let Some(Guard::New(new)) = &mut session.own.guard {
             new.call = keyed;
@@ -270,13 +275,13 @@ impl Engine {
         self: &Arc<Self>,
         session: TaskSession,
         guard: AskerGuard,
-    ) -> Result<(Option<Driven>, AskerGuard), Refusal> {
+    ) -> Result<(Option<DriveHandle>, AskerGuard), Refusal> {
         let engine = Arc::clone(self);
         let stored = self
             .drivers
             .spawn(async move { (engine.drive_asked(session).await, guard) });
-        let (driven, guard) = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok((driven?, guard))
+        let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
+        Ok((drive?, guard))
     }
 
     /// Drives a gate call in the background. Returns once the first commit is durable; `None` when
@@ -284,14 +289,14 @@ impl Engine {
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,
-    ) -> Result<Option<Driven>, Refusal> {
-        let news = self.store.attend(session.own.row.root_task_id);
-        let written = session.expect_commit();
+    ) -> Result<Option<DriveHandle>, Refusal> {
+        let listener = self.store.listen_locally(session.own.row.root_task_id);
+        let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive_to_end(session));
-        match self.first_commit(written).await {
+        match self.wait_for_first_commit(first_commit).await {
             // The drive ended without a commit.
             Err(Refusal::Internal) => Ok(None),
-            committed => Ok(committed?.then_some((news, end))),
+            committed => Ok(committed?.then_some((listener, end))),
         }
     }
 }
@@ -309,12 +314,12 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
 }
 
 /// Changes the pending judgement of a call as `caution` requires.
-fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
+fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {
         return Err(Refusal::Internal);
     };
-    let held = judgement.verdict != Verdict::Allow;
+    let is_held = judgement.verdict != Verdict::Allow;
     let judgement = match caution {
         Caution::Reject { call, reason } => Judgement {
             reason: Some(reason.map_or_else(
@@ -322,10 +327,10 @@ fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<()
                 |reason| format!("A human has rejected this same call. Reason: {reason}"),
             )),
             repeats: Some(call),
-            ..Judgement::of(Verdict::Deny)
+            ..Judgement::new(Verdict::Deny)
         },
-        Caution::Notice(_) if !held => return Ok(()),
-        Caution::Notice(notice) | Caution::Hold(notice) if held => Judgement {
+        Caution::Notice(_) if !is_held => return Ok(()),
+        Caution::Notice(notice) | Caution::Hold(notice) if is_held => Judgement {
             reason: Some(match &judgement.reason {
                 Some(reason) => format!("{reason} {notice}"),
                 None => notice,
@@ -337,7 +342,7 @@ fn apply(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<()
             rule: judgement.rule,
             reason: Some(notice),
             terms: Some(Terms::default()),
-            ..Judgement::of(Verdict::Hold)
+            ..Judgement::new(Verdict::Hold)
         },
     };
     session.own.replace_judgement(call, &judgement);

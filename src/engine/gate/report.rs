@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use super::call::Viewer;
 use super::{GateCall, GateRefusal, KEY_PATH};
-use crate::engine::commands::Key;
+use crate::engine::commands::IdempotencyKey;
 use crate::engine::session::TaskSession;
-use crate::engine::{Engine, Refusal, TRIES};
+use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
-use crate::people::may::may_ask_at_gate;
+use crate::people::authorization::may_ask_at_gate;
 use crate::task::call_state::{CallState, Phase};
-use crate::task::change::Asker;
+use crate::task::change::AskerPresence;
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome, ToolResult};
-use crate::task::text::cleaned;
+use crate::task::text::without_nul;
 use crate::task::tool_spec::ToolKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct OutcomeReport {
 }
 
 /// The effect of a report on a call.
-enum Effect {
+enum ReportEffect {
     /// The journal has the reported outcome already.
     Nothing,
     /// The facts of the report are pending in the session.
@@ -54,47 +54,47 @@ impl Engine {
     /// earlier report with the same key was stored instead.
     ///
     /// # Errors
-    /// `NotFound` and `Forbidden` as for [`Engine::look_at_call`]; `Invalid` if no permit was given
+    /// `NotFound` and `Forbidden` as for [`Engine::read_call`]; `Invalid` if no permit was given
     /// for the call, or if `attempt` is not its last attempt; `Settled` if another outcome is
     /// stored.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,
         report: &OutcomeReport,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<(GateCall, bool), GateRefusal> {
         may_ask_at_gate(caller).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
         if let Some(task) = self.task_of_key(caller, key).await? {
             let session = self.load_call(caller, task).await?;
-            return Ok((self.gate_call(&session, Viewer::Onlooker).await?, true));
+            return Ok((self.gate_call(&session, Viewer::Reader).await?, true));
         }
         let task = self.reported_task(caller, report).await?;
         let redactor = self.catalog.redactor();
-        let content = cleaned(redactor.clean(&report.content).into_owned());
-        for _ in 0..TRIES {
+        let content = without_nul(redactor.redact(&report.content).into_owned());
+        for _ in 0..MAX_TRIES {
             let mut session = self.load_call(caller, task).await?;
             let call = session.own.progress.calls.first().cloned();
             let call = call.ok_or(Refusal::NotFound)?;
             check_attempt(&call, report)?;
-            match apply(&mut session, &call, report.outcome, &content) {
-                Effect::Nothing => {
-                    return Ok((self.gate_call(&session, Viewer::Onlooker).await?, false));
+            match apply_report(&mut session, &call, report.outcome, &content) {
+                ReportEffect::Nothing => {
+                    return Ok((self.gate_call(&session, Viewer::Reader).await?, false));
                 }
-                Effect::Conflicts => {
-                    let call = self.gate_call(&session, Viewer::Onlooker).await?;
+                ReportEffect::Conflicts => {
+                    let call = self.gate_call(&session, Viewer::Reader).await?;
                     return Err(GateRefusal::Settled(Box::new(call)));
                 }
-                Effect::Stores => {}
+                ReportEffect::Stores => {}
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
-            let Some((_, driven)) = self.drive_asked(session).await? else {
+            let Some((_, drive)) = self.drive_asked(session).await? else {
                 continue;
             };
-            let session = match driven.await.ok().flatten() {
+            let session = match drive.await.ok().flatten() {
                 Some(session) => session,
                 None => self.load_call(caller, task).await?,
             };
-            return Ok((self.gate_call(&session, Viewer::Onlooker).await?, false));
+            return Ok((self.gate_call(&session, Viewer::Reader).await?, false));
         }
         Err(Refusal::Unavailable.into())
     }
@@ -106,7 +106,7 @@ impl Engine {
     pub(super) async fn task_of_key(
         &self,
         caller: &Caller,
-        key: Option<&Key>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<Option<TaskId>, Refusal> {
         let Some(key) = key else { return Ok(None) };
         let found = self
@@ -114,7 +114,7 @@ impl Engine {
             .idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key)
             .await?;
         match found {
-            Some(row) if !key.body.is_kept_as(&row.body_digest) => Err(Refusal::KeyReused),
+            Some(row) if !key.body.matches_digest(&row.body_digest) => Err(Refusal::KeyReused),
             found => Ok(found.map(|row| row.task_id)),
         }
     }
@@ -161,12 +161,12 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
 }
 
 /// Adds the facts of a report to the session, if the report says something new.
-fn apply(
+fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
     reported: ReportedOutcome,
     content: &str,
-) -> Effect {
+) -> ReportEffect {
     let outcome = match reported {
         ReportedOutcome::Succeeded => Outcome::Succeeded,
         ReportedOutcome::Failed => Outcome::Failed,
@@ -181,38 +181,38 @@ fn apply(
         suspect: false,
     };
     match (&call.phase, outcome) {
-        (Phase::Started(_), Outcome::Unknown) if call.given_back => Effect::Nothing,
+        (Phase::Started(_), Outcome::Unknown) if call.is_permit_returned => ReportEffect::Nothing,
         (Phase::Started(_), Outcome::Unknown) => {
             session.push(Fact::LateResult(result));
-            Effect::Stores
+            ReportEffect::Stores
         }
-        (Phase::OutcomeUnknown(_), Outcome::Unknown) => Effect::Nothing,
-        (Phase::Done(_), _) => late(session, result),
+        (Phase::OutcomeUnknown(_), Outcome::Unknown) => ReportEffect::Nothing,
+        (Phase::Done(_), _) => apply_late_report(session, result),
         _ => {
             session.add_results(vec![result]);
             // The reporter knows the result: a later equal call is a new call.
-            session.own.asker = Some(Asker::Delivered);
-            Effect::Stores
+            session.own.asker = Some(AskerPresence::Delivered);
+            ReportEffect::Stores
         }
     }
 }
 
 /// Adds the first report about a settled call as a late result; a further report must equal it.
-fn late(session: &mut TaskSession, result: ToolResult) -> Effect {
+fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     if result.outcome == Outcome::Unknown {
-        return Effect::Nothing;
+        return ReportEffect::Nothing;
     }
-    let (mut started, mut reported) = (false, Vec::new());
+    let (mut is_started, mut reported) = (false, Vec::new());
     for item in &session.own.items {
         match &item.fact {
-            Fact::ToolStarted { .. } => started = true,
+            Fact::ToolStarted { .. } => is_started = true,
             // A result after a decision comes from a person, unless the call was started again in
             // between.
-            Fact::Decision { .. } => started = false,
+            Fact::Decision { .. } => is_started = false,
             Fact::ToolResult(earlier) | Fact::LateResult(earlier) => {
-                let late = matches!(item.fact, Fact::LateResult(_));
-                let answers = matches!(earlier.outcome, Outcome::Succeeded | Outcome::Failed);
-                reported.extend(Some(earlier).filter(|_| answers && (started || late)));
+                let is_late = matches!(item.fact, Fact::LateResult(_));
+                let is_answer = matches!(earlier.outcome, Outcome::Succeeded | Outcome::Failed);
+                reported.extend(Some(earlier).filter(|_| is_answer && (is_started || is_late)));
             }
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -224,11 +224,11 @@ fn late(session: &mut TaskSession, result: ToolResult) -> Effect {
         }
     }
     if reported.contains(&&result) {
-        return Effect::Nothing;
+        return ReportEffect::Nothing;
     }
     if !reported.is_empty() {
-        return Effect::Conflicts;
+        return ReportEffect::Conflicts;
     }
     session.push(Fact::LateResult(result));
-    Effect::Stores
+    ReportEffect::Stores
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::agent::Agent;
-use crate::agent::version::Unreadable;
+use crate::agent::version::DefinitionError;
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::session::TaskSession;
@@ -44,14 +44,14 @@ impl Engine {
             Err(error @ ReadError::Unavailable) => return Err(error),
         };
         let read = kept
-            .ok_or(Unreadable::Damaged)
+            .ok_or(DefinitionError::Damaged)
             .and_then(|text| self.agents.pinned(current, version, &text));
         Ok(read
-            .map(|agent| self.cached(agent))
+            .map(|agent| self.cache_agent(agent))
             .map_err(|why| unusable(row, &why)))
     }
 
-    fn cached(&self, agent: Agent) -> Arc<Agent> {
+    fn cache_agent(&self, agent: Agent) -> Arc<Agent> {
         let agent = Arc::new(agent);
         let mut earlier = self.cached_agents.lock();
         if earlier.len() >= MAX_CACHED {
@@ -81,17 +81,17 @@ impl Engine {
 }
 
 /// Returns the failure of a task whose version of the agent cannot be used.
-fn unusable(row: &TaskRow, why: &Unreadable) -> Failure {
+fn unusable(row: &TaskRow, why: &DefinitionError) -> Failure {
     tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
     let agent = &row.agent;
     match why {
-        Unreadable::Damaged => {
+        DefinitionError::Damaged => {
             let detail = format!(
                 "The stored version of the agent {agent} differs from the one that this task began with."
             );
             Failure::new(FailureCode::Integrity, detail)
         }
-        Unreadable::Missing(what) => {
+        DefinitionError::Missing(what) => {
             let detail =
                 format!("This task has an earlier version of the agent {agent}, and {what}.");
             Failure::new(FailureCode::Configuration, detail)

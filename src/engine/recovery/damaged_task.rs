@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::runtime::leases::Lease;
 use crate::engine::session::TaskSession;
-use crate::store::{BESIDE, CommitError, DamagedTask, ReadError, TreeSnapshot};
+use crate::store::{CommitError, DamagedTask, LONE_DRIVE_AFTER, ReadError, TreeSnapshot};
 use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::TaskId;
@@ -17,7 +17,7 @@ use crate::task::status::RequestStatus;
 impl Engine {
     /// Ends the tasks that this process has found to be unreadable since the last call.
     pub(in crate::engine) async fn end_damaged_tasks(&self) {
-        for task in self.store.unreadable() {
+        for task in self.store.take_unreadable() {
             match self.end_from_row(task, Vec::new()).await {
                 Ok(_) => {}
                 Err(CommitError::Refused) => {
@@ -70,7 +70,7 @@ impl Engine {
                 Failure::new(FailureCode::Integrity, detail),
             );
         }
-        if !session.unsaved() {
+        if !session.has_pending_facts() {
             return Ok(true);
         }
         let lease = if ends {
@@ -83,18 +83,18 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task has lost its lease without a new item as often as is allowed: [`BESIDE`]
-    /// times while driven beside other tasks, then `Settings::takeovers` times while driven alone.
-    /// `fruitless` is the number of these losses.
+    /// Whether the task has lost its lease without a new item as often as is allowed:
+    /// [`LONE_DRIVE_AFTER`] times while driven beside other tasks, then `Settings::takeovers` times
+    /// while driven alone. `fruitless` is the number of these losses.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
-        fruitless >= BESIDE + self.settings.takeovers
+        fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
     /// Whether the task has lost its lease once more after `is_out_of_takeovers` was true. The
     /// driver of that lease only had to load the task and end it, so reading the task kills
     /// processes.
-    pub(in crate::engine) fn dies_of_reading(&self, fruitless: i32) -> bool {
-        fruitless > BESIDE + self.settings.takeovers
+    pub(in crate::engine) fn reading_kills_processes(&self, fruitless: i32) -> bool {
+        fruitless > LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
     /// Ends a task without reading an item of its tree, because loading the task kills processes.
@@ -114,7 +114,7 @@ impl Engine {
     async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
         let Some(damaged) = self
             .store
-            .unread(task)
+            .task_without_journal(task)
             .await
             .map_err(|error| commit_error(&error))?
         else {
@@ -122,14 +122,14 @@ impl Engine {
         };
         let tree = self
             .store
-            .unread_tree(damaged.root_task_id)
+            .tree_without_items(damaged.root_task_id)
             .await
             .map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let TaskRow {
             status, fruitless, ..
         } = session.own.row;
-        if status.is_terminal() || !self.dies_of_reading(fruitless) {
+        if status.is_terminal() || !self.reading_kills_processes(fruitless) {
             return Ok(());
         }
         fail_from_row(&mut session, &damaged, no_progress());

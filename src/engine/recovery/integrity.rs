@@ -9,15 +9,15 @@ use crate::task::decision::Decision;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{Digested, RequestSpec, call_digest};
+use crate::task::request::{DigestedTool, RequestSpec, call_digest};
 
 /// Returns the failure of the task if this request is damaged.
-pub(crate) fn damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
-    damage_in(session, &[request])
+pub(crate) fn request_damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
+    damage_of_requests(session, &[request])
 }
 
 /// Returns the failure of the task if a request that approved one of these calls is damaged.
-pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
+pub(crate) fn approval_damage(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls
         .iter()
         .filter_map(|id| session.own.progress.call(*id)?.approval.as_ref());
@@ -25,15 +25,15 @@ pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<F
     if requests.is_empty() {
         None
     } else {
-        damage_in(session, &requests)
+        damage_of_requests(session, &requests)
     }
 }
 
-fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
+fn damage_of_requests(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     // The tool and the arguments of each call as of the item that the loop has reached.
     let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
-    let (mut found, mut sound) = (0, true);
+    let (mut found, mut is_valid) = (0, true);
     for item in &session.own.items {
         match &item.fact {
             Fact::AssistantMessage(turn) => written.extend(
@@ -41,22 +41,23 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
                     .iter()
                     .map(|call| (call.tool_call_id, (&*call.name, &*call.arguments_text))),
             ),
-            Fact::InterventionRequested(question) => {
-                if requests.contains(&question.request_id) {
+            Fact::InterventionRequested(spec) => {
+                if requests.contains(&spec.request_id) {
                     found += 1;
-                    sound &= question.is_sound(&session.own.row.tenant, session.own.row.task_id)
-                        && matches_arguments(question, &written);
+                    is_valid &= spec
+                        .has_valid_digests(&session.own.row.tenant, session.own.row.task_id)
+                        && matches_arguments(spec, &written);
                 }
-                requests_by_id.insert(question.request_id, question);
+                requests_by_id.insert(spec.request_id, spec);
             }
             Fact::Decision {
                 request_id,
                 decision,
             } => {
-                let sound_edits = requests_by_id
+                let edits_are_valid = requests_by_id
                     .get(request_id)
-                    .is_none_or(|spec| edits_are_sound(session, spec, decision));
-                sound &= sound_edits || !requests.contains(request_id);
+                    .is_none_or(|spec| has_valid_edits(session, spec, decision));
+                is_valid &= edits_are_valid || !requests.contains(request_id);
                 for (call, answer) in &decision.decisions {
                     if let (Some(edit), Some(known)) = (&answer.edit, written.get_mut(call)) {
                         known.1 = &edit.arguments_text;
@@ -73,7 +74,7 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
             | Fact::SubAgentStarted { .. } => {}
         }
     }
-    if sound && found > 0 {
+    if is_valid && found > 0 {
         return None;
     }
     tracing::error!(task = %session.task_id(), "a stored request differs from the one that was asked");
@@ -91,7 +92,7 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
 }
 
 /// Whether each edited call has the digest that was stored with the edit.
-fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
+fn has_valid_edits(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else {
             return true;
@@ -99,7 +100,7 @@ fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decisio
         let shown = spec.own_calls().find(|call| call.tool_call_id == *id);
         let tool = shown.and_then(|call| {
             let definition = call.definition.as_deref()?;
-            Some(Digested {
+            Some(DigestedTool {
                 name: &call.name,
                 definition,
                 target: &call.target,

@@ -12,14 +12,14 @@ use crate::task::id::TaskId;
 /// The held leases. Their ends are uptimes, which count the time that the machine was suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    terms: Locked<BTreeMap<TaskId, Term>>,
+    entries: Locked<BTreeMap<TaskId, Entry>>,
     holders: AtomicU64,
 }
 
 /// The end of a task's lease, and the number of its holder. The number keeps a driver that ends
 /// from dropping the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Term {
+struct Entry {
     holder: u64,
     until: Duration,
 }
@@ -32,7 +32,7 @@ impl Leases {
     /// Registers a lease until the uptime `until`, in place of an earlier lease of the same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
-        self.terms.lock().insert(task, Term { holder, until });
+        self.entries.lock().insert(task, Entry { holder, until });
         Lease(LeaseView {
             task,
             holder,
@@ -42,33 +42,36 @@ impl Leases {
 
     /// Whether a driver of this process holds the task at that uptime.
     pub(crate) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
-        self.terms
+        self.entries
             .lock()
             .get(&task)
-            .is_some_and(|term| uptime < term.until)
+            .is_some_and(|entry| uptime < entry.until)
     }
 
     /// Returns the task and the holder of each lease.
     pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
-        self.terms
+        self.entries
             .lock()
             .iter()
-            .map(|(task, term)| (*task, term.holder))
+            .map(|(task, entry)| (*task, entry.holder))
             .collect()
     }
 
     /// Applies the result of a renewal of the leases `held`: extends those whose tasks are in
     /// `kept`, and drops the others. Leaves alone a lease that was taken after `held` was read.
-    pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
-        let mut terms = self.terms.lock();
+    pub(crate) fn apply_renewal(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
+        let mut entries = self.entries.lock();
         for (task, holder) in held {
-            let Some(term) = terms.get_mut(task).filter(|term| term.holder == *holder) else {
+            let Some(entry) = entries
+                .get_mut(task)
+                .filter(|entry| entry.holder == *holder)
+            else {
                 continue;
             };
             if kept.contains(task) {
-                term.until = until.max(term.until);
+                entry.until = until.max(entry.until);
             } else {
-                terms.remove(task);
+                entries.remove(task);
             }
         }
     }
@@ -85,10 +88,10 @@ pub(crate) struct LeaseView {
 impl LeaseView {
     /// Whether the lease is still this holder's and has not ended at `uptime`.
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
-        let terms = self.leases.terms.lock();
-        terms
+        let entries = self.leases.entries.lock();
+        entries
             .get(&self.task)
-            .is_some_and(|term| term.holder == self.holder && uptime < term.until)
+            .is_some_and(|entry| entry.holder == self.holder && uptime < entry.until)
     }
 }
 
@@ -110,10 +113,10 @@ impl Lease {
             leases,
         } = &self.0;
         leases
-            .terms
+            .entries
             .lock()
             .get(task)
-            .is_some_and(|term| term.holder != *holder)
+            .is_some_and(|entry| entry.holder != *holder)
     }
 }
 
@@ -124,9 +127,12 @@ impl Drop for Lease {
             holder,
             leases,
         } = &self.0;
-        let mut terms = leases.terms.lock();
-        if terms.get(task).is_some_and(|term| term.holder == *holder) {
-            terms.remove(task);
+        let mut entries = leases.entries.lock();
+        if entries
+            .get(task)
+            .is_some_and(|entry| entry.holder == *holder)
+        {
+            entries.remove(task);
         }
     }
 }
@@ -157,14 +163,14 @@ mod tests {
         let first = leases.hold(task, SOON);
         let asked = leases.all();
         let second = leases.hold(task, SOON);
-        leases.renewed(&asked, &[], SOON);
+        leases.apply_renewal(&asked, &[], SOON);
         assert!(
             second.lasts(Duration::ZERO),
             "it was taken after the renewal was sent"
         );
-        leases.renewed(&leases.all(), &[task], 2 * SOON);
+        leases.apply_renewal(&leases.all(), &[task], 2 * SOON);
         assert!(second.lasts(SOON));
-        leases.renewed(&leases.all(), &[], 2 * SOON);
+        leases.apply_renewal(&leases.all(), &[], 2 * SOON);
         assert!(!second.lasts(Duration::ZERO));
         drop(first);
     }

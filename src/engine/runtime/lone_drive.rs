@@ -12,10 +12,10 @@ use super::Locked;
 
 /// The state of the lone drives of this process, of which at most one exists at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Alone {
+pub(crate) struct LoneDrives {
     state: Locked<State>,
     /// Tells the worker that other tasks are admitted again.
-    over: Arc<Notify>,
+    others_admitted: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,19 +24,19 @@ enum State {
     #[default]
     Free,
     /// A lone drive is over: the next claim takes other tasks.
-    Rests,
+    OthersNext,
     /// No task may be claimed for a lone drive: such a claim is already being made, or a lone drive
     /// goes on beside other tasks.
-    Asked,
+    Reserved,
     /// A task was claimed for the lone drive: it waits for all slots, or has them.
-    Taken,
+    Active,
 }
 
 /// The right to the only lone drive of this process. It is created before the claim that may find a
 /// task for it. Dropping it frees the slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
-    alone: Arc<Alone>,
+    lone_drives: Arc<LoneDrives>,
     slots: Slots,
 }
 
@@ -45,45 +45,45 @@ type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
 /// A handle of a lone drive that admits other tasks while the drive goes on.
 #[derive(Debug)]
-pub(crate) struct Others {
-    alone: Arc<Alone>,
+pub(crate) struct OtherTasks {
+    lone_drives: Arc<LoneDrives>,
     slots: Slots,
 }
 
-impl Alone {
-    pub(crate) fn new(over: Arc<Notify>) -> Self {
+impl LoneDrives {
+    pub(crate) fn new(others_admitted: Arc<Notify>) -> Self {
         Self {
             state: Locked::default(),
-            over,
+            others_admitted,
         }
     }
 
     /// Permits the next claim to take a task for a lone drive. `None` while another lone drive
     /// lasts, and at the first claim after its end.
-    pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
+    pub(crate) fn reserve(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
         *state = match *state {
-            State::Free => State::Asked,
-            State::Rests => State::Free,
-            busy @ (State::Asked | State::Taken) => busy,
+            State::Free => State::Reserved,
+            State::OthersNext => State::Free,
+            busy @ (State::Reserved | State::Active) => busy,
         };
         free.then(|| LoneDrive {
-            alone: Arc::clone(self),
+            lone_drives: Arc::clone(self),
             slots: Slots::default(),
         })
     }
 
     /// Whether a lone drive keeps other tasks out: they give way once they have stored an item.
-    pub(crate) fn is_taken(&self) -> bool {
-        *self.state.lock() == State::Taken
+    pub(crate) fn excludes_others(&self) -> bool {
+        *self.state.lock() == State::Active
     }
 }
 
 impl LoneDrive {
     /// Marks a task as claimed for the lone drive: from now on, other tasks give way.
-    pub(crate) fn taken(self) -> Self {
-        *self.alone.state.lock() = State::Taken;
+    pub(crate) fn activate(self) -> Self {
+        *self.lone_drives.state.lock() = State::Active;
         self
     }
 
@@ -102,22 +102,22 @@ impl LoneDrive {
     }
 
     /// Returns the handle that can admit other tasks before the lone drive is over.
-    pub(crate) fn others(&self) -> Others {
-        Others {
-            alone: Arc::clone(&self.alone),
+    pub(crate) fn other_tasks(&self) -> OtherTasks {
+        OtherTasks {
+            lone_drives: Arc::clone(&self.lone_drives),
             slots: Arc::clone(&self.slots),
         }
     }
 }
 
-impl Others {
+impl OtherTasks {
     /// Admits other tasks again. No second lone drive begins until this one is over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
-        let mut state = self.alone.state.lock();
-        if *state == State::Taken {
-            *state = State::Asked;
-            self.alone.over.notify_one();
+        let mut state = self.lone_drives.state.lock();
+        if *state == State::Active {
+            *state = State::Reserved;
+            self.lone_drives.others_admitted.notify_one();
         }
     }
 }
@@ -125,10 +125,10 @@ impl Others {
 impl Drop for LoneDrive {
     fn drop(&mut self) {
         *self.slots.lock() = None;
-        let mut state = self.alone.state.lock();
-        if *state == State::Taken {
-            *state = State::Rests;
-            self.alone.over.notify_one();
+        let mut state = self.lone_drives.state.lock();
+        if *state == State::Active {
+            *state = State::OthersNext;
+            self.lone_drives.others_admitted.notify_one();
         } else {
             *state = State::Free;
         }

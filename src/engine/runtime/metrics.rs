@@ -14,7 +14,7 @@ use crate::task::time::Time;
 /// Writes the metrics and log lines of the items that a commit at the time `at` has stored for a
 /// task. The caller calls this before it marks them as saved in the draft.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
-    for item in draft.pushed() {
+    for item in draft.pending_items() {
         measure(draft, &item.fact, at);
         log(draft, &item.fact);
     }
@@ -27,19 +27,19 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
             decision,
         } => {
             let (outcome, door) = (decision.action.as_str(), decision.door);
-            if let Some((kind, _)) = asked(draft, *request_id) {
+            if let Some((kind, _)) = known_request(draft, *request_id) {
                 let door = door.map_or("none", Door::as_str);
                 tracing::info!(target: "holdpoint::metric", metric = "request_decided", kind, outcome, door);
             }
             if decision.closes {
-                closed(draft, *request_id, outcome, at);
+                measure_closed_request(draft, *request_id, outcome, at);
             }
         }
         Fact::RequestClosed {
             request_id, status, ..
-        } => closed(draft, *request_id, status.as_str(), at),
-        Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
-            for call in asked.own_calls() {
+        } => measure_closed_request(draft, *request_id, status.as_str(), at),
+        Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
+            for call in spec.own_calls() {
                 tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
             }
         }
@@ -66,13 +66,13 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
 
 /// Returns the kind of a request and the time at which it was opened; `None` if it was not open
 /// before the commit.
-fn asked(draft: &TaskDraft, request: RequestId) -> Option<(&'static str, Time)> {
+fn known_request(draft: &TaskDraft, request: RequestId) -> Option<(&'static str, Time)> {
     let known = draft.known_requests.iter().find(|(id, ..)| *id == request);
     known.map(|(_, kind, since)| (kind.as_str(), *since))
 }
 
-fn closed(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
-    let Some((kind, since)) = asked(draft, request) else {
+fn measure_closed_request(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
+    let Some((kind, since)) = known_request(draft, request) else {
         return;
     };
     let seconds = at.since(since).as_secs_f64();
@@ -102,16 +102,16 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             let (code, limit) = (failure.code.as_str(), failure.limit.as_deref());
             tracing::warn!(task = %task_id, %root_task_id, agent, code, limit, "the task failed");
         }
-        Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
-            for call in asked.own_calls() {
+        Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
+            for call in spec.own_calls() {
                 let (tool_call_id, tool, request_id) =
-                    (call.tool_call_id, &call.name, asked.request_id);
+                    (call.tool_call_id, &call.name, spec.request_id);
                 tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, %request_id,
                     "the outcome of a tool call is unknown; a person is asked");
             }
         }
-        Fact::InterventionRequested(asked) => {
-            let (request_id, kind) = (asked.request_id, asked.kind.as_str());
+        Fact::InterventionRequested(spec) => {
+            let (request_id, kind) = (spec.request_id, spec.kind.as_str());
             tracing::info!(task = %task_id, %root_task_id, agent, %request_id, kind, "a person is asked");
         }
         Fact::Decision {
@@ -136,7 +136,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
 /// Joins the ids of the task's own open requests by spaces.
 fn open_requests(draft: &TaskDraft) -> String {
     let open = draft.progress.open.iter();
-    let ids: Vec<_> = open.map(|open| open.asked.request_id.to_string()).collect();
+    let ids: Vec<_> = open.map(|open| open.spec.request_id.to_string()).collect();
     ids.join(" ")
 }
 

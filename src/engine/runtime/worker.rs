@@ -14,19 +14,19 @@ use super::lone_drive::LoneDrive;
 use crate::engine::commands::expire;
 use crate::engine::{Engine, Refusal};
 use crate::failpoint;
-use crate::store::{Claimed, Drive, ReadError, UpgradeCursor};
+use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
 /// The time between two polls, so that the worker notices a passed deadline within a second.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
 /// credentials and standing decisions, folds new spellings of user ids, and adds rows that an older
 /// version of the service did not write.
-const CLEANUP: Duration = Duration::from_mins(1);
+const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. Overdue requests are closed only after it.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
 /// The pause after a lone drive that could not begin, in durations of a lease.
-const POSTPONED: u32 = 4;
+const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
     /// Runs the worker until the service goes down. Rounds and renewals run concurrently, so that a
@@ -42,7 +42,7 @@ impl Engine {
             // A worker that is woken before the next round is due, for example by a free slot, only
             // claims tasks; it does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
-                round_at = self.clock.uptime() + POLL;
+                round_at = self.clock.uptime() + POLL_INTERVAL;
                 self.round().await
             } else {
                 self.drive_claimed().await
@@ -72,13 +72,18 @@ impl Engine {
                         .is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more)
                     | self.store.upgrade(&mut cursor).await.is_ok_and(|more| more);
-                clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
+                clean_at = self.clock.uptime()
+                    + if more {
+                        Duration::ZERO
+                    } else {
+                        CLEANUP_INTERVAL
+                    };
             }
             tokio::select! {
                 () = self.stop.cancelled() => {}
-                () = self.room.notified() => {}
-                () = self.store.work() => {}
-                () = self.clock.sleep(POLL) => {}
+                () = self.wake_worker.notified() => {}
+                () = self.store.wait_for_queued_task() => {}
+                () = self.clock.sleep(POLL_INTERVAL) => {}
             }
         }
     }
@@ -99,10 +104,10 @@ impl Engine {
         }
         // During shutdown, a call may last longer than its lease, so leases are renewed until the
         // last driver ends.
-        while !self.killed.is_cancelled() && !self.drivers.is_empty() {
+        while !self.shutdown_over.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
-                () = self.killed.cancelled() => {}
+                () = self.shutdown_over.cancelled() => {}
                 () = self.drivers.wait() => {}
                 () = self.clock.sleep(every) => {}
             }
@@ -121,7 +126,7 @@ impl Engine {
             return Ok(0);
         }
         self.end_damaged_tasks().await;
-        while self.expire().await? == expire::AT_ONCE {}
+        while self.expire().await? == expire::MAX_EXPIRED_AT_ONCE {}
         self.drive_claimed().await
     }
 
@@ -159,7 +164,7 @@ impl Engine {
         // Cleared before the claim, because a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
-        let mut lone = self.alone.ask();
+        let mut lone = self.lone_drives.reserve();
         let claimed = self
             .store
             .claim(&self.replica, self.settings.lease, free, lone.is_some())
@@ -170,12 +175,12 @@ impl Engine {
         }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
-        } else if lone.is_none() && !self.alone.is_taken() {
+        } else if lone.is_none() && !self.lone_drives.excludes_others() {
             // The queue is empty: the next round may claim a task for a lone drive.
-            self.room.notify_one();
+            self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
-        for Claimed {
+        for ClaimedTask {
             task,
             drive,
             fruitless,
@@ -187,20 +192,20 @@ impl Engine {
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
-                Drive::Later => {
+                Drive::Asleep => {
                     tracing::warn!(%task, "processes died while they drove a task; it will be driven alone");
                 }
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
-                Drive::Again => {
+                Drive::Takeover => {
                     drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed());
                 }
-                Drive::Alone if self.dies_of_reading(fruitless) => {
+                Drive::Alone if self.reading_kills_processes(fruitless) => {
                     drivers.push(engine.end_unread(task, lease()).boxed());
                 }
                 Drive::Alone => {
                     last = lone
                         .take()
-                        .map(|lone| engine.take_over_alone(task, lease(), lone.taken()).boxed());
+                        .map(|it| engine.take_over_alone(task, lease(), it.activate()).boxed());
                 }
             }
         }
@@ -231,39 +236,39 @@ impl Engine {
 
     /// Drives a task while this process drives no other.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
-        let others = lone.others();
+        let other_tasks = lone.other_tasks();
         let slot = tokio::select! {
             biased;
             slot = lone.begin(&self.slots, self.settings.max_running) => slot,
-            () = self.leases_pass(1) => return self.postpone_alone(task, lone).await,
+            () = self.sleep_leases(1) => return self.postpone_alone(task, lone).await,
         };
         let mut drive =
             std::pin::pin!(Arc::clone(&self).take_over_again(task, lease, slot, Some(lone)));
         tokio::select! {
             biased;
             () = &mut drive => return,
-            () = self.leases_pass(1) => {}
+            () = self.sleep_leases(1) => {}
         }
         // A call of a model or a tool may take minutes, so other tasks are admitted after the
         // duration of a lease. A lost lease of this task is still counted: the store has recorded
         // that work on it began.
-        others.admit();
+        other_tasks.admit();
         drive.await;
     }
 
     /// Releases a task whose lone drive could not begin because other tasks kept running here. No
-    /// lone drive begins for [`POSTPONED`] times the duration of a lease.
+    /// lone drive begins for [`POSTPONEMENT_LEASES`] times the duration of a lease.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
-        lone.others().admit();
+        lone.other_tasks().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
         tokio::select! {
             () = self.stop.cancelled() => {}
-            () = self.leases_pass(POSTPONED) => {}
+            () = self.sleep_leases(POSTPONEMENT_LEASES) => {}
         }
     }
 
     /// Sleeps for `count` times the duration of a lease.
-    async fn leases_pass(&self, count: u32) {
+    async fn sleep_leases(&self, count: u32) {
         let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {
             self.clock.sleep(self.settings.lease / 8).await;
@@ -281,7 +286,7 @@ impl Engine {
         lone: Option<LoneDrive>,
     ) {
         let begun = loop {
-            match self.store.begin(&self.replica, task, true).await {
+            match self.store.set_begun(&self.replica, task, true).await {
                 Ok(begun) => break begun,
                 Err(error) => {
                     tracing::warn!(%task, %error, "the start of work on a task could not be stored");
@@ -314,7 +319,7 @@ impl Engine {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
                     // This takeover must not count: reading did not kill this process, and another
                     // version of the service may be able to read the task.
-                    let _ = self.store.begin(&self.replica, task, false).await;
+                    let _ = self.store.set_begun(&self.replica, task, false).await;
                     return;
                 }
             }
@@ -327,7 +332,7 @@ impl Engine {
             {
                 session.lease = Some(lease);
                 session.slot = slot;
-                session.lone = lone;
+                session.lone_drive = lone;
                 self.drive(session).await;
             }
             Some(_) => {}
@@ -352,7 +357,7 @@ impl Engine {
         {
             Ok(kept) => {
                 failpoint::reach("renew.committed");
-                self.leases.renewed(&held, &kept, until);
+                self.leases.apply_renewal(&held, &kept, until);
             }
             Err(error) => tracing::debug!(%error, "leases could not be renewed"),
         }

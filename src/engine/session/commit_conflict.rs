@@ -15,9 +15,9 @@ use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Carries a session over to the current journal after a failed commit. Returns `Again` if this
-    /// driver still holds the task, otherwise `Lost`. If the database refused the change, always
-    /// returns `Lost`; if this replica has the task's lease, the task then fails.
+    /// Carries a session over to the current journal after a failed commit. Returns `Reloaded` if
+    /// this driver still holds the task, otherwise `Lost`. If the database refused the change,
+    /// always returns `Lost`; if this replica has the task's lease, the task then fails.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -34,12 +34,12 @@ impl Engine {
             }
             if self.still_drives(session) {
                 session.restore_answer(answer);
-                if session.own.is_over() {
+                if session.own.has_ended() {
                     session.propagate_end();
                 }
-                return Stop::Again;
+                return Stop::Reloaded;
             }
-            if !session.unsaved() {
+            if !session.has_pending_facts() {
                 return Stop::Lost;
             }
             // A result is pending here, but another driver may hold the task. The task has no
@@ -55,7 +55,7 @@ impl Engine {
             };
             match self.commit(session, lease).await {
                 Ok(_) => {
-                    self.room.notify_one();
+                    self.wake_worker.notify_one();
                     return Stop::Lost;
                 }
                 Err(CommitError::Unavailable) => {
@@ -118,7 +118,7 @@ impl Engine {
         } else {
             LeaseChange::Keep
         };
-        if !session.unsaved() && lease == LeaseChange::Keep {
+        if !session.has_pending_facts() && lease == LeaseChange::Keep {
             return Ok(());
         }
         self.commit(session, lease).await.map(|_| ())
@@ -128,7 +128,7 @@ impl Engine {
     /// same: another process may have continued the task in the lost part of the history.
     ///
     /// # Errors
-    /// Always: `Again`, or `Lost` when the service goes down first.
+    /// Always: `Reloaded`, or `Lost` when the service goes down first.
     pub(in crate::engine) async fn reload_uncertain(
         &self,
         session: &mut TaskSession,
@@ -141,7 +141,7 @@ impl Engine {
             // next step reads the journal again.
             self.back_off().await?;
         }
-        Err(Stop::Again)
+        Err(Stop::Reloaded)
     }
 
     /// Loads the task again, however long the database takes to answer. Returns `false` when the
@@ -178,7 +178,7 @@ impl Engine {
     /// # Errors
     /// `Lost` once the service has gone down.
     pub(in crate::engine) async fn back_off(&self) -> Result<(), Stop> {
-        if self.killed.is_cancelled() {
+        if self.shutdown_over.is_cancelled() {
             return Err(Stop::Lost);
         }
         self.clock.sleep(Duration::from_millis(200)).await;

@@ -9,21 +9,21 @@ use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{CloseReason, Outcome};
+use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::text::cut;
-use crate::task::turn::Progress;
 
 /// The result of a call that had not run when its task was canceled.
-const NOT_RUN: &str = "The task was canceled; this call was not run.";
+const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
 /// The maximum number of bytes of a sub-agent's output in the result of the call that started the
 /// sub-agent.
-const MAX_RESULT: usize = 1024 * 1024;
+const MAX_RESULT_BYTES: usize = 1024 * 1024;
 
 impl TaskSession {
     /// Writes the results of this task's calls whose sub-agents have ended.
     pub(crate) fn record_sub_agent_results(&mut self) {
-        if !self.own.is_over() {
+        if !self.own.has_ended() {
             let (now, ended) = (self.now, sub_agent_results(&self.tree, &self.own.progress));
             self.own.settle_calls(ended, now);
         }
@@ -47,14 +47,14 @@ impl TaskSession {
             let Some((related, now)) = self.relative_mut(task) else {
                 continue;
             };
-            if related.draft.is_over() {
+            if related.draft.has_ended() {
                 continue;
             }
             let draft = &mut related.draft;
             draft.withdraw_open(reason, now);
             draft.settle_calls(results, now);
-            draft.close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
-            draft.status(TaskStatus::Canceled, now);
+            draft.close_calls(|_| true, Outcome::Canceled, CANCELED_TEXT, now);
+            draft.push_status(TaskStatus::Canceled, now);
             related.lease = LeaseChange::Park { wake_in: None };
         }
     }
@@ -62,19 +62,19 @@ impl TaskSession {
     /// Whether an ancestor has ended although this task has not: the commit that ended the ancestor
     /// could not read this task.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
-        let above = self.tree.above(&self.own.row);
-        let mut above = above.into_iter().filter_map(|task| self.tree.row(task));
-        !self.own.is_over() && above.any(|row| row.status.is_terminal())
+        let ancestors = self.tree.ancestors(&self.own.row);
+        let mut ancestors = ancestors.into_iter().filter_map(|task| self.tree.row(task));
+        !self.own.has_ended() && ancestors.any(|row| row.status.is_terminal())
     }
 
     /// Carries the end of this task into its tree: cancels its descendants, and queues its parent
     /// if the parent is parked.
     pub(crate) fn propagate_end(&mut self) {
-        let below = self.tree.below(self.task_id());
-        self.cancel_tasks(below, CloseReason::Canceled);
+        let descendants = self.tree.descendants(self.task_id());
+        self.cancel_tasks(descendants, CloseReason::Canceled);
         let parent = self.own.row.parent.map(|(parent, _)| parent);
         if let Some((related, _)) = parent.and_then(|parent| self.relative_mut(parent))
-            && !related.draft.is_over()
+            && !related.draft.has_ended()
             && related.draft.row.parked
         {
             related.lease = LeaseChange::Queue;
@@ -87,8 +87,8 @@ impl TaskSession {
         self.record_sub_agent_results();
         let now = self.now;
         self.own
-            .close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
-        self.own.status(TaskStatus::Canceled, now);
+            .close_calls(|_| true, Outcome::Canceled, CANCELED_TEXT, now);
+        self.own.push_status(TaskStatus::Canceled, now);
         self.propagate_end();
     }
 
@@ -120,23 +120,23 @@ pub(crate) fn sub_agent_results(
             let text = "The stored data of the sub-agent's task cannot be read.".to_owned();
             return Some((id, Outcome::Failed, text));
         }
-        let canceled_for = tree
+        let cancel_reason = tree
             .task(child)
-            .and_then(|progress| progress.canceled_for.as_deref());
-        result_of_end(row, canceled_for).map(|(outcome, text)| (id, outcome, text))
+            .and_then(|progress| progress.cancel_reason.as_deref());
+        result_of_end(row, cancel_reason).map(|(outcome, text)| (id, outcome, text))
     });
     ended.collect()
 }
 
 /// Returns the result of a call from the row of its sub-agent's task; `None` until that task ends.
-/// `canceled_for` is the reason why that task was canceled, if a decision or a deadline gave one.
-fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, String)> {
+/// `cancel_reason` is the reason why that task was canceled, if a decision or a deadline gave one.
+fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {
         TaskStatus::Running | TaskStatus::Paused => None,
         TaskStatus::Completed => {
             let text = row.output.clone().unwrap_or_default();
-            let kept = cut(&text, MAX_RESULT);
+            let kept = cut(&text, MAX_RESULT_BYTES);
             let rest = if kept.len() < text.len() {
                 "\n[cut here: it was longer]"
             } else {
@@ -156,7 +156,7 @@ fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, 
             Some((Outcome::Failed, text))
         }
         TaskStatus::Canceled => {
-            let why = canceled_for.map_or(String::new(), |why| format!(": {why}"));
+            let why = cancel_reason.map_or(String::new(), |why| format!(": {why}"));
             let text = format!(
                 "The sub-agent {agent} was canceled{why}. What it had done before is not undone."
             );

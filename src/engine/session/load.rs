@@ -4,7 +4,7 @@
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
-use crate::engine::{Engine, TRIES};
+use crate::engine::{Engine, MAX_TRIES};
 use crate::store::{CommitError, ReadError};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
@@ -48,9 +48,9 @@ impl Engine {
     ) -> Result<(), ReadError> {
         let results = session.pending_results();
         session.replace(journal);
-        let there = self.load_tree(session).await;
+        let task_exists = self.load_tree(session).await;
         session.add_results(results);
-        if there? {
+        if task_exists? {
             Ok(())
         } else {
             Err(ReadError::Unavailable)
@@ -58,9 +58,10 @@ impl Engine {
     }
 
     /// Reads the tree. If the tree has a newer version of the task than the session, reads the task
-    /// again, until both have the same version, at most `TRIES` times. `false` if the task is gone.
+    /// again, until both have the same version, at most `MAX_TRIES` times. `false` if the task is
+    /// gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             if self.read_tree(session).await? {
                 return Ok(true);
             }
@@ -80,7 +81,7 @@ impl Engine {
         }
         let tree = self
             .store
-            .tree(session.own.row.root_task_id, session.tree.event())
+            .tree(session.own.row.root_task_id, session.tree.last_event())
             .await?;
         let tree = tree.ok_or_else(|| ReadError::Corrupt("a task without its root".to_owned()))?;
         Ok(session.merge_tree(tree))

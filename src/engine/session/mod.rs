@@ -33,11 +33,11 @@ use crate::task::credential::SealedCredential;
 use crate::task::elicitation::Elicitation;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome};
+use crate::task::progress::Progress;
 use crate::task::request::call_digest;
-use crate::task::step::Budget;
+use crate::task::step::StepContext;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
-use crate::task::turn::Progress;
 
 /// A loaded task with its pending facts, which count for `next_step` at once. The next commit makes
 /// them durable.
@@ -60,9 +60,9 @@ pub(crate) struct TaskSession {
     /// The reply channel of the command that waits for the next commit, also if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// By call: the problem of an attempt of this process whose outcome is unknown.
-    pub unknown: BTreeMap<CallId, String>,
+    pub unknown_outcomes: BTreeMap<CallId, String>,
     /// Attempts of this process whose outcome is unknown, and whose answer may still come.
-    pub late: Vec<LateAttempt>,
+    pub late_attempts: Vec<LateAttempt>,
     /// By call: the number of an attempt of this process that ended with questions, and the
     /// questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
@@ -77,14 +77,14 @@ pub(crate) struct TaskSession {
     pub delta_stream: Option<DeltaStream>,
     /// The uptime right before the last commit was sent to the store: the lease and the send window
     /// count from it.
-    pub saved_since: Duration,
+    pub commit_started_at: Duration,
     /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
     /// The right to run in this process. Without a slot the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
     /// The lone drive of this task, if it is driven alone. It ends when the task's next item is
     /// stored.
-    pub lone: Option<LoneDrive>,
+    pub lone_drive: Option<LoneDrive>,
     /// Whether an item was stored since the task was claimed. Only then does the task give way to a
     /// lone drive.
     pub has_saved_items: bool,
@@ -105,16 +105,16 @@ impl TaskSession {
             credentials: Vec::new(),
             ask: None,
             reply: None,
-            unknown: BTreeMap::new(),
-            late: Vec::new(),
+            unknown_outcomes: BTreeMap::new(),
+            late_attempts: Vec::new(),
             elicitations: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             in_flight_calls: Vec::new(),
             delta_stream: None,
-            saved_since: Duration::ZERO,
+            commit_started_at: Duration::ZERO,
             lease: None,
             slot: None,
-            lone: None,
+            lone_drive: None,
             has_saved_items: false,
         }
     }
@@ -134,9 +134,9 @@ impl TaskSession {
 
     /// Lets the next commit send its result to the returned receiver.
     pub(crate) fn expect_commit(&mut self) -> FirstCommit {
-        let (reply, written) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         self.reply = Some(reply);
-        written
+        receiver
     }
 
     /// Drops everything that the session holds in this process: lease, slot, lone drive, calls in
@@ -147,14 +147,14 @@ impl TaskSession {
             delta_stream: None,
             lease: None,
             slot: None,
-            lone: None,
+            lone_drive: None,
             ..self
         }
     }
 
     /// Whether the tree has, or had, more tasks than this one.
     pub(crate) fn has_tree(&self) -> bool {
-        self.own.row.parent.is_some() || self.own.progress.starts > 0
+        self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
     /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
@@ -180,7 +180,7 @@ impl TaskSession {
                 .map_or(0, |root| root.open_requests),
         )
         .unwrap_or(0);
-        progress.elsewhere = open.saturating_sub(progress.open.len());
+        progress.open_elsewhere = open.saturating_sub(progress.open.len());
         let responded = &self.own.progress.responded;
         progress.responded.retain(|known| responded.contains(known));
         (self.own.row.busy, self.own.row.open_requests) = (row.busy, row.open_requests);
@@ -222,7 +222,7 @@ impl TaskSession {
     pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()]
             .into_iter()
-            .chain(self.tree.above(&self.own.row))
+            .chain(self.tree.ancestors(&self.own.row))
             .collect()
     }
 
@@ -237,7 +237,7 @@ impl TaskSession {
                 self.tree.task(id)
             }
         };
-        let subtree = [task].into_iter().chain(self.tree.below(task));
+        let subtree = [task].into_iter().chain(self.tree.descendants(task));
         subtree
             .filter_map(|id| known(id).map(&of))
             .fold(0, u32::saturating_add)
@@ -245,23 +245,23 @@ impl TaskSession {
 
     /// Returns the progress of the task and of its descendants, pending facts included.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
-        let below = self.tree.below(self.task_id());
+        let descendants = self.tree.descendants(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
         let related: BTreeMap<_, _> = related
             .map(|draft| (draft.task_id(), &draft.progress))
             .collect();
-        let below = below
+        let descendants = descendants
             .into_iter()
             .filter_map(|task| related.get(&task).copied().or(self.tree.task(task)));
         [&self.own.progress]
             .into_iter()
-            .chain(below)
+            .chain(descendants)
             .cloned()
             .collect()
     }
 
-    pub(crate) fn unsaved(&self) -> bool {
-        self.own.unsaved()
+    pub(crate) fn has_pending_facts(&self) -> bool {
+        self.own.has_pending_facts()
     }
 
     /// Pushes a result for each of these calls, which do not run.
@@ -317,7 +317,7 @@ impl TaskSession {
             .tree
             .drafts()
             .map(|related| &related.draft)
-            .filter(|draft| draft.is_over());
+            .filter(|draft| draft.has_ended());
         let effective = ended
             .chain([&*self.own])
             .filter(|draft| !draft.progress.is_blocked());
@@ -336,8 +336,8 @@ impl TaskSession {
         let others = self
             .tree
             .drafts()
-            .flat_map(|related| related.draft.pushed());
-        let items = self.own.pushed().iter().chain(others);
+            .flat_map(|related| related.draft.pending_items());
+        let items = self.own.pending_items().iter().chain(others);
         items
             .map(|item| item.fact.type_name())
             .chain([lease])
@@ -345,14 +345,14 @@ impl TaskSession {
     }
 
     /// Whether the next commit queues a relative for the workers.
-    pub(crate) fn queues(&self) -> bool {
+    pub(crate) fn queues_relative(&self) -> bool {
         self.tree
             .drafts()
             .any(|related| related.lease == LeaseChange::Queue)
     }
 
     /// Records a successful commit: the pending facts are durable now.
-    pub(crate) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
+    pub(crate) fn mark_committed(&mut self, done: Committed, lease: &LeaseChange) {
         let sums = self
             .tree
             .counter_changes(&self.own, lease)
@@ -369,20 +369,20 @@ impl TaskSession {
         }
         if self
             .own
-            .pushed()
+            .pending_items()
             .iter()
             .any(|item| matches!(item.fact, Fact::AssistantMessage(_)))
         {
             self.delta_stream
                 .take()
                 .into_iter()
-                .for_each(DeltaStream::stored);
+                .for_each(DeltaStream::mark_stored);
         }
-        if self.own.unsaved() {
-            self.lone = None;
+        if self.own.has_pending_facts() {
+            self.lone_drive = None;
             self.has_saved_items = true;
         }
-        self.own.saved(lease, sums, done.at);
+        self.own.mark_committed(lease, sums, done.at);
         self.tree.clear_drafts();
         self.now = done.at;
         self.idempotency = None;
@@ -392,29 +392,33 @@ impl TaskSession {
     }
 
     /// Returns the calls whose last attempt ended with questions that are not in a request yet.
-    pub(crate) fn asking(&self) -> BTreeSet<CallId> {
+    pub(crate) fn calls_with_questions(&self) -> BTreeSet<CallId> {
         let ended = |(id, (attempt, _)): (&CallId, &(u32, _))| {
             let state = self.own.progress.call(*id)?;
-            state.ended_asking(*attempt).then_some(*id)
+            state.awaits_result_of(*attempt).then_some(*id)
         };
         self.elicitations.iter().filter_map(ended).collect()
     }
 
     /// Returns the calls whose last attempt may still be running. An attempt of this service counts
     /// as running until `grace` (the duration of a lease) after the tool's timeout, unless its
-    /// process is `gone`. An attempt elsewhere counts as running until the timeout, unless the
+    /// process `has_ended`. An attempt elsewhere counts as running until the timeout, unless the
     /// asker has returned the permit.
-    pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
-        let mut budget = Budget::default();
+    pub(crate) fn step_context(
+        &self,
+        grace: Duration,
+        has_ended: impl Fn(&str) -> bool,
+    ) -> StepContext {
+        let mut context = StepContext::default();
         for state in self.own.progress.unfinished() {
             let Phase::Started(start) = &state.phase else {
                 continue;
             };
-            let gone = !start.is_elsewhere() && gone(&start.replica);
-            if !gone && !state.given_back && self.now < start.over(grace) {
-                budget.running.insert(state.call.tool_call_id);
+            let is_process_gone = !start.is_run_by_asker() && has_ended(&start.replica);
+            if !is_process_gone && !state.is_permit_returned && self.now < start.ends_at(grace) {
+                context.running.insert(state.call.tool_call_id);
             }
         }
-        budget
+        context
     }
 }

@@ -3,12 +3,12 @@
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
-use crate::task::elicitation::ROUNDS;
+use crate::task::elicitation::MAX_ROUNDS;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::CallId;
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::status::RequestStatus;
-use crate::task::text::cleaned;
+use crate::task::text::without_nul;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
@@ -23,7 +23,7 @@ impl TaskSession {
                 .call(call)
                 .is_some_and(|known| known.performer == ToolKind::Agent)
         };
-        let results = self.own.pushed().iter().filter_map(|item| {
+        let results = self.own.pending_items().iter().filter_map(|item| {
             let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else {
                 return None;
             };
@@ -37,14 +37,14 @@ impl TaskSession {
 
     /// Returns the model's answer or failure, if it is not committed yet.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
-        let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
+        let is_model_failure = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
             matches!(fact, Fact::AssistantMessage(_))
-                || matches!(fact, Fact::TaskStatus { error: Some(error), .. } if failed(error))
+                || matches!(fact, Fact::TaskStatus { error: Some(error), .. } if is_model_failure(error))
         };
         let fact = self
             .own
-            .pushed()
+            .pending_items()
             .iter()
             .map(|item| &item.fact)
             .find(answers)?
@@ -116,7 +116,7 @@ impl TaskSession {
         }
         let state = self.own.progress.call(result.tool_call_id);
         // A restore lost the start of this attempt from the journal.
-        let start_lost = state.is_some_and(CallState::ready_but_uncertain);
+        let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
                 self.push(Fact::RequestClosed {
@@ -138,8 +138,8 @@ impl TaskSession {
                 | Phase::Allowed
                 | Phase::Held(_)
                 | Phase::Human(_)
-                | Phase::Questioned
-                | Phase::Asked(_)
+                | Phase::ServerAsks
+                | Phase::AwaitsDecision(_)
                 | Phase::Settled(..)
                 | Phase::Delegated(_)
                 | Phase::Done(_),
@@ -153,20 +153,21 @@ impl TaskSession {
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
-                self.unknown.insert(tool_call_id, problem);
+                self.unknown_outcomes.insert(tool_call_id, problem);
                 return;
             }
-            ToolAnswer::Asks(asked) => {
+            ToolAnswer::Elicitation(elicitation) => {
                 let state = self.own.progress.call(tool_call_id);
-                let rounds = state.and_then(|state| state.elicited.as_ref());
-                if rounds.is_none_or(|asked| asked.round < ROUNDS) {
+                let last = state.and_then(|state| state.elicitation.as_ref());
+                if last.is_none_or(|last| last.round < MAX_ROUNDS) {
                     let attempt = state.map_or(0, |state| state.attempts);
-                    self.elicitations.insert(tool_call_id, (attempt, asked));
+                    self.elicitations
+                        .insert(tool_call_id, (attempt, elicitation));
                     return;
                 }
                 ToolAnswer::Failed {
                     content: format!(
-                        "The tool asked the user more than {ROUNDS} times in one call."
+                        "The tool asked the user more than {MAX_ROUNDS} times in one call."
                     ),
                     http_status: None,
                 }
@@ -175,7 +176,7 @@ impl TaskSession {
             | ToolAnswer::Failed { .. }
             | ToolAnswer::Suspect { .. } => answer,
         };
-        self.unknown.remove(&tool_call_id);
+        self.unknown_outcomes.remove(&tool_call_id);
         if let Some(result) = Self::result(tool_call_id, name, answer) {
             self.push(Fact::ToolResult(result));
         }
@@ -199,13 +200,13 @@ impl TaskSession {
                 http_status,
             } => (Outcome::Failed, content, http_status),
             ToolAnswer::Suspect { content } => (Outcome::Failed, content, None),
-            ToolAnswer::Unknown { .. } | ToolAnswer::Asks(_) => return None,
+            ToolAnswer::Unknown { .. } | ToolAnswer::Elicitation(_) => return None,
         };
         Some(ToolResult {
             tool_call_id,
             name,
             outcome,
-            content: cleaned(content),
+            content: without_nul(content),
             http_status,
             suspect,
         })
@@ -311,7 +312,7 @@ mod tests {
             let answered = session.pending_answer();
             session.replace(journal(&newer, at));
             session.restore_answer(answered);
-            assert_eq!(session.unsaved(), kept, "{name}");
+            assert_eq!(session.has_pending_facts(), kept, "{name}");
         }
     }
 }

@@ -24,9 +24,9 @@ impl Engine {
     /// a presence, commits only if `lease` queues or parks the task.
     ///
     /// # Errors
-    /// `Again` when another commit came first and this driver still holds the task. `Lost` when
+    /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
     /// this driver no longer holds the task, or when the command that opened the session was
-    /// refused (its reply says why). Pending results are not lost: on `Again` the session keeps
+    /// refused (its reply says why). Pending results are not lost: on `Reloaded` the session keeps
     /// them; before `Lost` they are committed, unless the process shuts down first.
     pub(in crate::engine) async fn save(
         &self,
@@ -34,12 +34,12 @@ impl Engine {
         lease: LeaseChange,
     ) -> Result<(), Stop> {
         let moves = matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. });
-        if !session.unsaved() && session.own.asker.is_none() && !moves {
+        if !session.has_pending_facts() && session.own.asker.is_none() && !moves {
             return Ok(());
         }
         loop {
-            session.saved_since = self.clock.uptime();
-            let until = session.saved_since + self.settings.lease;
+            session.commit_started_at = self.clock.uptime();
+            let until = session.commit_started_at + self.settings.lease;
             match self.commit(session, lease.clone()).await {
                 Ok(done) => {
                     session.lease = matches!(lease, LeaseChange::Take { .. })
@@ -83,16 +83,16 @@ impl Engine {
         let waited_for = self.store.is_watched(session.own.row.root_task_id);
         let stopped = waited_for.then(|| session.stopped(&lease)).flatten();
         let change = session.change(ChangeId(self.ids.fresh()), &lease);
-        let done = self.store.commit_and_tell(change, stopped).await?;
+        let done = self.store.commit_and_publish(change, stopped).await?;
         for point in &points {
             failpoint::reach(&format!("{point}.committed"));
         }
-        let queues = session.queues();
-        session.saved(done, &lease);
-        if queues {
+        let queues_relative = session.queues_relative();
+        session.mark_committed(done, &lease);
+        if queues_relative {
             // Wakes the worker of this process, which would otherwise wait for its next poll.
             self.backlog.store(true, Ordering::Relaxed);
-            self.room.notify_one();
+            self.wake_worker.notify_one();
         }
         Ok(done)
     }

@@ -6,10 +6,10 @@ use super::TaskSession;
 use super::task_draft::TaskDraft;
 use super::tree::TaskTree;
 use crate::task::change::{Counters, LeaseChange, TaskRow};
-use crate::task::question::OPEN;
+use crate::task::planned_request::MAX_OPEN_REQUESTS;
+use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::Progress;
 
 impl TaskSession {
     /// Emits the statuses that follow from the pending facts. The commit calls this right before it
@@ -21,31 +21,30 @@ impl TaskSession {
     /// Sets a paused task Running if it can go on now: nothing blocks it, and it has work that
     /// waits neither for a request nor for a sub-agent.
     pub(crate) fn resume_if_unblocked(&mut self) {
-        if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
-            self.own.status(TaskStatus::Running, self.now);
+        if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.has_work() {
+            self.own.push_status(TaskStatus::Running, self.now);
         }
     }
 }
 
 impl TaskTree {
     /// Emits Paused or Running for each task whose counters change its status. When the change
-    /// closes a request of a tree that has reached its maximum of open requests (`OPEN`), also
-    /// queues the tasks that wait to open a request. Idempotent.
+    /// closes a request of a tree that has reached its maximum of open requests
+    /// (`MAX_OPEN_REQUESTS`), also queues the tasks that wait to open a request. Idempotent.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
-        let full = self
-            .rows
-            .get(&root)
-            .is_some_and(|row| usize::try_from(row.open_requests).unwrap_or(0) >= OPEN);
+        let full = self.rows.get(&root).is_some_and(|row| {
+            usize::try_from(row.open_requests).unwrap_or(0) >= MAX_OPEN_REQUESTS
+        });
         if full && sums.get(&root).is_some_and(|sum| sum.open_requests < 0) {
             let waits = |row: &&TaskRow| {
                 row.parked
                     && !row.status.is_terminal()
                     && self
-                        .tree
+                        .progress
                         .task(row.task_id)
-                        .is_some_and(Progress::wants_room)
+                        .is_some_and(Progress::may_open_request)
             };
             let waiting: Vec<_> = self
                 .rows
@@ -56,7 +55,7 @@ impl TaskTree {
             for task in waiting.into_iter().filter(|task| *task != own.task_id()) {
                 if let Some(related) = self
                     .relative_mut(task)
-                    .filter(|related| !related.draft.is_over())
+                    .filter(|related| !related.draft.has_ended())
                 {
                     related.lease = LeaseChange::Queue;
                 }
@@ -110,6 +109,6 @@ fn emit_status(draft: &mut TaskDraft, change: Counters, now: Time) {
         draft.row.open_requests + change.open_requests,
     );
     if let Some(status) = status_after(status, busy, open) {
-        draft.status(status, now);
+        draft.push_status(status, now);
     }
 }

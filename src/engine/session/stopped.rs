@@ -3,19 +3,19 @@
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
-use crate::store::{RequestRow, Stopped, UNCOMMITTED};
+use crate::store::{RequestRow, StoppedTask, UNCOMMITTED};
 use crate::task::change::LeaseChange;
 use crate::task::item::{Fact, Item};
+use crate::task::progress::RequestProgress;
 use crate::task::status::TaskStatus;
-use crate::task::turn::Open;
 
 impl TaskSession {
     /// Returns the task and its open requests as a read right after the next commit would. `None`
     /// if that commit does not stop the task, or if the tree has other tasks, whose requests the
     /// session may not know.
-    pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<Stopped> {
+    pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<StoppedTask> {
         let own = &self.own;
-        if self.has_tree() || !stops(own.pushed()) {
+        if self.has_tree() || !stops(own.pending_items()) {
             return None;
         }
         let mut row = own.row.clone();
@@ -28,7 +28,7 @@ impl TaskSession {
         let open = &own.progress.open;
         let known = usize::try_from(row.open_requests).is_ok_and(|count| count == open.len());
         let requests = open.iter().map(|open| request(own, open));
-        Some(Stopped {
+        Some(StoppedTask {
             requests: known.then(|| requests.collect::<Option<_>>())??,
             row,
             history_uncertain_until: self.history_uncertain_until,
@@ -48,7 +48,7 @@ fn stops(items: &[Item]) -> bool {
 }
 
 /// Returns the row of an open request, with its decisions so far.
-fn request(own: &TaskDraft, open: &Open) -> Option<RequestRow> {
+fn request(own: &TaskDraft, open: &RequestProgress) -> Option<RequestRow> {
     let timed = own.items.iter().map(|item| {
         if item.seq > own.row.last_seq {
             (UNCOMMITTED, item)
@@ -56,5 +56,5 @@ fn request(own: &TaskDraft, open: &Open) -> Option<RequestRow> {
             (item.at, item)
         }
     });
-    RequestRow::of(&own.row, timed, open.asked.request_id)
+    RequestRow::from_journal(&own.row, timed, open.spec.request_id)
 }

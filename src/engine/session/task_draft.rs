@@ -2,15 +2,15 @@
 //! next commit appends.
 
 use crate::task::call_state::CallState;
-use crate::task::change::{Asker, Counters, Guard, LeaseChange, NewTask, TaskRow};
+use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, NewTask, TaskRow};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, FinishReason, Item, Outcome, ToolResult, Usage};
+use crate::task::progress::Progress;
 use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::transcript::{Message, conversation};
-use crate::task::turn::Progress;
 use crate::task::verdict::Judgement;
 
 /// A task's row, progress and journal, with its pending facts. `next_step` treats a pending fact
@@ -29,9 +29,9 @@ pub(crate) struct TaskDraft {
     /// the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
-    pub repinned: bool,
+    pub has_new_agent_version: bool,
     /// The change of the asker's presence for the next commit.
-    pub asker: Option<Asker>,
+    pub asker: Option<AskerPresence>,
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
     /// The id, the kind and the opening time of each request that was open at the last read or
@@ -66,7 +66,7 @@ impl TaskDraft {
             items,
             committed,
             guard: None,
-            repinned: false,
+            has_new_agent_version: false,
             asker: None,
             open_requests,
             known_requests,
@@ -91,7 +91,7 @@ impl TaskDraft {
     }
 
     /// Whether the task has ended, pending facts included.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.progress
             .status
             .unwrap_or(self.row.status)
@@ -99,7 +99,8 @@ impl TaskDraft {
     }
 
     pub(crate) fn push(&mut self, fact: Fact, at: Time) {
-        let seq = self.row.last_seq + i64::try_from(self.pushed().len()).unwrap_or(i64::MAX) + 1;
+        let seq =
+            self.row.last_seq + i64::try_from(self.pending_items().len()).unwrap_or(i64::MAX) + 1;
         let item = Item { seq, at, fact };
         self.progress.apply(&item);
         self.items.push(item);
@@ -122,14 +123,14 @@ impl TaskDraft {
 
     /// Returns the change of the asker's presence for the next commit. A commit of a result ends
     /// the presence, unless the same commit delivers the result.
-    pub(crate) fn asker_change(&self) -> Option<Asker> {
+    pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
-            let mut pushed = self.pushed().iter();
+            let mut pushed = self.pending_items().iter();
             pushed.any(|item| matches!(item.fact, Fact::ToolResult(_)))
         };
-        if is_keyed && self.asker != Some(Asker::Delivered) && settles() {
-            return Some(Asker::Gone);
+        if is_keyed && self.asker != Some(AskerPresence::Delivered) && settles() {
+            return Some(AskerPresence::Absent);
         }
         self.asker
     }
@@ -148,19 +149,19 @@ impl TaskDraft {
                 judgement.clone_from(by);
             }
         }
-        self.progress = Progress::of(&self.items);
+        self.progress = Progress::from_items(&self.items);
     }
 
     /// Returns the task if it has no pending facts.
     pub(crate) fn stored(&self) -> Option<Stored<'_>> {
-        (!self.unsaved()).then_some(Stored(self))
+        (!self.has_pending_facts()).then_some(Stored(self))
     }
 
-    pub(crate) fn unsaved(&self) -> bool {
+    pub(crate) fn has_pending_facts(&self) -> bool {
         self.committed < self.items.len()
     }
 
-    pub(crate) fn pushed(&self) -> &[Item] {
+    pub(crate) fn pending_items(&self) -> &[Item] {
         self.items.get(self.committed..).unwrap_or_default()
     }
 
@@ -170,7 +171,7 @@ impl TaskDraft {
             .progress
             .open
             .iter()
-            .map(|open| open.asked.request_id)
+            .map(|open| open.spec.request_id)
             .collect();
         for request_id in open {
             self.push(
@@ -207,8 +208,8 @@ impl TaskDraft {
     }
 
     /// Pushes a result for each unfinished call that `which` selects: `outcome` with `text`. If the
-    /// call started a sub-agent, or [`CallState::canceled`] has another outcome than `Canceled`,
-    /// pushes the result of `CallState::canceled` instead.
+    /// call started a sub-agent, or [`CallState::canceled_result`] has another outcome than
+    /// `Canceled`, pushes the result of `CallState::canceled_result` instead.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -218,7 +219,7 @@ impl TaskDraft {
     ) {
         let open = self.progress.unfinished().filter(|state| which(state));
         let closed = open.map(|state| {
-            let (id, given, why) = state.canceled();
+            let (id, given, why) = state.canceled_result();
             let told = given == Outcome::Canceled && state.child().is_none();
             if told {
                 (id, outcome, text.to_owned())
@@ -230,7 +231,7 @@ impl TaskDraft {
         self.settle_calls(closed, at);
     }
 
-    pub(crate) fn status(&mut self, status: TaskStatus, at: Time) {
+    pub(crate) fn push_status(&mut self, status: TaskStatus, at: Time) {
         self.push(
             Fact::TaskStatus {
                 status,
@@ -258,7 +259,7 @@ impl TaskDraft {
     pub(crate) fn pin(&mut self, version: &str) {
         if self.row.agent_version != version {
             version.clone_into(&mut self.row.agent_version);
-            self.repinned = true;
+            self.has_new_agent_version = true;
         }
     }
 
@@ -271,7 +272,7 @@ impl TaskDraft {
     /// will claim it, or a timer will wake it.
     fn busy_after(&self, lease: &LeaseChange) -> bool {
         match lease {
-            _ if self.is_over() => false,
+            _ if self.has_ended() => false,
             LeaseChange::Keep => self.guard.is_some() || self.was_busy(),
             LeaseChange::Take { .. } | LeaseChange::Queue => true,
             LeaseChange::Park { wake_in } => wake_in.is_some(),
@@ -283,7 +284,7 @@ impl TaskDraft {
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;
-        for item in self.pushed() {
+        for item in self.pending_items() {
             if let Fact::AssistantMessage(turn) = &item.fact {
                 usage.prompt_tokens += turn.usage.prompt_tokens;
                 usage.completion_tokens += turn.usage.completion_tokens;
@@ -307,7 +308,7 @@ impl TaskDraft {
         if self.guard.is_some() {
             row.created_at = at;
         }
-        if self.unsaved() {
+        if self.has_pending_facts() {
             row.updated_at = at;
         }
         if let Some(asker) = self.asker_change() {
@@ -321,8 +322,8 @@ impl TaskDraft {
         row.usage.total_tokens += sums.usage.total_tokens;
         row.model_calls += i64::from(sums.model_calls);
         row.version += 1;
-        row.last_seq += i64::try_from(self.pushed().len()).unwrap_or(i64::MAX);
-        for item in self.pushed() {
+        row.last_seq += i64::try_from(self.pending_items().len()).unwrap_or(i64::MAX);
+        for item in self.pending_items() {
             if let Fact::TaskStatus {
                 status,
                 output,
@@ -338,7 +339,7 @@ impl TaskDraft {
 
     /// Applies a successful commit at the time `at`: the pending facts become committed, and `sums`
     /// is added to the counters.
-    pub(crate) fn saved(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
+    pub(crate) fn mark_committed(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
         let mut row = self.row.clone();
         self.advance(&mut row, lease, sums, at);
         self.row = row;
@@ -347,12 +348,12 @@ impl TaskDraft {
         }
         let pushed = self.items.get(self.committed..).unwrap_or_default();
         self.progress
-            .committed(pushed.iter().map(|item| &item.fact), at);
+            .set_commit_time(pushed.iter().map(|item| &item.fact), at);
         self.committed = self.items.len();
         self.known_requests = known_requests(&self.progress);
         self.open_requests = self.known_requests.len();
         self.guard = None;
-        self.repinned = false;
+        self.has_new_agent_version = false;
         self.asker = None;
     }
 }
@@ -361,7 +362,7 @@ fn known_requests(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
     progress
         .open
         .iter()
-        .map(|open| (open.asked.request_id, open.asked.kind, open.asked_at))
+        .map(|open| (open.spec.request_id, open.spec.kind, open.opened_at))
         .collect()
 }
 
@@ -439,14 +440,14 @@ pub(crate) mod tests {
     #[test]
     fn saved_change_of_the_asker_is_in_the_row_and_leaves_the_time_of_the_last_item() {
         let mut draft = TaskDraft::new(row(), Progress::new(), Vec::new());
-        draft.asker = Some(Asker::For(Duration::from_secs(1)));
-        assert!(!draft.unsaved());
-        draft.saved(&LeaseChange::Keep, Counters::default(), Time(7));
+        draft.asker = Some(AskerPresence::PresentFor(Duration::from_secs(1)));
+        assert!(!draft.has_pending_facts());
+        draft.mark_committed(&LeaseChange::Keep, Counters::default(), Time(7));
         assert_eq!(draft.row.asker_until, Some(Time(1_000_007)));
         assert_eq!((draft.row.version, draft.row.updated_at), (1, Time(0)));
         assert_eq!(draft.asker, None);
         draft.push(message(), Time::default());
-        draft.saved(&LeaseChange::Keep, Counters::default(), Time(8));
+        draft.mark_committed(&LeaseChange::Keep, Counters::default(), Time(8));
         assert_eq!(draft.row.asker_until, Some(Time(1_000_007)));
     }
 
@@ -455,7 +456,7 @@ pub(crate) mod tests {
         let mut draft = TaskDraft::new(row(), Progress::new(), Vec::new());
         draft.push(message(), Time::default());
         assert!(draft.stored().is_none());
-        draft.saved(&LeaseChange::Queue, Counters::default(), Time::default());
+        draft.mark_committed(&LeaseChange::Queue, Counters::default(), Time::default());
         assert_eq!(
             draft.stored().map(|stored| stored.conversation().len()),
             Some(1)

@@ -13,16 +13,16 @@ use super::task_draft::TaskDraft;
 use crate::store::TreeSnapshot;
 use crate::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use crate::task::id::TaskId;
+use crate::task::progress::Progress;
 use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
-use crate::task::turn::Progress;
 
 /// The tasks of a tree. Empty as long as the session's task has no relatives.
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
-    pub(super) tree: TreeProgress,
+    pub(super) progress: TreeProgress,
     /// The number of the last event that was read; 0 before the first read.
-    event: i64,
+    last_event: i64,
     /// The drafts of the relatives that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// Tasks of which a row or an item cannot be read.
@@ -43,11 +43,11 @@ pub(crate) struct RelatedDraft {
 /// The order of tasks in a commit: descendants and tasks of side branches, the session's own task,
 /// the tasks that it starts, its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    Below,
+enum ChangeOrder {
+    Other,
     Own,
-    Begins,
-    Above,
+    Started,
+    Ancestor,
 }
 
 impl TaskTree {
@@ -55,31 +55,33 @@ impl TaskTree {
         let (rows, drafts, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         Self {
             rows,
-            tree: TreeProgress::new(root),
-            event: 0,
+            progress: TreeProgress::new(root),
+            last_event: 0,
             drafts,
             unreadable,
             fresh: false,
         }
     }
 
-    pub(crate) fn event(&self) -> i64 {
-        self.event
+    pub(crate) fn last_event(&self) -> i64 {
+        self.last_event
     }
 
     /// Applies a snapshot of the tree that is newer than the last read.
     pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
-        let doubted =
-            |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
-        let doubtful = tree
+        let is_uncertain = |at: Time| {
+            self.last_event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end)
+        };
+        let uncertain_count = tree
             .items
             .iter()
-            .rposition(|line| doubted(line.item.at))
+            .rposition(|line| is_uncertain(line.item.at))
             .map_or(0, |last| last + 1);
-        for (place, line) in tree.items.iter().enumerate() {
-            self.tree.apply(line.task_id, &line.item, place < doubtful);
+        for (index, line) in tree.items.iter().enumerate() {
+            self.progress
+                .apply(line.task_id, &line.item, index < uncertain_count);
         }
-        self.event = tree.last_event.max(self.event);
+        self.last_event = tree.last_event.max(self.last_event);
         self.unreadable.extend(tree.unreadable);
         self.rows = tree
             .rows
@@ -115,34 +117,34 @@ impl TaskTree {
     /// Returns the committed progress of a task, without the facts that all tasks of the tree
     /// share.
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
-        self.tree.task(task)
+        self.progress.task(task)
     }
 
     /// Returns the committed progress of a task, with the facts that all tasks of the tree share.
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
-        self.tree.progress(task)
+        self.progress.progress(task)
     }
 
     /// Returns the ancestors of a task, the nearest first.
-    pub(crate) fn above(&self, row: &TaskRow) -> Vec<TaskId> {
-        let mut above = Vec::new();
+    pub(crate) fn ancestors(&self, row: &TaskRow) -> Vec<TaskId> {
+        let mut ancestors = Vec::new();
         let mut next = row.parent.map(|(parent, _)| parent);
-        while let Some(task) = next.filter(|task| !above.contains(task)) {
-            above.push(task);
+        while let Some(task) = next.filter(|task| !ancestors.contains(task)) {
+            ancestors.push(task);
             next = self
                 .rows
                 .get(&task)
                 .and_then(|row| row.parent)
                 .map(|(parent, _)| parent);
         }
-        above
+        ancestors
     }
 
     /// Returns all descendants of a task, not only its children.
-    pub(crate) fn below(&self, task: TaskId) -> Vec<TaskId> {
+    pub(crate) fn descendants(&self, task: TaskId) -> Vec<TaskId> {
         self.rows
             .values()
-            .filter(|row| self.above(row).contains(&task))
+            .filter(|row| self.ancestors(row).contains(&task))
             .map(|row| row.task_id)
             .collect()
     }
@@ -152,7 +154,7 @@ impl TaskTree {
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
-            let draft = match self.tree.progress(task) {
+            let draft = match self.progress.progress(task) {
                 Some(progress) => TaskDraft::new(row, progress, Vec::new()),
                 None => TaskDraft::from_row(row, 0),
             };
@@ -219,7 +221,11 @@ impl TaskTree {
             .map(|related| (&related.draft, &related.lease));
         for (draft, lease) in others.chain([(own, lease)]) {
             let change = draft.counter_change(lease);
-            for task in self.above(&draft.row).into_iter().chain([draft.task_id()]) {
+            for task in self
+                .ancestors(&draft.row)
+                .into_iter()
+                .chain([draft.task_id()])
+            {
                 *sums.entry(task).or_default() += change;
             }
         }
@@ -236,7 +242,7 @@ impl TaskTree {
         change: TaskChange,
     ) -> Vec<TaskChange> {
         let mut sums = self.counter_changes(own, lease);
-        let above = self.above(&own.row);
+        let ancestors = self.ancestors(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of its ancestors may stay the
@@ -244,22 +250,22 @@ impl TaskTree {
         // may use up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
-            for task in &above {
+            for task in &ancestors {
                 sums.entry(*task).or_default();
             }
         }
-        let mut changes = vec![((Place::Own, 0), own_change)];
+        let mut changes = vec![((ChangeOrder::Own, 0), own_change)];
         for (task, related) in &self.drafts {
             let depth = related.draft.row.agent_path.len();
-            let place = match (related.begins, above.contains(task)) {
-                (true, _) => Place::Begins,
-                (false, true) => Place::Above,
-                (false, false) => Place::Below,
+            let order = match (related.begins, ancestors.contains(task)) {
+                (true, _) => ChangeOrder::Started,
+                (false, true) => ChangeOrder::Ancestor,
+                (false, false) => ChangeOrder::Other,
             };
             let sum = sums.remove(task).unwrap_or_default();
             let deepest_first = usize::MAX - depth;
             changes.push((
-                (place, deepest_first),
+                (order, deepest_first),
                 draft_change(&related.draft, related.lease.clone(), sum),
             ));
         }
@@ -273,9 +279,12 @@ impl TaskTree {
             } else {
                 Guard::Any
             };
-            changes.push(((Place::Above, 0), counters_only(row, guard, counters)));
+            changes.push((
+                (ChangeOrder::Ancestor, 0),
+                counters_only(row, guard, counters),
+            ));
         }
-        changes.sort_by_key(|(place, _)| *place);
+        changes.sort_by_key(|(order, _)| *order);
         changes.into_iter().map(|(_, change)| change).collect()
     }
 }
@@ -293,12 +302,14 @@ pub(crate) fn draft_change(
             .clone()
             .unwrap_or(Guard::Version(draft.row.version)),
         facts: draft
-            .pushed()
+            .pending_items()
             .iter()
             .map(|item| item.fact.clone())
             .collect(),
         last_seq: draft.row.last_seq,
-        agent_version: draft.repinned.then(|| draft.row.agent_version.clone()),
+        agent_version: draft
+            .has_new_agent_version
+            .then(|| draft.row.agent_version.clone()),
         counters,
         lease,
         asker: draft.asker_change(),

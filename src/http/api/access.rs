@@ -7,8 +7,8 @@ use crate::http::Http;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
-use crate::people::may::{may_decide, may_read};
-use crate::store::{Person, ReadError, RequestRow};
+use crate::people::authorization::{may_decide, may_read};
+use crate::store::{ReadError, RequestRow, Viewer};
 use crate::task::change::{Journal, TaskRow};
 use crate::task::id::{RequestId, TaskId};
 
@@ -27,11 +27,11 @@ impl From<ReadError> for Problem {
 
 /// Returns the caller as the store's inbox identifies a person.
 #[must_use]
-pub(crate) fn inbox_person(caller: &Caller) -> Person {
-    Person {
+pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
+    Viewer {
         user_id: caller.user_id.clone(),
         groups: caller.groups.clone(),
-        everything: caller.unaccounted,
+        decides_everything: caller.without_accounts,
     }
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn readable_task(
     id: TaskId,
 ) -> Result<TaskRow, Problem> {
     let row = task(http, caller, id).await?;
-    if may_see(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
+    if may_read_tree(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
         return Ok(row);
     }
     Err(Problem::forbidden(
@@ -63,7 +63,7 @@ pub(crate) async fn readable_task(
     ))
 }
 
-async fn may_see(
+async fn may_read_tree(
     http: &Http,
     caller: &Caller,
     tenant: &str,
@@ -76,7 +76,7 @@ async fn may_see(
     Ok(may_read(caller, tenant, owner, true)
         && http
             .store
-            .involved(tenant, root, &inbox_person(caller))
+            .is_involved(tenant, root, &inbox_person(caller))
             .await?)
 }
 
@@ -119,8 +119,8 @@ pub(crate) async fn readable_request(
     id: RequestId,
 ) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
-    let decides = may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
-    if decides || may_see(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
+    let decides = may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers);
+    if decides || may_read_tree(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
         return Ok(row);
     }
     Err(Problem::forbidden(
@@ -160,17 +160,17 @@ pub(crate) async fn task_with_requests(
         if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
             break;
         }
-        let again = http
+        let reread = http
             .store
             .task(row.task_id)
             .await?
             .ok_or_else(Problem::not_found)?;
-        let moved = (again.version, again.open_requests, again.status)
+        let changed = (reread.version, reread.open_requests, reread.status)
             != (row.version, row.open_requests, row.status);
-        row = again;
-        if !moved {
+        row = reread;
+        if !changed {
             break;
         }
     }
-    Ok(AgentTask::of(&row, &pending, caller, &http.settings))
+    Ok(AgentTask::from_row(&row, &pending, caller, &http.settings))
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use crate::agent::OpenTo;
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
 use crate::task::tool_spec::Effect;
@@ -16,7 +16,7 @@ use crate::task::tool_spec::Effect;
 pub(crate) const OP: Op = Op {
     id: "list_agents",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 
@@ -67,11 +67,11 @@ pub(crate) async fn list_agents(
         .iter()
         .filter(|card| card.open_to.as_ref().is_none_or(admits));
     Ok(Json(AgentList {
-        agents: open.map(shown).collect(),
+        agents: open.map(wire_agent).collect(),
     }))
 }
 
-fn shown(card: &AgentCard) -> WireAgent {
+fn wire_agent(card: &AgentCard) -> WireAgent {
     WireAgent {
         name: card.name.clone(),
         description: card.description.clone(),

@@ -14,33 +14,33 @@ use utoipa_swagger_ui::{Config, SwaggerFile, serve};
 
 use crate::http::openapi::openapi_json;
 use crate::http::server::accept::takes_gzip;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OPENAPI: Op = Op {
     id: "get_openapi",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 /// The operation of the page that shows the OpenAPI document.
 pub(crate) const DOCS: Op = Op {
     id: "get_docs",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 /// The operation of the page's scripts and styles.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
 /// A `Content-Security-Policy` that allows only the page's own scripts and styles, inline styles,
 /// and `data:` images.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
@@ -70,13 +70,13 @@ pub(crate) async fn get_openapi() -> Response {
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
 pub(crate) async fn get_docs() -> Result<Response, Problem> {
-    let page = String::from_utf8_lossy(&plain(asset("index.html")?)?)
+    let page = String::from_utf8_lossy(&decompressed(asset("index.html")?)?)
         .replace("=\"./", "=\"docs/")
         .replace("=\"index.css", "=\"docs/index.css");
     Ok((
         [
             (CONTENT_TYPE, "text/html; charset=utf-8"),
-            (CONTENT_SECURITY_POLICY, POLICY),
+            (CONTENT_SECURITY_POLICY, PAGE_CONTENT_POLICY),
         ],
         page,
     )
@@ -101,7 +101,7 @@ pub(crate) async fn get_docs_asset(
         let gzip = [(CONTENT_ENCODING, HeaderValue::from_static("gzip"))];
         return Ok((head, gzip, file.bytes).into_response());
     }
-    Ok((head, plain(file)?).into_response())
+    Ok((head, decompressed(file)?).into_response())
 }
 
 fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
@@ -112,7 +112,7 @@ fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
 }
 
 /// Returns the bytes of an asset, decompressed.
-fn plain(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
+fn decompressed(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
     if !file.gzpipped {
         return Ok(file.bytes);
     }

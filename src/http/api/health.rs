@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 
 use crate::http::Http;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 
 /// A function that writes the metrics in the Prometheus text format.
@@ -19,19 +19,19 @@ pub(crate) type Metrics =
 pub(crate) const HEALTHZ: Op = Op {
     id: "get_health",
     auth: AuthClass::Health,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 pub(crate) const READYZ: Op = Op {
     id: "get_readiness",
     auth: AuthClass::Health,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Unavailable],
 };
 pub(crate) const METRICS: Op = Op {
     id: "get_metrics",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 

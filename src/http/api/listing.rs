@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use crate::http::server::problem::Problem;
 
 /// The maximum size of a page in bytes, unless the page's first entry alone is larger.
-const MOST: usize = 4 * 1024 * 1024;
+const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes kept free for the end of the page.
-const END: usize = 256;
+const RESERVED_END_BYTES: usize = 256;
 
 /// A page under construction.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// Begins an empty page. `member` is the name of the member that holds the entries.
     #[must_use]
-    pub(super) fn of(member: &str) -> Self {
+    pub(super) fn new(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
         Self {
             start: text.len(),
@@ -47,7 +47,7 @@ impl Listing {
     pub(super) fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
         let entry = serde_json::to_string(entry).map_err(|_| Problem::internal())?;
         if !self.is_empty() {
-            if self.text.len() + 1 + entry.len() + END > MOST {
+            if self.text.len() + 1 + entry.len() + RESERVED_END_BYTES > MAX_PAGE_BYTES {
                 return Ok(false);
             }
             self.text.push(',');
@@ -95,10 +95,13 @@ mod tests {
 
     #[tokio::test]
     async fn page_equals_the_list_of_the_document() {
-        let request =
-            InterventionRequest::of(&sample::request(), &sample::approver(), &sample::settings());
+        let request = InterventionRequest::for_caller(
+            &sample::request(),
+            &sample::approver(),
+            &sample::settings(),
+        );
         for count in 0..3 {
-            let mut listing = Listing::of("requests");
+            let mut listing = Listing::new("requests");
             let requests = vec![request.clone(); count];
             for request in &requests {
                 assert!(listing.push(request).unwrap());
@@ -120,15 +123,15 @@ mod tests {
 
     #[tokio::test]
     async fn page_ends_before_4_mib_and_holds_at_least_one_entry() {
-        let large = "x".repeat(MOST);
-        let mut listing = Listing::of("items");
+        let large = "x".repeat(MAX_PAGE_BYTES);
+        let mut listing = Listing::new("items");
         assert!(listing.push(&large).unwrap() && !listing.push(&json!(1)).unwrap());
-        let quarter = "x".repeat(MOST / 4 - 100);
-        let mut listing = Listing::of("items");
+        let quarter = "x".repeat(MAX_PAGE_BYTES / 4 - 100);
+        let mut listing = Listing::new("items");
         let taken = (0..8)
             .take_while(|_| listing.push(&quarter).unwrap())
             .count();
         assert_eq!(taken, 4);
-        assert!(text(listing.close("next_after", &4).unwrap()).await.len() <= MOST);
+        assert!(text(listing.close("next_after", &4).unwrap()).await.len() <= MAX_PAGE_BYTES);
     }
 }

@@ -7,15 +7,15 @@ use axum::extract::State;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
-use crate::people::may::may_ask_at_gate;
+use crate::people::authorization::may_ask_at_gate;
 
 pub(crate) const OP: Op = Op {
     id: "get_me",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 
@@ -33,10 +33,10 @@ pub(crate) async fn get_me(
 ) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
     let rights = [
-        (caller.may.create, Right::Create),
-        (caller.may.read, Right::Read),
-        (caller.may.decide, Right::Decide),
-        (caller.may.gate, Right::Gate),
+        (caller.permissions.create, Right::Create),
+        (caller.permissions.read, Right::Read),
+        (caller.permissions.decide, Right::Decide),
+        (caller.permissions.gate, Right::Gate),
     ];
     let may_ask = may_ask_at_gate(&caller).is_ok();
     let open = http.engine.agents().gates().filter(|(gate, _)| {

@@ -3,15 +3,15 @@
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};
 
-use crate::http::pages::layout::frame;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::pages::layout::english_page;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
 
 pub(crate) const OP: Op = Op {
     id: "get_problem_page",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -75,7 +75,7 @@ fn page(code: Code) -> Markup {
         &mut body,
         Parser::new_ext(text(code), Options::ENABLE_TABLES),
     );
-    frame(code.title(), &PreEscaped(body))
+    english_page(code.title(), &PreEscaped(body))
 }
 
 #[cfg(test)]

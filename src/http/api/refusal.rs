@@ -10,7 +10,7 @@ use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::id::{CallId, TaskId};
-use crate::task::request_state::Given;
+use crate::task::request_state::TimedDecision;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
@@ -95,7 +95,7 @@ fn with_request(
 ) -> Problem {
     Problem::new(code, detail).with(
         "request",
-        InterventionRequest::of(row, caller, &http.settings),
+        InterventionRequest::for_caller(row, caller, &http.settings),
     )
 }
 
@@ -125,7 +125,7 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
         ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
         ConflictCode::NotAConversation => (
             Code::NotAConversation,
-            "The task is a call at a gate: it takes no messages and no retry.",
+            "The task is a call at a gate: it accepts no messages and cannot be retried.",
         ),
         ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),
     }
@@ -137,8 +137,8 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 /// last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
-    let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);
-    let own = || state.answer_of(user, call).map(shown);
+    let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);
+    let own = || state.answer_by(user, call).map(shown);
     let last = || row.answers.last().map(shown);
     match call {
         Some(call) => own()
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn late_answer_is_told_its_own_decision_then_the_deciding_one_then_the_last() {
         let mut row = sample::several(2);
-        row.asked.terms.approvers.required = 2;
-        let [first, second] = [0, 1].map(|index| row.asked.pending_tool_calls[index].tool_call_id);
+        row.spec.terms.approvers.required = 2;
+        let [first, second] = [0, 1].map(|index| row.spec.pending_tool_calls[index].tool_call_id);
         let answers = [
             sample::answer("bob", Action::Approve, &[first], false),
             sample::answer("eve", Action::Reject, &[second], false),

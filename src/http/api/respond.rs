@@ -13,7 +13,7 @@ use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
@@ -31,14 +31,14 @@ pub(crate) enum SuccessStatus {
 /// Responds with the task after the wait, or, with a permit, with the event stream.
 pub(crate) async fn respond(
     http: &Arc<Http>,
-    mut posted: Posted,
+    mut posted: PostRequest,
     mut accepted: Accepted,
     success: SuccessStatus,
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
-    posted.release();
+    posted.release_body();
     let mut response = match permit {
-        Some(permit) => opening::from_commit(http, &posted, &mut accepted, permit).await?,
+        Some(permit) => opening::open_after_commit(http, &posted, &mut accepted, permit).await?,
         None => respond_after_wait(http, &posted, &mut accepted, success).await?,
     };
     if success == SuccessStatus::Created {
@@ -51,13 +51,13 @@ pub(crate) async fn respond(
 
 async fn respond_after_wait(
     http: &Http,
-    posted: &Posted,
+    posted: &PostRequest,
     accepted: &mut Accepted,
     success: SuccessStatus,
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
-    let (root, time) = (accepted.root, prefer.time(http.settings.wait));
-    let news = accepted.news.take().map(Listener::news);
+    let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
+    let news = accepted.listener.take().map(Listener::news);
     let task = wait::task_when_stopped(http, &posted.caller, root, root, time, news).await?;
     let status = match (task.status, success) {
         (WireTaskStatus::Running, _) => StatusCode::ACCEPTED,

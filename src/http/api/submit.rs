@@ -10,26 +10,27 @@ use serde_json::Value;
 
 use super::access;
 use super::refusal::refusal_problem;
-use crate::engine::{Accepted, Engine, Key, Refusal};
+use crate::engine::{Accepted, Engine, IdempotencyKey, Refusal};
 use crate::http::Http;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::problem::Problem;
 use crate::people::Caller;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in their order, then `command`. `allow` loads the command's target and checks
-/// the caller's right; `read` builds the command's input from the loaded target and the body.
+/// Runs the checks in their order, then `command`. `authorize` loads the command's target and
+/// checks the caller's right; `read` builds the command's input from the loaded target and the
+/// body.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
 pub(crate) async fn submit<A, T, R, C>(
     http: &Arc<Http>,
-    posted: &Posted,
-    allow: impl Future<Output = Result<A, Problem>>,
+    posted: &PostRequest,
+    authorize: impl Future<Output = Result<A, Problem>>,
     read: impl FnOnce(A) -> R,
-    command: impl FnOnce(Arc<Engine>, Caller, T, Option<Key>) -> C,
+    command: impl FnOnce(Arc<Engine>, Caller, T, Option<IdempotencyKey>) -> C,
 ) -> Result<Accepted, Problem>
 where
     R: Future<Output = Result<T, Problem>>,
@@ -38,9 +39,9 @@ where
     if let Some(accepted) = replayed(http, posted).await? {
         return Ok(accepted);
     }
-    let allowed = allow.await?;
+    let target = authorize.await?;
     let key = posted.key()?;
-    let input = read(allowed).await?;
+    let input = read(target).await?;
     let command = Box::pin(command(
         Arc::clone(&http.engine),
         posted.caller.clone(),
@@ -58,11 +59,11 @@ pub(crate) async fn may_command(
     http: &Http,
     caller: &Caller,
     id: TaskId,
-    how: Command,
+    command: Command,
 ) -> Result<(), Problem> {
     let row = access::task(http, caller, id).await?;
     http.engine
-        .may_command(caller, how, &row)
+        .may_command(caller, command, &row)
         .map_err(Problem::forbidden)
 }
 
@@ -72,7 +73,7 @@ pub(crate) async fn may_command(
 /// `invalid`, with every member of the body.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     let mut errors = Errors::default();
-    if let Some(fields) = Fields::of(body, "", &mut errors) {
+    if let Some(fields) = Fields::from_value(body, "", &mut errors) {
         fields.finish(&mut errors);
     }
     if errors.0.is_empty() {
@@ -84,7 +85,7 @@ pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
 
 /// Returns the result of an earlier POST with the same `Idempotency-Key`; `None` if `posted` has no
 /// valid key, or no earlier POST had this key.
-async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Problem> {
+async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>, Problem> {
     let Ok(Some(key)) = posted.key() else {
         return Ok(None);
     };

@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::{AgentTask, WireTaskStatus};
 use crate::people::Caller;
-use crate::store::{News, Stopped};
+use crate::store::{News, StoppedTask};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -21,8 +21,9 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// Returns the task as the caller sees it, once it is not Running, when `time` is over, or when the
-/// service shuts down. If the task runs again before its open requests are read, the wait goes on.
+/// Returns the task as the caller sees it, once it is not Running, when `max_wait` is over, or when
+/// the service shuts down. If the task runs again before its open requests are read, the wait goes
+/// on.
 ///
 /// # Errors
 /// `not_found` if the task is gone; the database's error if it does not answer.
@@ -31,40 +32,40 @@ pub(crate) async fn task_when_stopped(
     caller: &Caller,
     root: TaskId,
     task: TaskId,
-    time: Duration,
+    max_wait: Duration,
     mut news: Option<Receiver<News>>,
 ) -> Result<AgentTask, Problem> {
-    let end = Instant::now() + time;
+    let end = Instant::now() + max_wait;
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let row = match when_stopped(http, root, task, left, news.take()).await? {
-            Found::Committed(stopped) => {
+        let remaining = end.saturating_duration_since(Instant::now());
+        let row = match when_stopped(http, root, task, remaining, news.take()).await? {
+            WaitOutcome::Committed(stopped) => {
                 #[cfg(any(debug_assertions, feature = "failpoints"))]
                 http.store.compare(&stopped).await;
                 let (row, requests) = (&stopped.row, &stopped.requests);
-                return Ok(AgentTask::of(row, requests, caller, &http.settings));
+                return Ok(AgentTask::from_row(row, requests, caller, &http.settings));
             }
-            Found::Read(row) => *row,
+            WaitOutcome::Read(row) => *row,
         };
-        let runs = row.status == TaskStatus::Running;
-        let shown = access::task_with_requests(http, caller, row).await?;
-        if runs || shown.status != WireTaskStatus::Running {
-            return Ok(shown);
+        let is_running = row.status == TaskStatus::Running;
+        let task_now = access::task_with_requests(http, caller, row).await?;
+        if is_running || task_now.status != WireTaskStatus::Running {
+            return Ok(task_now);
         }
     }
 }
 
 /// The state of a task at the end of a wait.
-enum Found {
+enum WaitOutcome {
     /// A commit of this process stopped the task.
-    Committed(Arc<Stopped>),
+    Committed(Arc<StoppedTask>),
     /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
 }
 
-/// Returns the state of `task` (in the tree of `root`) once it is not Running, when `time` is over,
-/// or when the service shuts down. `news` is a subscription from before the commit that started the
-/// task, if the caller has one.
+/// Returns the state of `task` (in the tree of `root`) once it is not Running, when `max_wait` is
+/// over, or when the service shuts down. `news` is a subscription from before the commit that
+/// started the task, if the caller has one.
 ///
 /// # Errors
 /// `not_found` if the task is gone; the database's error if it does not answer.
@@ -72,10 +73,10 @@ async fn when_stopped(
     http: &Http,
     root: TaskId,
     task: TaskId,
-    time: Duration,
+    max_wait: Duration,
     news: Option<Receiver<News>>,
-) -> Result<Found, Problem> {
-    if time.is_zero() {
+) -> Result<WaitOutcome, Problem> {
+    if max_wait.is_zero() {
         return row(http, task).await;
     }
     // A subscription that began before the caller's own commit reports that commit or a later one.
@@ -84,7 +85,7 @@ async fn when_stopped(
     let mut is_current = news.is_some();
     // Subscribes before the first read, so that no commit in between is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    let end = Instant::now() + time;
+    let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
     // Set after the first poll: a longer wait also listens for commits of other replicas.
@@ -95,31 +96,32 @@ async fn when_stopped(
         if let Some(stopped) = stopped.filter(|_| is_current) {
             drop(news);
             http.store.forget(root);
-            return Ok(Found::Committed(stopped));
+            return Ok(WaitOutcome::Committed(stopped));
         }
         is_current = true;
         let known_to_run = first && task == root && seen.running == Some(true);
         first = false;
-        let left = end.saturating_duration_since(Instant::now());
-        if !known_to_run || left.is_zero() || http.shutdown.is_cancelled() {
+        let remaining = end.saturating_duration_since(Instant::now());
+        if !known_to_run || remaining.is_zero() || http.shutdown.is_cancelled() {
             let row = row(http, task).await?;
-            let runs = matches!(&row, Found::Read(row) if row.status == TaskStatus::Running);
-            if !runs || left.is_zero() || http.shutdown.is_cancelled() {
+            let is_running =
+                matches!(&row, WaitOutcome::Read(row) if row.status == TaskStatus::Running);
+            if !is_running || remaining.is_zero() || http.shutdown.is_cancelled() {
                 return Ok(row);
             }
         }
-        let told = async {
+        let notified = async {
             // A commit that leaves the root running does not wake waiters on the root.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };
-            let gone = news.wait_for(ended).await.is_err();
-            if gone {
+            let is_closed = news.wait_for(ended).await.is_err();
+            if is_closed {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            told = timeout(poll.min(left), told) => if told.is_err() {
+            notified = timeout(poll.min(remaining), notified) => if notified.is_err() {
                 listener.get_or_insert_with(|| http.store.listen(root));
             },
             () = http.shutdown.cancelled() => return row(http, task).await,
@@ -128,8 +130,8 @@ async fn when_stopped(
     }
 }
 
-async fn row(http: &Http, task: TaskId) -> Result<Found, Problem> {
+async fn row(http: &Http, task: TaskId) -> Result<WaitOutcome, Problem> {
     let row = http.store.task(task).await?;
-    row.map(|row| Found::Read(Box::new(row)))
+    row.map(|row| WaitOutcome::Read(Box::new(row)))
         .ok_or_else(Problem::not_found)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::request_then::JournalCache;
+use super::request_at_event::JournalCache;
 use crate::http::Settings;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::event::EventData;
@@ -31,9 +31,9 @@ pub(crate) async fn brief(
         None => store
             .request(request)
             .await?
-            .ok_or_else(|| ReadError::Corrupt("a request that is gone".to_owned()))?,
+            .ok_or_else(|| ReadError::Corrupt("a request that does not exist".to_owned()))?,
     };
-    let brief = RequestBrief::of(&row, settings);
+    let brief = RequestBrief::from_row(&row, settings);
     let brief = if summaries {
         brief
     } else {
@@ -59,6 +59,6 @@ pub(crate) async fn data(
         }
         None => None,
     };
-    to_raw_value(&EventData::of(root, event, request, settings))
+    to_raw_value(&EventData::from_event(root, event, request, settings))
         .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
 }

@@ -6,13 +6,13 @@
 //! after its start position. It sends a delta of a model's answer once the events of that model's
 //! prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
 
+mod delta_filter;
 pub(crate) mod inbox;
 pub(crate) mod message_data;
 pub(crate) mod opening;
-mod partial;
 mod reader;
 mod rendered;
-mod request_then;
+mod request_at_event;
 mod sse;
 pub(crate) mod stream;
 pub(crate) mod stream_limiter;

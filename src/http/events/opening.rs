@@ -12,14 +12,14 @@ use super::reader::EventReader;
 use super::stream::{EventSource as _, Watcher};
 use super::stream_limiter::StreamPermit;
 use super::task_stream::TaskStream;
-use crate::engine::{Accepted, Written};
+use crate::engine::{Accepted, CommitPosition};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
 use crate::http::server::accept::wants_stream;
-use crate::http::server::body::Posted;
-use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::body::PostRequest;
+use crate::http::server::problem::{Problem, path_prefix};
 use crate::http::server::query::Query;
-use crate::store::{Listener, Part};
+use crate::store::{Listener, Subtree};
 use crate::task::id::TaskId;
 
 /// A request for the events of a task and of all tasks below it.
@@ -43,53 +43,53 @@ pub(crate) struct StreamRequest {
 pub(crate) async fn open(
     http: &Arc<Http>,
     watcher: Watcher,
-    asked: StreamRequest,
+    request: StreamRequest,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
     // Subscribes before the first read, so that no commit between the two is missed.
-    let attends = asked
+    let subscription = request
         .listener
-        .unwrap_or_else(|| http.store.attend(asked.root));
-    let listener = http.store.listen_on(asked.root, attends);
+        .unwrap_or_else(|| http.store.listen_locally(request.root));
+    let listener = http.store.subscribe(request.root, subscription);
     let row = http
         .store
-        .task(asked.task)
+        .task(request.task)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let head = if asked.task == asked.root {
+    let head = if request.task == request.root {
         row.next_event
     } else {
         http.store
-            .task(asked.root)
+            .task(request.root)
             .await?
             .ok_or_else(Problem::not_found)?
             .next_event
     };
-    let after = asked.after.unwrap_or(head);
+    let after = request.after.unwrap_or(head);
     if after > head {
         return Err(Problem::bad_request(
             "`after` or Last-Event-ID is greater than the number of the last event.",
         ));
     }
-    let posted = watcher.posted;
+    let is_post_response = watcher.is_post_response;
     let reader = EventReader::new(
-        Part {
-            root: asked.root,
-            task: asked.task,
+        Subtree {
+            root: request.root,
+            task: request.task,
         },
         after,
         row.status,
     );
     let mut stream = TaskStream::new(http, watcher, listener, reader, head, permit);
-    if !stream.begin().await? && !posted {
+    if !stream.begin().await? && !is_post_response {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(streamed(stream.body()))
+    Ok(stream_response(stream.body()))
 }
 
 /// Returns a response with the stream as its body. The headers keep caches and proxies from
 /// storing, transforming or buffering it.
-pub(crate) fn streamed(body: Body) -> Response {
+pub(crate) fn stream_response(body: Body) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -109,7 +109,10 @@ pub(crate) fn streamed(body: Body) -> Response {
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.
-pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit>, Problem> {
+pub(crate) fn take_permit(
+    http: &Http,
+    posted: &PostRequest,
+) -> Result<Option<StreamPermit>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
     wanted
         .then(|| http.stream_limiter.take(&posted.caller, &http.settings))
@@ -118,20 +121,20 @@ pub(crate) fn permit(http: &Http, posted: &Posted) -> Result<Option<StreamPermit
 
 /// Returns the event stream of the tree that a POST has changed. The stream begins with the first
 /// event of the POST's commit; without such an event, after the tree's last event.
-pub(crate) async fn from_commit(
+pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
-    posted: &Posted,
+    posted: &PostRequest,
     accepted: &mut Accepted,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    let first = match &accepted.written {
-        Some(Written::Item(task, seq)) => http.store.first_event(*task, *seq).await?,
-        Some(Written::Key(key)) => http.store.first_event_of(key).await?,
+    let first = match &accepted.position {
+        Some(CommitPosition::Item(task, seq)) => http.store.first_event(*task, *seq).await?,
+        Some(CommitPosition::Key(key)) => http.store.first_event_of(key).await?,
         None => None,
     };
     let root = accepted.root;
-    let listener = accepted.news.take();
-    let asked = StreamRequest {
+    let listener = accepted.listener.take();
+    let request = StreamRequest {
         task: root,
         root,
         after: first.map(|first| first - 1),
@@ -140,12 +143,12 @@ pub(crate) async fn from_commit(
     let watcher = Watcher {
         caller: posted.caller.clone(),
         headers: posted.headers.clone(),
-        posted: true,
+        is_post_response: true,
     };
-    let mut response = open(http, watcher, asked, permit).await?;
+    let mut response = open(http, watcher, request, permit).await?;
     let location = format!(
         "{}/v1/tasks/{root}/events",
-        prefix(&http.settings.public_url)
+        path_prefix(&http.settings.public_url)
     );
     insert_header(response.headers_mut(), CONTENT_LOCATION, &location);
     Ok(response)
@@ -156,13 +159,13 @@ pub(crate) async fn from_commit(
 ///
 /// # Errors
 /// `bad_request` for a malformed number; `invalid` for an unknown parameter.
-pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
-    let mut query = Query::of(uri);
+pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
+    let mut query = Query::from_uri(uri);
     let after = query.texts("after");
     query.finish()?;
     let after = match after.as_slice() {
         [] => 0,
-        [one] => number(one)
+        [one] => event_number(one)
             .ok_or_else(|| Problem::bad_request("`after` must be the number of an event."))?,
         _ => return Err(Problem::bad_request("`after` may be given only once.")),
     };
@@ -170,7 +173,7 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     match (last.next(), last.next()) {
         (None, _) => Ok(after),
         (Some(one), None) => {
-            one.to_str().ok().and_then(number).ok_or_else(|| {
+            one.to_str().ok().and_then(event_number).ok_or_else(|| {
                 Problem::bad_request("Last-Event-ID must be the number of an event.")
             })
         }
@@ -180,7 +183,7 @@ pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
 
 /// Parses the number of an event; 0 stands for "before the first event". `None` if `text` is not a
 /// number, or is too large for one.
-fn number(text: &str) -> Option<i64> {
+fn event_number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
@@ -195,7 +198,7 @@ mod tests {
         for header in headers {
             all.append("last-event-id", header.parse().unwrap());
         }
-        marker(&all, &format!("/v1/tasks/x/events{query}").parse().unwrap())
+        start_position(&all, &format!("/v1/tasks/x/events{query}").parse().unwrap())
             .map_err(|problem| problem.code)
     }
 

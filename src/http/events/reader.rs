@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use super::rendered::{self, RenderedEvent, RenderedEvents};
-use super::request_then::JournalCache;
+use super::request_at_event::JournalCache;
 use super::sse::SseBuffer;
 use super::tail::Follower;
 use crate::http::Http;
-use crate::store::{Part, ReadError};
+use crate::store::{ReadError, Subtree};
 use crate::task::status::TaskStatus;
 
 /// The position of a stream, and the sources from which it reads.
 #[derive(Debug)]
 pub(crate) struct EventReader {
     /// The subtree whose events the stream sends.
-    pub part: Part,
+    pub part: Subtree,
     /// Every event of `part` up to this number was written.
     pub seen: i64,
     /// The status of the stream's own task as of event `seen`.
@@ -27,21 +27,21 @@ pub(crate) struct EventReader {
     follower: Option<Follower>,
     /// The number of the tail's last event when the stream's own last read began. That read
     /// therefore found every event of `part` up to this number.
-    reached: i64,
+    tail_head: i64,
 }
 
 impl EventReader {
     /// Creates a reader that begins after the event number `after`. `status` is the task's status,
     /// read before the first events.
     #[must_use]
-    pub(crate) fn new(part: Part, after: i64, status: TaskStatus) -> Self {
+    pub(crate) fn new(part: Subtree, after: i64, status: TaskStatus) -> Self {
         Self {
             part,
             seen: after,
             status,
             journals: JournalCache::default(),
             follower: None,
-            reached: 0,
+            tail_head: 0,
         }
     }
 
@@ -59,7 +59,7 @@ impl EventReader {
             if let Some(events) = follower.next(http, self.seen, fresh).await {
                 return Ok(events);
             }
-            self.reached = follower.last();
+            self.tail_head = follower.last();
         }
         rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
@@ -94,8 +94,8 @@ impl EventReader {
     /// # Errors
     /// `Corrupt` when a root's events ended too early.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
-        self.journals.forget();
-        self.mark_read_to(self.reached)?;
+        self.journals.clear();
+        self.mark_read_to(self.tail_head)?;
         self.follower
             .get_or_insert_with(|| http.tails.follower(&http.store, self.part.root))
             .join(self.seen);

@@ -4,18 +4,18 @@
 
 use std::sync::Arc;
 
-use super::request_then::JournalCache;
+use super::request_at_event::JournalCache;
 use super::sse::SseBuffer;
 use crate::http::Http;
 use crate::http::wire::event::{EventData, name};
 use crate::http::wire::request::InterventionRequest;
-use crate::store::{Event, Part, Portion, ReadError};
+use crate::store::{Event, ReadError, ReadLimit, Subtree};
 use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 /// The maximum size of one read. A stream keeps at most this plus one event in memory.
-pub(super) const PORTION: Portion = Portion {
+pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,
 };
@@ -40,7 +40,7 @@ pub(super) struct RenderedEvent {
 #[derive(Debug)]
 pub(super) struct RenderedEvents {
     /// The subtree that the events are from.
-    pub part: Part,
+    pub part: Subtree,
     pub events: Vec<Arc<RenderedEvent>>,
     /// Whether more events may follow.
     pub more: bool,
@@ -53,11 +53,11 @@ pub(super) struct RenderedEvents {
 /// [`ReadError`] when the database does not answer, or the very next event cannot be understood.
 pub(super) async fn read(
     http: &Http,
-    part: Part,
+    part: Subtree,
     after: i64,
     journals: &mut JournalCache,
 ) -> Result<RenderedEvents, ReadError> {
-    let read = http.store.events(part, after, PORTION).await?;
+    let read = http.store.events(part, after, MAX_PORTION).await?;
     let mut rendered = RenderedEvents {
         part,
         events: Vec::with_capacity(read.events.len()),
@@ -90,7 +90,7 @@ async fn render(
         }
         None => None,
     };
-    let data = EventData::of(root, event, request, &http.settings);
+    let data = EventData::from_event(root, event, request, &http.settings);
     let mut text = SseBuffer::default();
     text.event(Some(event.number), name(event), &data)?;
     Ok(RenderedEvent {

@@ -67,7 +67,7 @@ impl SseBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::wire::exact::Exact;
+    use crate::http::wire::raw_json::RawJson;
     use serde_json::json;
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn line_ends_inside_a_value_end_no_event() {
         let mut text = SseBuffer::default();
-        text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}"))
+        text.event(None, "x", &RawJson::value("{\n\n\"a\":\r\n1.10\r}"))
             .unwrap();
         assert_eq!(
             text.take(),

@@ -22,11 +22,11 @@ use crate::people::Caller;
 use crate::store::ReadError;
 
 /// The client's reconnection delay, in milliseconds.
-const RETRY: u32 = 1000;
+const RETRY_MS: u32 = 1000;
 /// The silence after which a stream sends a comment, to keep the connection open.
-const SILENCE: Duration = Duration::from_secs(15);
+const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// How often the caller's access is checked again.
-const CHECK: Duration = Duration::from_mins(1);
+const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The caller who reads a stream, with their credentials.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Watcher {
     pub headers: HeaderMap,
     /// Whether the stream is the response to a POST. A caller who may change the task may then
     /// watch it, even without the right to read it.
-    pub posted: bool,
+    pub is_post_response: bool,
 }
 
 impl Watcher {
@@ -45,7 +45,7 @@ impl Watcher {
     ///
     /// # Errors
     /// `unauthorized`, `forbidden`, or the problem of a failed database access.
-    pub(super) async fn caller_now(&self, http: &Http) -> Result<Option<Caller>, Problem> {
+    pub(super) async fn current_caller(&self, http: &Http) -> Result<Option<Caller>, Problem> {
         let before = &self.caller;
         let now = authenticate(http, &self.headers).await?;
         let same = |now: &Caller| (&now.tenant, &now.user_id) == (&before.tenant, &before.user_id);
@@ -70,7 +70,7 @@ impl OpenStream {
     pub(super) fn new(http: &Arc<Http>, watcher: Watcher, permit: StreamPermit) -> Self {
         let now = http.clock.uptime();
         let mut text = SseBuffer::default();
-        text.retry(RETRY);
+        text.retry(RETRY_MS);
         Self {
             http: Arc::clone(http),
             watcher,
@@ -95,8 +95,8 @@ impl OpenStream {
     /// the stream was silent for too long.
     pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
-        let next = (self.last_write + SILENCE)
-            .min(self.checked_at + CHECK)
+        let next = (self.last_write + MAX_SILENCE)
+            .min(self.checked_at + ACCESS_CHECK_INTERVAL)
             .min(self.ends_at());
         tokio::select! {
             biased;
@@ -104,7 +104,7 @@ impl OpenStream {
             news = news => return Some(news),
             () = self.http.clock.sleep(next.saturating_sub(now)) => {}
         }
-        if self.http.clock.uptime() >= self.last_write + SILENCE {
+        if self.http.clock.uptime() >= self.last_write + MAX_SILENCE {
             self.text.comment();
         }
         None
@@ -163,8 +163,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
             stream.last_write = stream.http.clock.uptime();
             return Some(stream.text.take());
         }
-        let over = stream.ended || stream.http.shutdown.is_cancelled();
-        if over || !may_continue(source).await {
+        let is_over = stream.ended || stream.http.shutdown.is_cancelled();
+        if is_over || !may_continue(source).await {
             return None;
         }
         if let Err(error) = source.advance().await {
@@ -174,15 +174,15 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `CHECK`. A failed check also ends the stream: the client's next connection is
-/// checked again.
+/// checked once every `ACCESS_CHECK_INTERVAL`. A failed check also ends the stream: the client's
+/// next connection is checked again.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();
     if now >= stream.ends_at() {
         return false;
     }
-    if now < stream.checked_at + CHECK {
+    if now < stream.checked_at + ACCESS_CHECK_INTERVAL {
         return true;
     }
     stream.checked_at = now;

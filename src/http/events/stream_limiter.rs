@@ -10,23 +10,23 @@ use crate::people::Caller;
 use crate::task::user::UserKey;
 
 /// The name of a tenant and the key of one of its users.
-type Person = (String, UserKey);
+type PersonKey = (String, UserKey);
 
 /// Counts the open streams of one process. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StreamLimiter(Arc<Mutex<OpenStreams>>);
+pub(crate) struct StreamLimiter(Arc<Mutex<StreamCounts>>);
 
 #[derive(Debug, Default)]
-struct OpenStreams {
-    all: u32,
-    each: HashMap<Person, u32>,
+struct StreamCounts {
+    total: u32,
+    per_person: HashMap<PersonKey, u32>,
 }
 
 /// The right to one open stream, until the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     limiter: StreamLimiter,
-    person: Person,
+    person: PersonKey,
 }
 
 impl StreamLimiter {
@@ -42,7 +42,7 @@ impl StreamLimiter {
         let person = (caller.tenant.clone(), caller.user_id.key().clone());
         let mut open = self.lock();
         if open
-            .each
+            .per_person
             .get(&person)
             .is_some_and(|streams| *streams >= settings.max_streams_per_caller)
         {
@@ -51,14 +51,14 @@ impl StreamLimiter {
                 "You have the maximum number of event streams open.",
             ));
         }
-        if open.all >= settings.max_streams {
+        if open.total >= settings.max_streams {
             return Err(Problem::new(
                 Code::TooMany,
                 "The service has its maximum number of event streams open.",
             ));
         }
-        open.all += 1;
-        *open.each.entry(person.clone()).or_default() += 1;
+        open.total += 1;
+        *open.per_person.entry(person.clone()).or_default() += 1;
         drop(open);
         tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
         Ok(StreamPermit {
@@ -67,7 +67,7 @@ impl StreamLimiter {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, OpenStreams> {
+    fn lock(&self) -> MutexGuard<'_, StreamCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,11 +75,11 @@ impl StreamLimiter {
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = self.limiter.lock();
-        open.all = open.all.saturating_sub(1);
-        if let Some(streams) = open.each.get_mut(&self.person) {
+        open.total = open.total.saturating_sub(1);
+        if let Some(streams) = open.per_person.get_mut(&self.person) {
             *streams -= 1;
             if *streams == 0 {
-                open.each.remove(&self.person);
+                open.per_person.remove(&self.person);
             }
         }
         drop(open);
@@ -135,7 +135,7 @@ mod tests {
         assert!(
             !limiter
                 .lock()
-                .each
+                .per_person
                 .contains_key(&("acme".to_owned(), bob.user_id.key().clone()))
         );
     }

@@ -8,24 +8,24 @@
 //!
 //! Invariant: a follower gets all events after its position in order, or is told to read the rows.
 //! Invariant: an event is kept until every follower has taken it, and no longer; for slow followers
-//! at most [`KEPT`] bytes and one portion are kept.
+//! at most [`MAX_KEPT_BYTES`] bytes and one portion are kept.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, watch};
 
-use super::rendered::{self, PORTION, RenderedEvent, RenderedEvents};
-use super::request_then::JournalCache;
+use super::rendered::{self, MAX_PORTION, RenderedEvent, RenderedEvents};
+use super::request_at_event::JournalCache;
 use crate::http::Http;
-use crate::store::{News, Part, Store};
+use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
 /// If the buffer has more bytes than this before a portion is added, the oldest events are dropped,
 /// even if a follower has not taken them.
-const KEPT: usize = 1024 * 1024;
+const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
 impl Tails {
     /// Returns a follower of the tree's tail that has not joined yet.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
-        let mut tails = locked(&self.0);
+        let mut tails = lock(&self.0);
         let known = tails.get(&root).and_then(Weak::upgrade);
         let tail = known.unwrap_or_else(|| {
             let tail = Arc::new(Tail {
@@ -49,7 +49,10 @@ impl Tails {
             tails.insert(root, Arc::downgrade(&tail));
             tail
         });
-        Follower { tail, place: None }
+        Follower {
+            tail,
+            position: None,
+        }
     }
 }
 
@@ -67,7 +70,7 @@ struct Tail {
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        let mut tails = locked(&self.tails.0);
+        let mut tails = lock(&self.tails.0);
         // Another tail of the same tree may exist by now.
         if tails
             .get(&self.root)
@@ -86,28 +89,28 @@ struct Buffer {
     after: i64,
     last: i64,
     /// The number of followers at each event number.
-    places: BTreeMap<i64, usize>,
+    positions: BTreeMap<i64, usize>,
     /// The number of notifications before the last read began; `None` before the first read.
-    heard: Option<u64>,
+    commits_at_read: Option<u64>,
     /// Whether more events may follow `last`, according to the last read.
     more: bool,
-    reading: bool,
-    /// `begun` counts the reads that were begun, `failed` the reads that failed.
-    begun: u64,
-    failed: u64,
+    is_reading: bool,
+    /// `reads_begun` counts the reads that were begun, `reads_failed` the reads that failed.
+    reads_begun: u64,
+    reads_failed: u64,
 }
 
-/// A follower's question for the events after `seen`.
+/// A follower's query for the events after `seen`.
 #[derive(Debug)]
-struct Question {
+struct FollowerQuery {
     seen: i64,
     fresh: bool,
-    /// The values of [`Buffer`]'s `begun` and `failed` when the question was asked.
-    begun: u64,
-    failed: u64,
+    /// The values of [`Buffer`]'s `reads_begun` and `reads_failed` when the query was made.
+    reads_begun: u64,
+    reads_failed: u64,
 }
 
-enum Answer {
+enum BufferReply {
     Events(Vec<Arc<RenderedEvent>>),
     /// No event follows `seen`.
     End,
@@ -120,38 +123,40 @@ enum Answer {
 }
 
 impl Buffer {
-    fn answer(&mut self, question: &Question, commits: u64) -> Answer {
-        if question.seen < self.after || question.failed != self.failed {
-            return Answer::Behind;
+    fn answer(&mut self, query: &FollowerQuery, commits: u64) -> BufferReply {
+        if query.seen < self.after || query.reads_failed != self.reads_failed {
+            return BufferReply::Behind;
         }
-        let events = self.events_after(question.seen);
+        let events = self.events_after(query.seen);
         if !events.is_empty() {
-            return Answer::Events(events);
+            return BufferReply::Events(events);
         }
-        if self.reading {
-            return Answer::Wait;
+        if self.is_reading {
+            return BufferReply::Wait;
         }
-        let current = self.heard.is_some_and(|heard| heard >= commits)
+        let is_current = self
+            .commits_at_read
+            .is_some_and(|commits_at_read| commits_at_read >= commits)
             && !self.more
-            && !(question.fresh && self.begun == question.begun);
-        if current {
-            return Answer::End;
+            && !(query.fresh && self.reads_begun == query.reads_begun);
+        if is_current {
+            return BufferReply::End;
         }
-        self.reading = true;
-        self.begun += 1;
-        Answer::Read(self.last)
+        self.is_reading = true;
+        self.reads_begun += 1;
+        BufferReply::Read(self.last)
     }
 
     fn events_after(&self, seen: i64) -> Vec<Arc<RenderedEvent>> {
-        let most = usize::try_from(PORTION.events).unwrap_or(usize::MAX);
-        let room = usize::try_from(PORTION.bytes).unwrap_or(usize::MAX);
+        let max_events = usize::try_from(MAX_PORTION.events).unwrap_or(usize::MAX);
+        let max_bytes = usize::try_from(MAX_PORTION.bytes).unwrap_or(usize::MAX);
         let mut bytes = 0;
         self.events
             .iter()
             .skip(self.events.partition_point(|event| event.number <= seen))
-            .take(most)
+            .take(max_events)
             .take_while(|event| {
-                let fits = bytes < room;
+                let fits = bytes < max_bytes;
                 bytes += event.text.len();
                 fits
             })
@@ -160,19 +165,19 @@ impl Buffer {
     }
 
     /// Adds the events of `read`. That read covers the events after the number `after`, and began
-    /// when `heard` notifications had arrived.
-    fn add(&mut self, after: i64, read: RenderedEvents, heard: u64) {
+    /// when `commits_at_read` notifications had arrived.
+    fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         // If all followers left during the read, the buffer may have restarted at another number.
         if after != self.last {
             return;
         }
-        while self.bytes > KEPT && self.drop_first() {}
+        while self.bytes > MAX_KEPT_BYTES && self.drop_first() {}
         for event in read.events {
             self.last = event.number;
             self.bytes += event.text.len();
             self.events.push_back(event);
         }
-        self.heard = Some(heard);
+        self.commits_at_read = Some(commits_at_read);
         self.more = read.more;
     }
 
@@ -189,27 +194,27 @@ impl Buffer {
     /// and leaves if `to` is `None`. Drops the events that every follower has taken.
     fn move_follower(&mut self, from: Option<i64>, to: Option<i64>) {
         if let Some(to) = to {
-            if self.places.is_empty() {
+            if self.positions.is_empty() {
                 *self = Self {
                     after: to,
                     last: to,
-                    reading: self.reading,
-                    begun: self.begun,
-                    failed: self.failed,
+                    is_reading: self.is_reading,
+                    reads_begun: self.reads_begun,
+                    reads_failed: self.reads_failed,
                     ..Self::default()
                 };
             }
-            *self.places.entry(to).or_default() += 1;
+            *self.positions.entry(to).or_default() += 1;
         }
         if let Some(from) = from
-            && let Some(count) = self.places.get_mut(&from)
+            && let Some(count) = self.positions.get_mut(&from)
         {
             *count -= 1;
             if *count == 0 {
-                self.places.remove(&from);
+                self.positions.remove(&from);
             }
         }
-        let taken = self.places.keys().next().copied().unwrap_or(i64::MAX);
+        let taken = self.positions.keys().next().copied().unwrap_or(i64::MAX);
         while self
             .events
             .front()
@@ -225,20 +230,20 @@ impl Buffer {
 pub(super) struct Follower {
     tail: Arc<Tail>,
     /// The number of the last event that was taken; `None` while the stream reads the rows itself.
-    place: Option<i64>,
+    position: Option<i64>,
 }
 
 impl Follower {
     /// Joins the tail after the event `seen`. Does nothing if the follower has joined already.
     pub(super) fn join(&mut self, seen: i64) {
-        if self.place.is_none() {
+        if self.position.is_none() {
             self.move_to(Some(seen));
         }
     }
 
     /// The number of the last event that the tail has read.
     pub(super) fn last(&self) -> i64 {
-        locked(&self.tail.buffer).last
+        lock(&self.tail.buffer).last
     }
 
     /// Returns the events after `seen`. With `fresh`, the result is empty only after a read that
@@ -250,34 +255,34 @@ impl Follower {
         seen: i64,
         fresh: bool,
     ) -> Option<RenderedEvents> {
-        self.place?;
+        self.position?;
         self.move_to(Some(seen));
         let tail = Arc::clone(&self.tail);
-        let question = {
-            let buffer = locked(&tail.buffer);
-            Question {
+        let query = {
+            let buffer = lock(&tail.buffer);
+            FollowerQuery {
                 seen,
                 fresh,
-                begun: buffer.begun,
-                failed: buffer.failed,
+                reads_begun: buffer.reads_begun,
+                reads_failed: buffer.reads_failed,
             }
         };
         loop {
             let changed = tail.changed.notified();
             let commits = tail.news.borrow().commits;
-            let answer = locked(&tail.buffer).answer(&question, commits);
+            let answer = lock(&tail.buffer).answer(&query, commits);
             let events = match answer {
-                Answer::Events(events) => events,
-                Answer::End => Vec::new(),
-                Answer::Behind => {
+                BufferReply::Events(events) => events,
+                BufferReply::End => Vec::new(),
+                BufferReply::Behind => {
                     self.move_to(None);
                     return None;
                 }
-                Answer::Wait => {
+                BufferReply::Wait => {
                     changed.await;
                     continue;
                 }
-                Answer::Read(after) => {
+                BufferReply::Read(after) => {
                     tail.start_read(http, after);
                     changed.await;
                     continue;
@@ -291,9 +296,9 @@ impl Follower {
         }
     }
 
-    fn move_to(&mut self, place: Option<i64>) {
-        locked(&self.tail.buffer).move_follower(self.place, place);
-        self.place = place;
+    fn move_to(&mut self, position: Option<i64>) {
+        lock(&self.tail.buffer).move_follower(self.position, position);
+        self.position = position;
     }
 }
 
@@ -304,8 +309,8 @@ impl Drop for Follower {
 }
 
 impl Tail {
-    fn part(&self) -> Part {
-        Part {
+    fn part(&self) -> Subtree {
+        Subtree {
             root: self.root,
             task: self.root,
         }
@@ -315,18 +320,18 @@ impl Tail {
     /// read does not depend on the client whose stream started it.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
-        let reading = Reading {
+        let reading = ReadGuard {
             tail: Arc::clone(self),
-            failed: true,
+            has_failed: true,
         };
         http.tracker.spawn(async move {
             // Moves the whole value into the Tokio task, so that the end of this task drops it.
             let mut reading = reading;
-            let heard = tail.news.borrow().commits;
+            let commits_at_read = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();
             if let Ok(read) = rendered::read(&work, tail.part(), after, journals).await {
-                locked(&tail.buffer).add(after, read, heard);
-                reading.failed = false;
+                lock(&tail.buffer).add(after, read, commits_at_read);
+                reading.has_failed = false;
             }
         });
     }
@@ -334,16 +339,16 @@ impl Tail {
 
 /// A guard of a read in progress. When it is dropped, the read ends for all followers, even after a
 /// panic.
-struct Reading {
+struct ReadGuard {
     tail: Arc<Tail>,
-    failed: bool,
+    has_failed: bool,
 }
 
-impl Drop for Reading {
+impl Drop for ReadGuard {
     fn drop(&mut self) {
-        let mut buffer = locked(&self.tail.buffer);
-        buffer.reading = false;
-        buffer.failed += u64::from(self.failed);
+        let mut buffer = lock(&self.tail.buffer);
+        buffer.is_reading = false;
+        buffer.reads_failed += u64::from(self.has_failed);
         drop(buffer);
         self.tail.changed.notify_waiters();
     }

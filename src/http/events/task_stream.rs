@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::partial::DeltaFilter;
+use super::delta_filter::DeltaFilter;
 use super::reader::EventReader;
 use super::rendered::RenderedEvents;
 use super::stream::{EventSource, OpenStream, Watcher};
@@ -13,25 +13,25 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
-use crate::people::may::Command;
-use crate::store::{Heard, Listener, ReadError};
+use crate::people::authorization::Command;
+use crate::store::{Listener, Notification, ReadError};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
 /// The maximum number of deltas that a stream keeps while it still reads stored events. Further
 /// deltas are dropped.
-const WAITING: usize = 256;
+const MAX_WAITING_DELTAS: usize = 256;
 
 pub(crate) struct TaskStream {
     stream: OpenStream,
     listener: Listener,
     reader: EventReader,
-    partial: DeltaFilter,
+    delta_filter: DeltaFilter,
     /// The last event's number when the stream was opened; `None` once `caught_up` is written.
     head: Option<i64>,
     /// Deltas that are kept until the events before them are sent.
-    waiting: Vec<Arc<Delta>>,
-    listening: bool,
+    waiting_deltas: Vec<Arc<Delta>>,
+    is_listening: bool,
 }
 
 impl TaskStream {
@@ -49,10 +49,10 @@ impl TaskStream {
             stream: OpenStream::new(http, watcher, permit),
             listener,
             reader,
-            partial: DeltaFilter::default(),
+            delta_filter: DeltaFilter::default(),
             head: Some(head),
-            waiting: Vec::new(),
-            listening: false,
+            waiting_deltas: Vec::new(),
+            is_listening: false,
         }
     }
 
@@ -75,32 +75,34 @@ impl TaskStream {
     /// Reads a portion of events and returns how many it has. After the last portion, writes
     /// `caught_up` (once per stream) and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events that precede the deltas in `waiting` are committed by now, so a fresh read
-        // finds them. A delta that arrives during the read may follow a later commit.
-        let already_waiting = self.waiting.len();
+        // The events that precede the deltas in `waiting_deltas` are committed by now, so a fresh
+        // read finds them. A delta that arrives during the read may follow a later commit.
+        let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
         // Deltas that were published before these events have arrived by now. Before each event,
         // the stream sends each waiting delta whose model's prompt it has sent completely.
-        while let Some(delta) = self.listener.piece() {
-            if self.is_in_part(delta.task_id).await? && self.waiting.len() < WAITING {
-                self.waiting.push(delta);
+        while let Some(delta) = self.listener.try_next_delta() {
+            if self.is_in_part(delta.task_id).await?
+                && self.waiting_deltas.len() < MAX_WAITING_DELTAS
+            {
+                self.waiting_deltas.push(delta);
             }
         }
         for event in &events {
-            let own = part == self.reader.part || self.is_in_part(event.task).await?;
-            self.partial.note_task(event, own);
-            if !own {
+            let in_part = part == self.reader.part || self.is_in_part(event.task).await?;
+            self.delta_filter.record_task(event, in_part);
+            if !in_part {
                 self.reader.skip(event);
                 continue;
             }
-            let waiting = std::mem::take(&mut self.waiting);
-            for delta in waiting {
+            let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
+            for delta in waiting_deltas {
                 self.accept_delta(delta).await?;
             }
             self.reader.write(event, &mut self.stream.text)?;
-            self.partial.note_event(event);
+            self.delta_filter.record_sent(event);
         }
         if more {
             return Ok(events.len());
@@ -112,12 +114,12 @@ impl TaskStream {
             self.stream.write(CaughtUpEvent::NAME, &caught_up)?;
         }
         self.stream.ended = self.reader.status.is_terminal();
-        self.listening = true;
-        let waiting = std::mem::take(&mut self.waiting);
+        self.is_listening = true;
+        let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
-            for (place, delta) in waiting.into_iter().enumerate() {
+            for (index, delta) in waiting_deltas.into_iter().enumerate() {
                 // This read found no event, so every event before this delta is sent.
-                if place < already_waiting && events.is_empty() {
+                if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
                     self.accept_delta(delta).await?;
@@ -130,8 +132,8 @@ impl TaskStream {
     /// Waits for a notification, a delta, or the next deadline.
     async fn wait(&mut self) -> Result<(), ReadError> {
         match self.stream.wait(self.listener.next()).await {
-            Some(Heard::News) => self.listening = false,
-            Some(Heard::Delta(delta)) => self.accept_delta(delta).await?,
+            Some(Notification::Commit) => self.is_listening = false,
+            Some(Notification::Delta(delta)) => self.accept_delta(delta).await?,
             None => {}
         }
         Ok(())
@@ -143,9 +145,9 @@ impl TaskStream {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());
         }
-        if self.partial.is_ahead(&delta) {
-            self.waiting.push(delta);
-            self.listening = false;
+        if self.delta_filter.is_ahead(&delta) {
+            self.waiting_deltas.push(delta);
+            self.is_listening = false;
             return Ok(());
         }
         self.send_delta(&delta).await
@@ -153,12 +155,12 @@ impl TaskStream {
 
     async fn is_in_part(&mut self, task: TaskId) -> Result<bool, ReadError> {
         let (store, part) = (&self.stream.http.store, self.reader.part);
-        self.partial.is_in(store, part, task).await
+        self.delta_filter.is_in_subtree(store, part, task).await
     }
 
     async fn send_delta(&mut self, delta: &Delta) -> Result<(), ReadError> {
         let store = &self.stream.http.store;
-        for event in self.partial.visible_events(store, delta).await? {
+        for event in self.delta_filter.visible_events(store, delta).await? {
             self.stream.write(event.name(), &event)?;
         }
         Ok(())
@@ -171,7 +173,7 @@ impl EventSource for TaskStream {
     }
 
     async fn advance(&mut self) -> Result<(), ReadError> {
-        if self.listening {
+        if self.is_listening {
             self.wait().await
         } else {
             self.read().await.map(|_| ())
@@ -180,14 +182,14 @@ impl EventSource for TaskStream {
 
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let OpenStream { http, watcher, .. } = &mut self.stream;
-        let Some(now) = watcher.caller_now(http).await? else {
+        let Some(now) = watcher.current_caller(http).await? else {
             return Ok(false);
         };
         watcher.caller = now;
         let (caller, task) = (&watcher.caller, self.reader.part.task);
         match access::readable_task(http, caller, task).await {
             Ok(_) => Ok(true),
-            Err(problem) if problem.code == Code::Forbidden && watcher.posted => {
+            Err(problem) if problem.code == Code::Forbidden && watcher.is_post_response => {
                 let row = access::task(http, caller, task).await?;
                 Ok(http
                     .engine

@@ -2,14 +2,14 @@
 //! then forwards the bytes that it sent for the check. It cannot change them, and it reports no
 //! outcome.
 
-use super::checked::{Message, Refused, message};
-use super::frames::{Answer, Code, Status};
-use super::wire::{
-    FieldValue, Malformed, WireFields, bytes_fields, entry, pair, put_bytes, put_number, text,
+use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
+use super::json_rpc::{Message, RefusalReason, read_message};
+use super::protobuf::{
+    FieldValue, Malformed, MessageFields, bytes_fields, entry, pair, put_bytes, put_number, text,
 };
-use super::{CALL, GATE, Gateway, results};
+use super::{CALL_HEADER, GATE_KEY, Gateway, results};
 use crate::agent::gate::Report;
-use crate::engine::gate::Decision;
+use crate::engine::gate::GateDecision;
 
 /// The field numbers of the Protocol Buffers messages, grouped by message.
 mod field {
@@ -44,11 +44,11 @@ mod field {
 }
 
 /// The append action `OVERWRITE_IF_EXISTS_OR_ADD` of a `HeaderValueOption`.
-const OVERWRITE: u64 = 2;
+const OVERWRITE_ACTION: u64 = 2;
 
 /// The HTTP request that Envoy asks about.
 #[derive(Debug, Default)]
-struct Checked {
+struct CheckedHttpRequest {
     method: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
@@ -60,16 +60,16 @@ struct Checked {
 ///
 /// # Errors
 /// The gRPC status with which Envoy denies the request.
-pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
-    let checked = read(bytes).map_err(|Malformed| Status::malformed())?;
+pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer, GrpcStatus> {
+    let checked = read(bytes).map_err(|Malformed| GrpcStatus::malformed())?;
     let gate = gateway.gate(checked.gate.as_deref())?;
-    let reports = gate.gate.report == Report::Required;
-    let others = |passes: bool| {
+    let requires_report = gate.gate.report == Report::Required;
+    let other_response = |passes: bool| {
         if passes {
-            ok(None)
+            allowed_response(None)
         } else {
             let why = "Only tools/call passes this gate.";
-            denied(403, &results::error(-32601, why))
+            denied_response(403, &results::error(-32601, why))
         }
     };
     if matches!(
@@ -77,55 +77,59 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Sta
         "GET" | "HEAD" | "DELETE" | "OPTIONS"
     ) {
         gateway.caller(&gate, &checked.headers)?;
-        return Ok(others(gate.ext_authz.pass_others).into());
+        return Ok(other_response(gate.ext_authz.pass_others).into());
     }
-    let (id, call) = match call_of(&checked) {
+    let (id, call) = match read_call(&checked) {
         Ok(Message::Call { id, call }) => (id, call),
         Ok(Message::Other) => {
             gateway.caller(&gate, &checked.headers)?;
-            return Ok(others(gate.ext_authz.pass_others).into());
+            return Ok(other_response(gate.ext_authz.pass_others).into());
         }
-        Err(Refused(why)) => return Ok(denied(400, &results::error(-32600, &why)).into()),
+        Err(RefusalReason(why)) => {
+            return Ok(denied_response(400, &results::error(-32600, &why)).into());
+        }
     };
-    if reports {
+    if requires_report {
         let detail = "Envoy reports no outcome: the gate needs `report: optional`.";
-        return Err(Status::new(Code::PermissionDenied, detail));
+        return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
     }
     if gateway.http.engine.runs_here(&gate.name, &call.name) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
-        return Ok(denied(200, &results::refusal(&id, why)).into());
+        return Ok(denied_response(200, &results::refusal(&id, why)).into());
     }
-    let asked = (call.name, call.arguments);
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, asked).await?;
+    let proposed = (call.name, call.arguments);
+    let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
     let call = &answer.call;
-    if call.decision == Decision::Allow && call.permit.is_some() && !call.edited {
-        return Ok(ok(Some(&call.tool_call_id.to_string())).into());
+    if call.decision == GateDecision::Allow && call.permit.is_some() && !call.edited {
+        return Ok(allowed_response(Some(&call.tool_call_id.to_string())).into());
     }
-    Ok(Answer {
-        message: denied(200, &results::result(&id, gateway, call, &caller)),
+    Ok(GrpcAnswer {
+        message: denied_response(200, &results::result(&id, gateway, call, &caller)),
         delivery: answer.delivery,
     })
 }
 
 /// Returns the JSON-RPC message in the body of a POST. Refuses other methods and truncated bodies.
-fn call_of(checked: &Checked) -> Result<Message, Refused> {
+fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
-        return Err(Refused("Only a POST calls a tool.".to_owned()));
+        return Err(RefusalReason("Only a POST calls a tool.".to_owned()));
     }
-    let cut = header("x-envoy-auth-partial-body").is_some_and(|(_, value)| value != b"false");
+    let is_partial =
+        header("x-envoy-auth-partial-body").is_some_and(|(_, value)| value != b"false");
     let length = header("content-length").map(|(_, value)| value.as_slice());
-    let whole = length.is_none_or(|length| length == checked.body.len().to_string().as_bytes());
-    if !checked.body.is_empty() && (cut || !whole) {
-        return Err(Refused(
+    let is_complete =
+        length.is_none_or(|length| length == checked.body.len().to_string().as_bytes());
+    if !checked.body.is_empty() && (is_partial || !is_complete) {
+        return Err(RefusalReason(
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
-    message(&checked.body)
+    read_message(&checked.body)
 }
 
-fn read(bytes: &[u8]) -> Result<Checked, Malformed> {
-    let mut checked = Checked::default();
+fn read(bytes: &[u8]) -> Result<CheckedHttpRequest, Malformed> {
+    let mut checked = CheckedHttpRequest::default();
     for (number, attributes) in bytes_fields(bytes)? {
         if number == field::ATTRIBUTES {
             read_attributes(attributes, &mut checked)?;
@@ -134,7 +138,7 @@ fn read(bytes: &[u8]) -> Result<Checked, Malformed> {
     Ok(checked)
 }
 
-fn read_attributes(attributes: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
+fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
     for (number, bytes) in bytes_fields(attributes)? {
         match number {
             field::REQUEST => {
@@ -146,7 +150,7 @@ fn read_attributes(attributes: &[u8], checked: &mut Checked) -> Result<(), Malfo
             }
             field::CONTEXT_EXTENSIONS => {
                 let (key, value) = entry(bytes)?;
-                if key == GATE && checked.gate.replace(text(&value)?).is_some() {
+                if key == GATE_KEY && checked.gate.replace(text(&value)?).is_some() {
                     return Err(Malformed);
                 }
             }
@@ -158,8 +162,8 @@ fn read_attributes(attributes: &[u8], checked: &mut Checked) -> Result<(), Malfo
 
 /// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
 /// another parser takes the last value of a repeated key.
-fn read_http(request: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
-    for field in WireFields::of(request) {
+fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
+    for field in MessageFields::new(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {
             continue;
         };
@@ -188,18 +192,22 @@ fn read_http(request: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
 fn header(key: &str, value: &str) -> Vec<u8> {
     let mut option = Vec::new();
     put_bytes(&mut option, field::HEADER, &pair(key, value.as_bytes()));
-    put_number(&mut option, field::APPEND_ACTION, OVERWRITE);
+    put_number(&mut option, field::APPEND_ACTION, OVERWRITE_ACTION);
     option
 }
 
-/// Returns the `CheckResponse` that lets a request pass. For a call, the header [`CALL`] is set to
+/// Returns the `CheckResponse` that lets a request pass. For a call, [`CALL_HEADER`] is set to
 /// the call's id; for another request, the header is removed. The client can therefore not set it.
-fn ok(call: Option<&str>) -> Vec<u8> {
+fn allowed_response(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {
-        put_bytes(&mut allowed, field::OK_HEADERS, &header(CALL, call));
+        put_bytes(&mut allowed, field::OK_HEADERS, &header(CALL_HEADER, call));
     } else {
-        put_bytes(&mut allowed, field::HEADERS_TO_REMOVE, CALL.as_bytes());
+        put_bytes(
+            &mut allowed,
+            field::HEADERS_TO_REMOVE,
+            CALL_HEADER.as_bytes(),
+        );
     }
     put_bytes(&mut allowed, field::HEADERS_TO_REMOVE, b"holdpoint-key");
     let mut response = Vec::new();
@@ -210,9 +218,9 @@ fn ok(call: Option<&str>) -> Vec<u8> {
 
 /// Returns the `CheckResponse` that denies a request. Envoy answers the client with the HTTP status
 /// `status` and the JSON `body`.
-fn denied(status: u64, body: &str) -> Vec<u8> {
+fn denied_response(status: u64, body: &str) -> Vec<u8> {
     let (mut code, mut http_status) = (Vec::new(), Vec::new());
-    put_number(&mut code, field::CODE, Code::PermissionDenied as u64);
+    put_number(&mut code, field::CODE, GrpcCode::PermissionDenied as u64);
     put_number(&mut http_status, field::CODE, status);
     let mut denied = Vec::new();
     put_bytes(&mut denied, field::DENIED_STATUS, &http_status);

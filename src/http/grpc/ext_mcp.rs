@@ -2,11 +2,11 @@
 //! parameters of a request before they are forwarded, and its answer may replace them.
 //! `CheckResponse` has the result of the request.
 
-use super::checked::{Refused, TOOLS_CALL, tool_call, with_arguments};
-use super::frames::{Answer, Status};
-use super::wire::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
-use super::{CALL, Gateway, results};
-use crate::engine::gate::{Decision, OutcomeReport, ReportedOutcome};
+use super::frames::{GrpcAnswer, GrpcStatus};
+use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
+use super::protobuf::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
+use super::{CALL_HEADER, Gateway, results};
+use crate::engine::gate::{GateDecision, OutcomeReport, ReportedOutcome};
 use crate::task::id::TaskId;
 
 /// The field numbers of the messages, from `crates/protos/proto/ext_mcp.proto` of agentgateway at
@@ -42,14 +42,14 @@ const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
 /// The header for the task id of a call, and the metadata key for it. `CheckResponse` brings the
 /// metadata back, so that the outcome is reported for that task.
-const TASK: &str = "holdpoint-task";
+const TASK_HEADER: &str = "holdpoint-task";
 const METADATA_KEY: &str = "holdpoint_call";
 /// The longest content of a report, in bytes.
-const CONTENT: usize = 1024 * 1024;
+const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 /// The request or response that agentgateway asks about.
 #[derive(Debug, Default)]
-struct Checked {
+struct CheckedMcpMessage {
     services: Vec<String>,
     method: String,
     /// The JSON of the request's parameters, or of the response's result.
@@ -63,27 +63,30 @@ struct Checked {
 ///
 /// # Errors
 /// The gRPC status with which agentgateway denies the request.
-pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
-    let checked = read(bytes, field::MCP_REQUEST).map_err(|Malformed| Status::malformed())?;
+pub(super) async fn check_request(
+    gateway: &Gateway,
+    bytes: &[u8],
+) -> Result<GrpcAnswer, GrpcStatus> {
+    let checked = read(bytes, field::MCP_REQUEST).map_err(|Malformed| GrpcStatus::malformed())?;
     let gate = gateway.gate(None)?;
     if checked.method != TOOLS_CALL {
         gateway.caller(&gate, &checked.headers)?;
         return Ok(if gate.ext_authz.pass_others {
-            passed(&[]).into()
+            pass_with_headers(&[]).into()
         } else {
-            error(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
+            error_result(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
         });
     }
-    let (call, tool) = match call_of(&checked) {
+    let (call, tool) = match read_call(&checked) {
         Ok(found) => found,
-        Err(Refused(why)) => return Ok(error(INVALID, &why, None).into()),
+        Err(RefusalReason(why)) => return Ok(error_result(INVALID, &why, None).into()),
     };
     if gateway.http.engine.runs_here(&gate.name, &tool) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
-        return Ok(error(PERMISSION_DENIED, why, None).into());
+        return Ok(error_result(PERMISSION_DENIED, why, None).into());
     }
-    let asked = (tool, call.arguments);
-    let (answer, caller) = gateway.ask(&gate, &checked.headers, asked).await?;
+    let proposed = (tool, call.arguments);
+    let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
     let call = &answer.call;
     let mutated = if call.edited {
         with_arguments(&checked.body, &call.arguments_text)
@@ -91,17 +94,17 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
         None
     };
     let can_pass = mutated.is_some() == call.edited;
-    if call.decision == Decision::Allow && call.permit.is_some() && can_pass {
+    if call.decision == GateDecision::Allow && call.permit.is_some() && can_pass {
         let mut result = match mutated {
             Some(params) => {
                 let mut result = Vec::new();
                 put_bytes(&mut result, field::MUTATED, &params);
                 result
             }
-            None => pass(),
+            None => pass_result(),
         };
         let (id, task) = (call.tool_call_id.to_string(), call.task_id.to_string());
-        put_mutation(&mut result, &[(CALL, &id), (TASK, &task)]);
+        put_mutation(&mut result, &[(CALL_HEADER, &id), (TASK_HEADER, &task)]);
         let mut value = Vec::new();
         put_bytes(&mut value, field::STRING_VALUE, task.as_bytes());
         let mut metadata = Vec::new();
@@ -113,16 +116,16 @@ pub(super) async fn check_request(gateway: &Gateway, bytes: &[u8]) -> Result<Ans
         put_bytes(&mut result, field::METADATA, &metadata);
         return Ok(result.into());
     }
-    let (reason, members) = results::told(gateway, call, &caller);
-    Ok(Answer {
-        message: error(PERMISSION_DENIED, &reason, Some(&members.to_string())),
+    let (reason, members) = results::refusal_parts(gateway, call, &caller);
+    Ok(GrpcAnswer {
+        message: error_result(PERMISSION_DENIED, &reason, Some(&members.to_string())),
         delivery: answer.delivery,
     })
 }
 
 /// Returns the call of a request, and the tool's name at the gate: the upstream's name, `__`, and
 /// the tool's name at the upstream.
-fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refused> {
+fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
         // If an upstream's name could end with `_`, tools of two upstreams could get the same name.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
@@ -130,10 +133,10 @@ fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refu
         }
         _ => {
             let why = "A call has one upstream, whose name has no `__` and no `_` at its end.";
-            return Err(Refused(why.to_owned()));
+            return Err(RefusalReason(why.to_owned()));
         }
     };
-    let call = tool_call(&checked.body)?;
+    let call = read_tool_call(&checked.body)?;
     let tool = format!("{service}__{}", call.name);
     Ok((call, tool))
 }
@@ -143,13 +146,16 @@ fn call_of(checked: &Checked) -> Result<(super::checked::ToolCall, String), Refu
 ///
 /// # Errors
 /// The message is malformed.
-pub(super) async fn check_response(gateway: &Gateway, bytes: &[u8]) -> Result<Answer, Status> {
-    let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| Status::malformed())?;
+pub(super) async fn check_response(
+    gateway: &Gateway,
+    bytes: &[u8],
+) -> Result<GrpcAnswer, GrpcStatus> {
+    let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
     let task = checked.call.as_deref().and_then(|task| task.parse().ok());
     if let Some(task) = task.filter(|_| checked.method == TOOLS_CALL) {
         report(gateway, task, &checked.body).await;
     }
-    Ok(pass().into())
+    Ok(pass_result().into())
 }
 
 /// Reports the outcome of the call of `task` on behalf of the task's owner. If the report is
@@ -160,20 +166,20 @@ async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
         return;
     };
     let Ok(gate) = gateway.gate(None) else { return };
-    if row.tenant != gateway.own.tenant || row.agent != gate.name {
+    if row.tenant != gateway.key_caller.tenant || row.agent != gate.name {
         return;
     }
-    let caller = if gateway.own.user_id.is(&row.user_id) {
-        Ok(gateway.own.clone())
+    let caller = if gateway.key_caller.user_id.is(&row.user_id) {
+        Ok(gateway.key_caller.clone())
     } else {
-        gateway.speaking_for(row.user_id.as_bytes(), None)
+        gateway.caller_for_user(row.user_id.as_bytes(), None)
     };
     let Ok(caller) = caller else { return };
     let parsed: Option<serde_json::Value> = serde_json::from_slice(result).ok();
     let failed =
         parsed.is_none_or(|result| result.get("isError") == Some(&serde_json::Value::Bool(true)));
     let mut content = String::from_utf8_lossy(result).into_owned();
-    content.truncate(content.floor_char_boundary(CONTENT));
+    content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
     let report = OutcomeReport {
         call: Ok(task),
         attempt: None,
@@ -193,8 +199,8 @@ async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     }
 }
 
-fn read(bytes: &[u8], body: u64) -> Result<Checked, Malformed> {
-    let mut checked = Checked::default();
+fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {
+    let mut checked = CheckedMcpMessage::default();
     for (number, bytes) in bytes_fields(bytes)? {
         match number {
             field::SERVICE_NAMES => checked.services.push(text(bytes)?),
@@ -212,7 +218,7 @@ fn read(bytes: &[u8], body: u64) -> Result<Checked, Malformed> {
 }
 
 /// Reads the task id of the call from the metadata.
-fn read_metadata(metadata: &[u8], checked: &mut Checked) -> Result<(), Malformed> {
+fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(), Malformed> {
     for (number, field) in bytes_fields(metadata)? {
         if number != field::STRUCT_FIELDS {
             continue;
@@ -230,16 +236,16 @@ fn read_metadata(metadata: &[u8], checked: &mut Checked) -> Result<(), Malformed
     Ok(())
 }
 
-fn pass() -> Vec<u8> {
+fn pass_result() -> Vec<u8> {
     let mut result = Vec::new();
     put_bytes(&mut result, field::PASS, &[]);
     result
 }
 
 /// Returns the result that lets a request pass and sets the headers `set`. If `set` is empty, the
-/// client's own headers [`CALL`] and [`TASK`] are removed.
-fn passed(set: &[(&str, &str)]) -> Vec<u8> {
-    let mut result = pass();
+/// client's own headers [`CALL_HEADER`] and [`TASK_HEADER`] are removed.
+fn pass_with_headers(set: &[(&str, &str)]) -> Vec<u8> {
+    let mut result = pass_result();
     put_mutation(&mut result, set);
     result
 }
@@ -250,13 +256,13 @@ fn put_mutation(result: &mut Vec<u8>, set: &[(&str, &str)]) {
         put_bytes(&mut mutation, field::SET, &pair(name, value.as_bytes()));
     }
     if set.is_empty() {
-        put_bytes(&mut mutation, field::REMOVE, CALL.as_bytes());
-        put_bytes(&mut mutation, field::REMOVE, TASK.as_bytes());
+        put_bytes(&mut mutation, field::REMOVE, CALL_HEADER.as_bytes());
+        put_bytes(&mut mutation, field::REMOVE, TASK_HEADER.as_bytes());
     }
     put_bytes(result, field::HEADER_MUTATION, &mutation);
 }
 
-fn error(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
+fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
     let mut error = Vec::new();
     put_number(&mut error, field::CODE, code);
     put_bytes(&mut error, field::REASON, reason.as_bytes());

@@ -16,17 +16,17 @@ use crate::engine::gate::Delivery;
 use crate::http::server::problem::Problem;
 
 /// The largest message, in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
-pub(super) const MAX_MESSAGE: usize = 1024 * 1024 + 64 * 1024;
+pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024 + 64 * 1024;
 /// The length of a message's prefix in bytes: the compression flag, and the message's length.
-pub(super) const PREFIX: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
 /// The gRPC status codes that the service sends. A gateway denies the request on each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(super) enum GrpcCode {
     PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
@@ -37,38 +37,38 @@ pub(super) enum Code {
 
 /// A refusal: its status code, and a sentence for the operator of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Status(pub Code, pub String);
+pub(super) struct GrpcStatus(pub GrpcCode, pub String);
 
-impl Status {
-    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+impl GrpcStatus {
+    pub(super) fn new(code: GrpcCode, message: impl Into<String>) -> Self {
         Self(code, message.into())
     }
 
     pub(super) fn malformed() -> Self {
-        Self::new(Code::Internal, "The message is malformed.")
+        Self::new(GrpcCode::Internal, "The message is malformed.")
     }
 }
 
-impl From<Problem> for Status {
+impl From<Problem> for GrpcStatus {
     fn from(problem: Problem) -> Self {
         let code = match problem.code.status().as_u16() {
-            413 | 429 => Code::ResourceExhausted,
-            401 => Code::Unauthenticated,
-            403 => Code::PermissionDenied,
-            408 | 503 => Code::Unavailable,
-            _ => Code::Internal,
+            413 | 429 => GrpcCode::ResourceExhausted,
+            401 => GrpcCode::Unauthenticated,
+            403 => GrpcCode::PermissionDenied,
+            408 | 503 => GrpcCode::Unavailable,
+            _ => GrpcCode::Internal,
         };
         Self::new(code, problem.detail)
     }
 }
 
 /// A response message, and the delivery to record once the connection has taken the message.
-pub(super) struct Answer {
+pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
 }
 
-impl From<Vec<u8>> for Answer {
+impl From<Vec<u8>> for GrpcAnswer {
     fn from(message: Vec<u8>) -> Self {
         Self {
             message,
@@ -81,11 +81,11 @@ impl From<Vec<u8>> for Answer {
 ///
 /// # Errors
 /// `Internal` for a malformed `grpc-timeout`.
-pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+pub(super) fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, GrpcStatus> {
     let Some(value) = headers.get("grpc-timeout") else {
         return Ok(None);
     };
-    let malformed = || Status::new(Code::Internal, "The grpc-timeout is malformed.");
+    let malformed = || GrpcStatus::new(GrpcCode::Internal, "The grpc-timeout is malformed.");
     let text = value.to_str().map_err(|_| malformed())?;
     let (digits, unit) = text
         .split_at_checked(text.len().saturating_sub(1))
@@ -109,13 +109,13 @@ pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
 ///
 /// # Errors
 /// `Unimplemented` for an encoding other than `identity`.
-pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), GrpcStatus> {
     let mut encodings = headers.get_all("grpc-encoding").iter();
     if encodings.all(|encoding| encoding == "identity") {
         Ok(())
     } else {
-        Err(Status::new(
-            Code::Unimplemented,
+        Err(GrpcStatus::new(
+            GrpcCode::Unimplemented,
             "Messages may not be compressed.",
         ))
     }
@@ -124,65 +124,68 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
 /// Returns the single message of a body.
 ///
 /// # Errors
-/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE`], `Unimplemented` if the
-/// message is compressed, `Internal` unless the body is exactly one message.
-pub(super) fn message(body: &[u8]) -> Result<&[u8], Status> {
-    let malformed = || Status::new(Code::Internal, "The body must be exactly one message.");
-    let (prefix, message) = body.split_first_chunk::<PREFIX>().ok_or_else(malformed)?;
+/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE_BYTES`], `Unimplemented` if
+/// the message is compressed, `Internal` unless the body is exactly one message.
+pub(super) fn single_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
+    let malformed = || GrpcStatus::new(GrpcCode::Internal, "The body must be exactly one message.");
+    let (prefix, message) = body
+        .split_first_chunk::<PREFIX_BYTES>()
+        .ok_or_else(malformed)?;
     let [compressed, length @ ..] = *prefix;
     let length = u32::from_be_bytes(length) as usize;
     match compressed {
-        0 if length > MAX_MESSAGE => Err(too_large()),
+        0 if length > MAX_MESSAGE_BYTES => Err(too_large()),
         0 if length == message.len() => Ok(message),
-        1 => Err(Status::new(
-            Code::Unimplemented,
+        1 => Err(GrpcStatus::new(
+            GrpcCode::Unimplemented,
             "Messages may not be compressed.",
         )),
         _ => Err(malformed()),
     }
 }
 
-fn too_large() -> Status {
-    let detail = format!("A message has at most {MAX_MESSAGE} bytes.");
-    Status::new(Code::ResourceExhausted, detail)
+fn too_large() -> GrpcStatus {
+    let detail = format!("A message has at most {MAX_MESSAGE_BYTES} bytes.");
+    GrpcStatus::new(GrpcCode::ResourceExhausted, detail)
 }
 
 /// Builds the response to a call. A refusal has its status in the headers and no body.
-pub(super) fn respond(answer: Result<Answer, Status>) -> Response {
+pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
     let mut headers = HeaderMap::new();
     let body = match answer {
-        Ok(Answer { message, delivery }) => {
-            let mut data = BytesMut::with_capacity(PREFIX + message.len());
+        Ok(GrpcAnswer { message, delivery }) => {
+            let mut data = BytesMut::with_capacity(PREFIX_BYTES + message.len());
             data.put_u8(0);
             data.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
             data.extend_from_slice(&message);
             let mut trailers = HeaderMap::new();
-            trailers.insert(STATUS, HeaderValue::from_static("0"));
+            trailers.insert(STATUS_HEADER, HeaderValue::from_static("0"));
             Body::new(UnaryBody {
                 data: Some(data.freeze()),
                 delivery,
                 trailers: Some(trailers),
             })
         }
-        Err(Status(code, message)) => {
-            headers.insert(STATUS, HeaderValue::from(code as u16));
-            let message = percent_encoding::utf8_percent_encode(&message, PLAIN).to_string();
+        Err(GrpcStatus(code, message)) => {
+            headers.insert(STATUS_HEADER, HeaderValue::from(code as u16));
+            let message =
+                percent_encoding::utf8_percent_encode(&message, ENCODED_CHARACTERS).to_string();
             headers.extend(
                 HeaderValue::try_from(message)
                     .ok()
-                    .map(|text| (MESSAGE, text)),
+                    .map(|text| (MESSAGE_HEADER, text)),
             );
             Body::empty()
         }
     };
     let mut response = Response::new(body);
-    headers.insert(CONTENT_TYPE, GRPC);
+    headers.insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
     *response.headers_mut() = headers;
     response
 }
 
 /// The characters that are percent-encoded in `grpc-message`.
-const PLAIN: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
+const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
 /// A response body of one data frame and the trailers. `delivery` is recorded after the connection
 /// has taken the data.
@@ -219,15 +222,15 @@ impl hyper::body::Body for UnaryBody {
 mod tests {
     use super::*;
 
-    fn code(body: &[u8]) -> Option<Code> {
-        message(body).err().map(|status| status.0)
+    fn code(body: &[u8]) -> Option<GrpcCode> {
+        single_message(body).err().map(|status| status.0)
     }
 
     #[test]
     fn body_must_be_exactly_one_plain_message() {
-        assert_eq!(message(&[0, 0, 0, 0, 2, b'h', b'i']), Ok(&b"hi"[..]));
-        assert_eq!(message(&[0, 0, 0, 0, 0]), Ok(&b""[..]));
-        let internal = Some(Code::Internal);
+        assert_eq!(single_message(&[0, 0, 0, 0, 2, b'h', b'i']), Ok(&b"hi"[..]));
+        assert_eq!(single_message(&[0, 0, 0, 0, 0]), Ok(&b""[..]));
+        let internal = Some(GrpcCode::Internal);
         assert_eq!(code(&[]), internal, "no message");
         assert_eq!(code(&[0, 0, 0]), internal, "cut prefix");
         assert_eq!(code(&[0, 0, 0, 0, 2, b'h']), internal, "cut message");
@@ -237,8 +240,8 @@ mod tests {
             "two messages"
         );
         assert_eq!(code(&[2, 0, 0, 0, 0]), internal, "unknown flag");
-        assert_eq!(code(&[1, 0, 0, 0, 0]), Some(Code::Unimplemented));
-        let exhausted = Some(Code::ResourceExhausted);
+        assert_eq!(code(&[1, 0, 0, 0, 0]), Some(GrpcCode::Unimplemented));
+        let exhausted = Some(GrpcCode::ResourceExhausted);
         assert_eq!(code(&[0, 0xff, 0xff, 0xff, 0xff]), exhausted);
     }
 
@@ -247,9 +250,9 @@ mod tests {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-timeout", HeaderValue::from_static(text));
-            timeout(&headers)
+            call_timeout(&headers)
         };
-        assert_eq!(timeout(&HeaderMap::new()), Ok(None));
+        assert_eq!(call_timeout(&HeaderMap::new()), Ok(None));
         assert_eq!(of("2H"), Ok(Some(Duration::from_hours(2))));
         assert_eq!(of("99999999m"), Ok(Some(Duration::from_millis(99_999_999))));
         assert_eq!(of("7n"), Ok(Some(Duration::from_nanos(7))));

@@ -2,12 +2,12 @@
 //! gateway asks whether a call may pass; the call runs behind the gateway. Invariant: a gateway
 //! lets a request pass only on an explicit pass, so a failure here lets nothing through.
 
-mod checked;
 mod envoy;
 mod ext_mcp;
 mod frames;
+mod json_rpc;
+mod protobuf;
 mod results;
-mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,35 +20,35 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use tokio::time::Instant;
 
-use self::frames::{Answer, Code, MAX_MESSAGE, PREFIX, Status};
+use self::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, PREFIX_BYTES};
 use super::Http;
-use super::api::gate::{Door, timed_ask};
+use super::api::gate::{GateSurface, timed_ask};
 use super::server::body::read_body;
 use super::server::guard::protect_connection_of;
 use super::server::operation::{AuthClass, Op};
-use super::server::problem::{Code as ProblemCode, Problem};
+use super::server::problem::{Code, Problem};
 use super::server::wrong_keys::ClientNetwork;
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
 use crate::engine::Refusal;
-use crate::engine::gate::{GateAnswer, GateRefusal, Identity, Progress, Proposal};
+use crate::engine::gate::{AskProgress, GateAnswer, GateRefusal, Identity, Proposal};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
-use crate::people::may::may_ask_at_gate;
+use crate::people::authorization::may_ask_at_gate;
 
 /// The longest wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
-const WAIT: Duration = Duration::from_secs(8);
+const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 /// The part of the deadline that is kept for sending the answer.
-const MARGIN: Duration = Duration::from_millis(500);
+const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
-const GATE: &str = "holdpoint-gate";
+const GATE_KEY: &str = "holdpoint-gate";
 /// The header with the call's id. The upstream's tool can use the id as an idempotency key.
-const CALL: &str = "holdpoint-call";
+const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
     id: "grpc",
     auth: AuthClass::Gateway,
-    body: MAX_MESSAGE + PREFIX,
+    max_body_bytes: MAX_MESSAGE_BYTES + PREFIX_BYTES,
     problems: &[],
 };
 
@@ -107,7 +107,7 @@ async fn serve(
         .is_some_and(|kind| matches!(kind, "application/grpc" | "application/grpc+proto"));
     if !is_grpc {
         let detail = "The content type must be application/grpc.";
-        return Problem::new(ProblemCode::UnsupportedMediaType, detail).into_response();
+        return Problem::new(Code::UnsupportedMediaType, detail).into_response();
     }
     frames::respond(call(&http, service, &method, request).await)
 }
@@ -117,27 +117,27 @@ async fn call(
     service: Service,
     method: &str,
     request: Request,
-) -> Result<Answer, Status> {
+) -> Result<GrpcAnswer, GrpcStatus> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
     let key = gateway_key(http, &parts)?;
     frames::check_encoding(&parts.headers)?;
-    let timeout = frames::timeout(&parts.headers)?;
+    let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection_of(&parts.extensions);
-    let own = http.authenticator.authenticate(&key).map_err(of_auth)?;
-    let body = read_body(http, &parts, body, Some(&own)).await?;
-    let message = frames::message(&body)?;
+    let key_caller = http.authenticator.authenticate(&key).map_err(auth_status)?;
+    let body = read_body(http, &parts, body, Some(&key_caller)).await?;
+    let message = frames::single_message(&body)?;
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable().into());
     }
     let gateway = Gateway {
         http: Arc::clone(http),
         key,
-        own,
-        gate: parts.headers.get(GATE).cloned(),
-        door: match service {
-            Service::Envoy => Door::ExtAuthz,
-            Service::ExtMcp => Door::ExtMcp,
+        key_caller,
+        gate: parts.headers.get(GATE_KEY).cloned(),
+        surface: match service {
+            Service::Envoy => GateSurface::ExtAuthz,
+            Service::ExtMcp => GateSurface::ExtMcp,
         },
         started,
         timeout,
@@ -146,9 +146,10 @@ async fn call(
         (Service::Envoy, "Check") => envoy::check(&gateway, message).await,
         (Service::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
         (Service::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, message).await,
-        (Service::Envoy | Service::ExtMcp, _) => {
-            Err(Status::new(Code::Unimplemented, "The method is unknown."))
-        }
+        (Service::Envoy | Service::ExtMcp, _) => Err(GrpcStatus::new(
+            GrpcCode::Unimplemented,
+            "The method is unknown.",
+        )),
     }
 }
 
@@ -158,27 +159,31 @@ async fn call(
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
 /// calls, `ResourceExhausted` after too many wrong keys.
-fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, Status> {
+fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, GrpcStatus> {
     let mut key = HeaderMap::new();
     for value in parts.headers.get_all(AUTHORIZATION) {
         key.append(AUTHORIZATION, value.clone());
     }
     let found = http.authenticator.authenticate(&key);
-    if found == Err(AuthError::Wrong) {
-        http.wrong_keys
-            .note(ClientNetwork::of(&parts.extensions), http.clock.uptime())?;
+    if found == Err(AuthError::UnknownKey) {
+        http.wrong_keys.count(
+            ClientNetwork::from_extensions(&parts.extensions),
+            http.clock.uptime(),
+        )?;
     }
-    let own = found.map_err(of_auth)?;
-    may_ask_at_gate(&own).map_err(|why| Status::new(Code::PermissionDenied, why))?;
+    let key_caller = found.map_err(auth_status)?;
+    may_ask_at_gate(&key_caller).map_err(|why| GrpcStatus::new(GrpcCode::PermissionDenied, why))?;
     Ok(key)
 }
 
-fn of_auth(error: AuthError) -> Status {
+fn auth_status(error: AuthError) -> GrpcStatus {
     match error {
-        AuthError::Missing => Status::new(Code::Unauthenticated, "Send a key in the metadata."),
-        AuthError::Wrong => Status::new(Code::Unauthenticated, "The key is unknown."),
+        AuthError::Missing => {
+            GrpcStatus::new(GrpcCode::Unauthenticated, "Send a key in the metadata.")
+        }
+        AuthError::UnknownKey => GrpcStatus::new(GrpcCode::Unauthenticated, "The key is unknown."),
         AuthError::Forbidden(why) | AuthError::BadHeader(why) => {
-            Status::new(Code::PermissionDenied, why)
+            GrpcStatus::new(GrpcCode::PermissionDenied, why)
         }
     }
 }
@@ -189,10 +194,10 @@ struct Gateway {
     /// The header with the gateway's key.
     key: HeaderMap,
     /// The key's own user.
-    own: Caller,
+    key_caller: Caller,
     /// The name of the gate in the gRPC metadata; `None` if the metadata name no gate.
     gate: Option<HeaderValue>,
-    door: Door,
+    surface: GateSurface,
     started: Instant,
     timeout: Option<Duration>,
 }
@@ -214,8 +219,13 @@ impl Gateway {
     ///
     /// # Errors
     /// `PermissionDenied` if there is no such gate, or more than one.
-    fn gate(&self, named: Option<&str>) -> Result<OpenGate, Status> {
-        let refusal = || Status::new(Code::PermissionDenied, "Name a gate that has `ext_authz`.");
+    fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
+        let refusal = || {
+            GrpcStatus::new(
+                GrpcCode::PermissionDenied,
+                "Name a gate that has `ext_authz`.",
+            )
+        };
         let header = self
             .gate
             .as_ref()
@@ -228,7 +238,7 @@ impl Gateway {
                 gate.ext_authz.is_some() && name.is_none_or(|name| name == agent.name)
             })
             .collect();
-        let own = &self.own;
+        let own = &self.key_caller;
         let to_key = all.iter().filter(|(agent, _)| {
             all.len() == 1 || agent.is_open_to(&own.tenant, &own.user_id, &own.groups)
         });
@@ -249,19 +259,19 @@ impl Gateway {
     /// # Errors
     /// `PermissionDenied` if the request does not have the header exactly once, or if the key may
     /// not speak for that user.
-    fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, Status> {
+    fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, GrpcStatus> {
         let Some(user_header) = &gate.ext_authz.user_header else {
-            return Ok(self.own.clone());
+            return Ok(self.key_caller.clone());
         };
-        let user = one(headers, user_header)?.ok_or_else(|| {
+        let user = single_header(headers, user_header)?.ok_or_else(|| {
             let detail = format!("The gateway sets no {user_header}, which names the user.");
-            Status::new(Code::PermissionDenied, detail)
+            GrpcStatus::new(GrpcCode::PermissionDenied, detail)
         })?;
         let groups = match &gate.ext_authz.groups_header {
-            Some(name) => one(headers, name)?,
+            Some(name) => single_header(headers, name)?,
             None => None,
         };
-        self.speaking_for(user, groups)
+        self.caller_for_user(user, groups)
     }
 
     /// Returns the caller for `user`, for whom the gateway's key speaks. `groups` are the user's
@@ -269,10 +279,10 @@ impl Gateway {
     ///
     /// # Errors
     /// `PermissionDenied` if the key may not speak for this user, or a value is malformed.
-    fn speaking_for(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, Status> {
+    fn caller_for_user(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, GrpcStatus> {
         let bad = || {
-            Status::new(
-                Code::PermissionDenied,
+            GrpcStatus::new(
+                GrpcCode::PermissionDenied,
                 "The header of the user is malformed.",
             )
         };
@@ -285,8 +295,8 @@ impl Gateway {
             }
         }
         let caller = self.http.authenticator.authenticate(&headers);
-        let caller = caller.map_err(of_auth)?;
-        may_ask_at_gate(&caller).map_err(|why| Status::new(Code::PermissionDenied, why))?;
+        let caller = caller.map_err(auth_status)?;
+        may_ask_at_gate(&caller).map_err(|why| GrpcStatus::new(GrpcCode::PermissionDenied, why))?;
         Ok(caller)
     }
 
@@ -294,11 +304,11 @@ impl Gateway {
     ///
     /// # Errors
     /// `PermissionDenied` for a repeated or malformed header.
-    fn session(gate: &OpenGate, headers: &CheckedHeaders) -> Result<Option<String>, Status> {
+    fn session(gate: &OpenGate, headers: &CheckedHeaders) -> Result<Option<String>, GrpcStatus> {
         let Some(name) = &gate.ext_authz.session_header else {
             return Ok(None);
         };
-        let Some(value) = one(headers, name)? else {
+        let Some(value) = single_header(headers, name)? else {
             return Ok(None);
         };
         let fits = (1..=128).contains(&value.len())
@@ -308,7 +318,7 @@ impl Gateway {
         let session = String::from_utf8(value.to_vec()).ok().filter(|_| fits);
         session.map(Some).ok_or_else(|| {
             let detail = format!("{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -");
-            Status::new(Code::PermissionDenied, detail)
+            GrpcStatus::new(GrpcCode::PermissionDenied, detail)
         })
     }
 
@@ -321,7 +331,7 @@ impl Gateway {
         gate: &OpenGate,
         headers: &CheckedHeaders,
         (tool, arguments): (String, String),
-    ) -> Result<(GateAnswer, Caller), Status> {
+    ) -> Result<(GateAnswer, Caller), GrpcStatus> {
         let caller = self.caller(gate, headers)?;
         let proposal = Proposal {
             gate: Some(gate.name.clone()),
@@ -334,22 +344,22 @@ impl Gateway {
             runner: None,
             wait: Duration::ZERO,
             returns_within: Duration::ZERO,
-            progress: Progress::default(),
+            progress: AskProgress::default(),
         };
-        let most = self
+        let max_wait = self
             .timeout
-            .map_or(WAIT, |time| time.saturating_sub(MARGIN));
-        let claim_until = self.started + most;
+            .map_or(DEFAULT_WAIT, |time| time.saturating_sub(ANSWER_MARGIN));
+        let claim_until = self.started + max_wait;
         let http = &self.http;
-        let place = http.waiting.enter(&caller, &http.settings, None);
+        let slot = http.waiting_asks.take_slot(&caller, &http.settings, None);
         let wait = claim_until
             .saturating_duration_since(Instant::now())
             .min(gate.gate.hold);
         let proposal = Proposal {
-            wait: place.as_ref().map_or(Duration::ZERO, |_| wait),
+            wait: slot.as_ref().map_or(Duration::ZERO, |_| wait),
             ..proposal
         };
-        match timed_ask(http, &caller, &proposal, self.door, Some(claim_until)).await {
+        match timed_ask(http, &caller, &proposal, self.surface, Some(claim_until)).await {
             Ok(answer) => Ok((answer, caller)),
             Err(GateRefusal::InHand(call)) => {
                 let answer = GateAnswer {
@@ -360,21 +370,21 @@ impl Gateway {
                 };
                 Ok((answer, caller))
             }
-            Err(refusal) => Err(of_refusal(&refusal)),
+            Err(refusal) => Err(refusal_status(&refusal)),
         }
     }
 }
 
-fn of_refusal(refusal: &GateRefusal) -> Status {
+fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
     let code = match refusal {
-        GateRefusal::TooManyOpen => Code::ResourceExhausted,
-        GateRefusal::Command(Refusal::Unavailable) => Code::Unavailable,
+        GateRefusal::TooManyOpen => GrpcCode::ResourceExhausted,
+        GateRefusal::Command(Refusal::Unavailable) => GrpcCode::Unavailable,
         GateRefusal::Command(Refusal::Internal)
         | GateRefusal::InHand(_)
-        | GateRefusal::Settled(_) => Code::Internal,
-        GateRefusal::Command(_) => Code::PermissionDenied,
+        | GateRefusal::Settled(_) => GrpcCode::Internal,
+        GateRefusal::Command(_) => GrpcCode::PermissionDenied,
     };
-    Status::new(code, refusal.to_string())
+    GrpcStatus::new(code, refusal.to_string())
 }
 
 /// Returns the value of a header. Refuses a repeated header, because the client may have added the
@@ -382,14 +392,17 @@ fn of_refusal(refusal: &GateRefusal) -> Status {
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.
-fn one<'h>(headers: &'h CheckedHeaders, name: &str) -> Result<Option<&'h [u8]>, Status> {
+fn single_header<'h>(
+    headers: &'h CheckedHeaders,
+    name: &str,
+) -> Result<Option<&'h [u8]>, GrpcStatus> {
     let mut values = headers
         .iter()
         .filter(|(known, _)| known.eq_ignore_ascii_case(name));
     let found = values.next();
     if values.next().is_some() {
         let detail = format!("The checked request has more than one {name}.");
-        return Err(Status::new(Code::PermissionDenied, detail));
+        return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
     }
     Ok(found.map(|(_, value)| value.as_slice()))
 }

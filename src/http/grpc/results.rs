@@ -10,7 +10,11 @@ use crate::people::Caller;
 
 /// Returns the text about a call for the model that proposed the call, and the JSON members that
 /// describe the call to a client.
-pub(super) fn told(gateway: &Gateway, call: &GateCall, caller: &Caller) -> (String, Value) {
+pub(super) fn refusal_parts(
+    gateway: &Gateway,
+    call: &GateCall,
+    caller: &Caller,
+) -> (String, Value) {
     let mut result = gateway_result(call, caller, &gateway.http.settings);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
     let text = text.unwrap_or_default().to_owned();

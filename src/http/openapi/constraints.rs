@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use super::put;
 
 /// The document's description of `x-constraint`.
-pub(crate) const ABOUT: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
+pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
     with 422 (an event number with 400). No text has U+0000.";
 
 /// Constraints on members of bodies: component, member, words.
-const MEMBERS: &[(&str, &str, &str)] = &[
+const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     (
         "CreateTask",
         "agent",
@@ -35,9 +35,9 @@ const MEMBERS: &[(&str, &str, &str)] = &[
         "action",
         "one of the request's `allowed_actions`",
     ),
-    ("ApproveDecision", "remember", REMEMBER),
-    ("ApproveCall", "remember", REMEMBER),
-    ("ApproveBody", "remember", REMEMBER),
+    ("ApproveDecision", "remember", REMEMBER_CONSTRAINT),
+    ("ApproveCall", "remember", REMEMBER_CONSTRAINT),
+    ("ApproveBody", "remember", REMEMBER_CONSTRAINT),
     (
         "NewRemember",
         "expires_in",
@@ -51,7 +51,7 @@ const MEMBERS: &[(&str, &str, &str)] = &[
     (
         "NewGateCall",
         "gate",
-        "the name of a gate that is open to the caller (`get_me`); left out only if one is",
+        "the name of a gate that is open to the caller (`get_me`); it may be left out only if exactly one gate is",
     ),
     ("NewGateCall", "tool", "at most 256 bytes of UTF-8"),
     ("NewGateCall", "context", "at most 16 KiB of UTF-8"),
@@ -101,26 +101,26 @@ const MEMBERS: &[(&str, &str, &str)] = &[
 ];
 
 /// The constraint on every `remember`.
-const REMEMBER: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
+const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
 /// The constraint on every `reason`; a schema can only limit characters, not bytes.
-const REASON: &str = "at most 4096 bytes of UTF-8";
+const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
 /// Constraints on parameters of every operation: name, words.
-const PARAMETERS: &[(&str, &str)] = &[
+const PARAMETER_CONSTRAINTS: &[(&str, &str)] = &[
     ("cursor", "`next_cursor` of an earlier answer"),
-    ("Last-Event-ID", "the number of an event that there is"),
+    ("Last-Event-ID", "the number of an existing event"),
 ];
 
 /// Constraints on parameters of one operation: operation, name, words.
-const OF_OPERATIONS: &[(&str, &str, &str)] = &[(
+const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[(
     "stream_task_events",
     "after",
-    "the number of an event that there is",
+    "the number of an existing event",
 )];
 
 /// Constraints on operations whose action is in the path: operation, words.
-const ACTIONS: &[(&str, &str)] = &[
+const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     (
         "approve_request",
         "a request whose `allowed_actions` have `approve`",
@@ -133,7 +133,7 @@ const ACTIONS: &[(&str, &str)] = &[
 
 /// Adds the constraints on bodies to their schemas.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
-    for (component, member, words) in MEMBERS {
+    for (component, member, words) in MEMBER_CONSTRAINTS {
         let Some(schema) = schemas.get_mut(*component) else {
             continue;
         };
@@ -150,7 +150,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         put(
             schema,
             &["properties", "reason", "x-constraint"],
-            json!(REASON),
+            json!(REASON_CONSTRAINT),
         );
     }
     if let Some(schema) = schemas.get_mut("PerCallDecision") {
@@ -170,7 +170,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
             &one_of(("input", "string"), ("items", "array")),
         );
     }
-    exactly_one(schemas, "RespondDecision", &answer());
+    exactly_one(schemas, "RespondDecision", &response_or_result());
     let arguments = one_of(("arguments", "object"), ("arguments_text", "string"));
     exactly_one(schemas, "NewGateCall", &arguments);
     let call = one_of(("task_id", "string"), ("key", "string"));
@@ -190,7 +190,7 @@ fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
 
 /// Builds a condition for exactly one of `response` and `result`. A `result` of null counts as
 /// present.
-fn answer() -> Value {
+fn response_or_result() -> Value {
     json!({
         "if": { "properties": { "response": { "type": "object" } }, "required": ["response"] },
         "then": { "not": { "required": ["result"] } },
@@ -209,7 +209,10 @@ fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Va
 
 /// Adds the constraints of an operation and its parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
-    if let Some((_, words)) = ACTIONS.iter().find(|(action, _)| *action == id) {
+    if let Some((_, words)) = OPERATION_CONSTRAINTS
+        .iter()
+        .find(|(action, _)| *action == id)
+    {
         operation.insert("x-constraint".to_owned(), json!(words));
     }
     for parameter in operation
@@ -222,11 +225,11 @@ pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
             .get("name")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let everywhere = PARAMETERS
+        let everywhere = PARAMETER_CONSTRAINTS
             .iter()
             .find(|(known, _)| *known == name)
             .map(|(_, words)| *words);
-        let here = OF_OPERATIONS
+        let here = OPERATION_PARAMETER_CONSTRAINTS
             .iter()
             .find(|(of, known, _)| (*of, *known) == (id, name))
             .map(|(_, _, words)| *words);
@@ -288,7 +291,7 @@ mod tests {
     #[test]
     fn every_constraint_is_at_an_existing_place() {
         let document = document();
-        for (component, member, words) in MEMBERS {
+        for (component, member, words) in MEMBER_CONSTRAINTS {
             let property = &document["components"]["schemas"][component]["properties"][member];
             let described = [property, &property["oneOf"][0]];
             let described = described.iter().any(|at| at["description"].is_string());
@@ -304,7 +307,10 @@ mod tests {
         // `cursor` belongs to four lists and four pages.
         assert_eq!(
             said,
-            PARAMETERS.len() + 7 + OF_OPERATIONS.len() + ACTIONS.len()
+            PARAMETER_CONSTRAINTS.len()
+                + 7
+                + OPERATION_PARAMETER_CONSTRAINTS.len()
+                + OPERATION_CONSTRAINTS.len()
         );
     }
 }

@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{every_operation, inbox_schema, put, sample};
-use crate::http::wire::event::{CaughtUpEvent, EventData, OF_A_CALLER, TransientEvent};
+use crate::http::wire::event::{CALLER_MEMBERS, CaughtUpEvent, EventData, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
-use crate::task::delta::{Delta, Said};
+use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
 
 /// Every event name, with the component of its data.
-pub(crate) const NAMES: [(&str, &str); 28] = [
+pub(crate) const EVENT_COMPONENTS: [(&str, &str); 28] = [
     ("task.created", "TaskStatusEvent"),
     ("task.paused", "TaskStatusEvent"),
     ("task.resumed", "TaskStatusEvent"),
@@ -46,7 +46,7 @@ pub(crate) const NAMES: [(&str, &str); 28] = [
 ];
 
 /// The POSTs whose response is a stream for a client that accepts `text/event-stream`.
-pub(crate) const POSTS: [&str; 6] = [
+pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "create_task",
     "send_message",
     "retry_task",
@@ -55,9 +55,9 @@ pub(crate) const POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// Describes the streams of `POSTS` in words: if a stream were declared as a second response type,
-/// code generators would drop the type of the JSON response.
-const STREAMED: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
+/// Describes the streams of `STREAMING_POSTS` in words: if a stream were declared as a second
+/// response type, code generators would drop the type of the JSON response.
+const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
 
@@ -74,11 +74,11 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     let text = "A request as it was when the event was committed, the same for every reader.";
     put(&mut request, &["description"], json!(text));
     if let Some(members) = request.get_mut("properties").and_then(Value::as_object_mut) {
-        members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
+        members.retain(|name, _| !CALLER_MEMBERS.contains(&name.as_str()));
     }
     schemas.insert("RequestAtEvent".to_owned(), request);
     let mapping = add_durable_events(schemas);
-    for (_, component) in NAMES {
+    for (_, component) in EVENT_COMPONENTS {
         let Some(mut event) = schemas
             .get(component)
             .filter(|_| !is_durable(component, &mapping))
@@ -89,7 +89,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         put(
             &mut event,
             &["properties", "event"],
-            name_of(component, schemas),
+            event_name_schema(component, schemas),
         );
         schemas.insert(component.to_owned(), event);
     }
@@ -103,7 +103,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         "oneOf": variants, "discriminator": { "propertyName": "type", "mapping": mapping }
     });
     schemas.insert("TaskEvent".to_owned(), durable);
-    schemas.insert("StreamedEvent".to_owned(), streamed());
+    schemas.insert("StreamedEvent".to_owned(), streamed_event_schema());
     inbox_schema::add(schemas);
 }
 
@@ -140,7 +140,7 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
         put(
             &mut event,
             &["properties", "event"],
-            name_of(&component, schemas),
+            event_name_schema(&component, schemas),
         );
         schemas.insert(component, event);
     }
@@ -171,8 +171,8 @@ fn add_event_members(event: &mut Value, kind: &str) {
 
 /// Returns the schema of the member `event` in a component: a constant if the component has one
 /// event name, otherwise a reference to an enum, which becomes a component of its own.
-fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
-    let names: Vec<&str> = NAMES
+fn event_name_schema(component: &str, schemas: &mut Map<String, Value>) -> Value {
+    let names: Vec<&str> = EVENT_COMPONENTS
         .iter()
         .filter(|(_, of)| *of == component)
         .map(|(name, _)| *name)
@@ -189,12 +189,15 @@ fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
     json!({ "$ref": reference(&name) })
 }
 
-fn streamed() -> Value {
-    let names: Map<String, Value> = NAMES
+fn streamed_event_schema() -> Value {
+    let names: Map<String, Value> = EVENT_COMPONENTS
         .iter()
         .map(|(name, component)| ((*name).to_owned(), json!(reference(component))))
         .collect();
-    let variants: BTreeSet<&str> = NAMES.iter().map(|(_, component)| *component).collect();
+    let variants: BTreeSet<&str> = EVENT_COMPONENTS
+        .iter()
+        .map(|(_, component)| *component)
+        .collect();
     let variants: Vec<Value> = variants
         .into_iter()
         .map(|component| json!({ "$ref": reference(component) }))
@@ -213,13 +216,13 @@ pub(crate) fn describe(document: &mut Value) {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
-        if POSTS.contains(&id.as_str()) {
-            let said = operation
+        if STREAMING_POSTS.contains(&id.as_str()) {
+            let description = operation
                 .get("description")
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            let said = format!("{said}\n\n{STREAMED}");
-            operation.insert("description".to_owned(), json!(said.trim()));
+            let description = format!("{description}\n\n{STREAM_DESCRIPTION}");
+            operation.insert("description".to_owned(), json!(description.trim()));
         }
         let component = match id.as_str() {
             "stream_task_events" => "StreamedEvent",
@@ -236,16 +239,16 @@ pub(crate) fn describe(document: &mut Value) {
             "contentSchema": { "$ref": reference(component) },
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
-        let said = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
+        let header = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
         put(
             responses,
             &["200", "headers", "Cache-Control"],
-            said("`no-store, no-transform`"),
+            header("`no-store, no-transform`"),
         );
         put(
             responses,
             &["200", "headers", "X-Accel-Buffering"],
-            said("`no`"),
+            header("`no`"),
         );
     }
 }
@@ -258,15 +261,15 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
         task_id: task.task_id,
         of_root: true,
         agent_path: task.agent_path,
-        change: ChangeId(row.asked.request_id.0),
+        change: ChangeId(row.spec.request_id.0),
         item: Item {
             seq: task.last_seq - 1,
             at: row.created_at,
-            fact: Fact::InterventionRequested(row.asked.clone()),
+            fact: Fact::InterventionRequested(row.spec.clone()),
         },
     };
-    let request = InterventionRequest::of(&row, &sample::caller(), &settings);
-    let durable = EventData::of(task.root_task_id, &event, Some(request), &settings);
+    let request = InterventionRequest::for_caller(&row, &sample::caller(), &settings);
+    let durable = EventData::from_event(task.root_task_id, &event, Some(request), &settings);
     let mut all = vec![
         ("TaskEvent", vec![json!(durable)]),
         (
@@ -286,29 +289,32 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
             at: row.created_at,
             said,
         };
-        all.push((component, vec![json!(TransientEvent::of(&delta))]));
+        all.push((component, vec![json!(TransientEvent::from_delta(&delta))]));
     }
     all
 }
 
-fn transient_examples(row: &RequestRow) -> Vec<(&'static str, Said)> {
+fn transient_examples(row: &RequestRow) -> Vec<(&'static str, DeltaContent)> {
     let mut examples = vec![
         (
             "OutputTextDeltaEvent",
-            Said::Text {
+            DeltaContent::Text {
                 offset: 12,
                 delta: "order 17.".to_owned(),
             },
         ),
-        ("MessageResetEvent", Said::Reset),
+        ("MessageResetEvent", DeltaContent::Reset),
     ];
-    if let Some(call) = row.asked.own_calls().next() {
+    if let Some(call) = row.spec.own_calls().next() {
         let tool_call_id = call.tool_call_id;
         let name = call.name.clone();
-        examples.push(("ToolCallNamedEvent", Said::Named { tool_call_id, name }));
+        examples.push((
+            "ToolCallNamedEvent",
+            DeltaContent::Named { tool_call_id, name },
+        ));
         examples.push((
             "ToolCallArgumentsDeltaEvent",
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id,
                 offset: 0,
                 delta: "{\"amount\":".to_owned(),

@@ -24,8 +24,8 @@ fn list_of(request: &InterventionRequest) -> Value {
 
 pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings) = (sample::request(), sample::settings());
-    let request = InterventionRequest::of(&row, &sample::approver(), &settings);
-    let task = AgentTask::of(&sample::task(), &[row], &sample::caller(), &settings);
+    let request = InterventionRequest::for_caller(&row, &sample::approver(), &settings);
+    let task = AgentTask::from_row(&sample::task(), &[row], &sample::caller(), &settings);
     let call = request
         .tool_calls
         .first()
@@ -81,7 +81,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
 }
 
 fn grants() -> [(&'static str, Vec<Value>); 2] {
-    let grant = Grant::of(&sample::grant(), None);
+    let grant = Grant::from_row(&sample::grant(), None);
     [
         (
             "NewRemember",
@@ -96,7 +96,7 @@ fn grants() -> [(&'static str, Vec<Value>); 2] {
 
 fn gate(request: &InterventionRequest) -> [(&'static str, Vec<Value>); 3] {
     let settings = sample::settings();
-    let call = GateCall::of(&sample::gate_call(), &sample::caller(), &settings);
+    let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
     let held = GateCall {
         request: Some(Box::new(request.clone())),
         ..call

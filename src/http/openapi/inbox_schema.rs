@@ -12,7 +12,7 @@ use crate::http::wire::inbox::{
 use crate::store::RequestRow;
 
 /// Every event name, with the component of its data.
-const NAMES: [(&str, &str); 4] = [
+const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (INBOX, "InboxEvent"),
     (CREATED, "InboxRequestEvent"),
     (CHANGED, "InboxRequestEvent"),
@@ -24,7 +24,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     let named = "The names of the events with this data.";
     let several = json!({ "type": "string", "enum": [CREATED, CHANGED], "description": named });
     schemas.insert("InboxRequestEventName".to_owned(), several);
-    for (name, component) in NAMES {
+    for (name, component) in EVENT_COMPONENTS {
         let event = if component == "InboxRequestEvent" {
             json!({ "$ref": reference("InboxRequestEventName") })
         } else {
@@ -34,7 +34,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
             put(schema, &["properties", "event"], event);
         }
     }
-    let mapping: Map<String, Value> = NAMES
+    let mapping: Map<String, Value> = EVENT_COMPONENTS
         .iter()
         .map(|(name, component)| ((*name).to_owned(), json!(reference(component))))
         .collect();
@@ -49,7 +49,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
 
 /// Returns examples of events, each list with the name of its component.
 pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
-    let request = RequestBrief::of(row, settings);
+    let request = RequestBrief::from_row(row, settings);
     let inbox = InboxEvent {
         event: INBOX,
         open: 1,

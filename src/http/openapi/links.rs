@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::put;
 
 /// Operations that take a task's id.
-const OF_TASK: &[&str] = &[
+const TASK_OPERATIONS: &[&str] = &[
     "get_task",
     "list_task_items",
     "stream_task_events",
@@ -15,7 +15,7 @@ const OF_TASK: &[&str] = &[
     "retry_task",
 ];
 /// Operations that take a request's id.
-const OF_REQUEST: &[&str] = &[
+const REQUEST_OPERATIONS: &[&str] = &[
     "get_request",
     "decide_request",
     "approve_request",
@@ -23,33 +23,33 @@ const OF_REQUEST: &[&str] = &[
     "get_approve_page",
     "get_reject_page",
 ];
-const TASK: &str = "$response.body#/task_id";
-const PENDING: &str = "$response.body#/pending/0/request_id";
+const TASK_ID: &str = "$response.body#/task_id";
+const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
 
 /// The target operation, its parameter that takes the value, and the place of the value in the
 /// linking response.
 type Link = (&'static str, &'static str, &'static str);
 
 /// The links in those responses of the operation `from` whose status is in `statuses`.
-struct LinkedAnswer {
+struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],
     links: Vec<Link>,
 }
 
-fn all() -> [LinkedAnswer; 7] {
-    let of = |ids: &[&'static str], parameter, found| {
+fn all() -> [LinkedResponse; 7] {
+    let links_to = |ids: &[&'static str], parameter, found| {
         ids.iter()
             .map(|id| (*id, parameter, found))
             .collect::<Vec<Link>>()
     };
     let tree = vec![
-        ("list_requests", "task_id", TASK),
+        ("list_requests", "task_id", TASK_ID),
         ("list_tasks", "root_task_id", "$response.body#/root_task_id"),
     ];
     let created = [
-        of(OF_TASK, "task_id", TASK),
-        of(OF_REQUEST, "request_id", PENDING),
+        links_to(TASK_OPERATIONS, "task_id", TASK_ID),
+        links_to(REQUEST_OPERATIONS, "request_id", PENDING_REQUEST_ID),
         tree,
     ]
     .concat();
@@ -68,29 +68,29 @@ fn all() -> [LinkedAnswer; 7] {
     );
     let items = vec![("list_task_items", "after", "$response.body#/next_after")];
     [
-        LinkedAnswer {
+        LinkedResponse {
             from: "create_task",
             statuses: &["201", "202"],
             links: created,
         },
-        LinkedAnswer {
+        LinkedResponse {
             from: "send_message",
             statuses: &["200"],
-            links: of(&["retry_task"], "task_id", TASK),
+            links: links_to(&["retry_task"], "task_id", TASK_ID),
         },
-        LinkedAnswer {
+        LinkedResponse {
             from: "list_tasks",
             statuses: &["200"],
             links: tasks,
         },
-        LinkedAnswer {
+        LinkedResponse {
             from: "list_requests",
             statuses: &["200"],
             links: requests,
         },
         deliveries(),
         gate_calls(),
-        LinkedAnswer {
+        LinkedResponse {
             from: "list_task_items",
             statuses: &["200"],
             links: items,
@@ -98,17 +98,17 @@ fn all() -> [LinkedAnswer; 7] {
     ]
 }
 
-fn gate_calls() -> LinkedAnswer {
-    LinkedAnswer {
+fn gate_calls() -> LinkedResponse {
+    LinkedResponse {
         from: "propose_gate_call",
         statuses: &["200", "202"],
-        links: vec![("get_gate_call", "task_id", TASK)],
+        links: vec![("get_gate_call", "task_id", TASK_ID)],
     }
 }
 
-fn deliveries() -> LinkedAnswer {
+fn deliveries() -> LinkedResponse {
     let first = "$response.body#/deliveries/0/delivery_id";
-    LinkedAnswer {
+    LinkedResponse {
         from: "list_deliveries",
         statuses: &["200"],
         links: vec![
@@ -123,9 +123,9 @@ pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else {
         return;
     };
-    for answer in all().into_iter().filter(|answer| answer.from == id) {
-        for status in answer.statuses {
-            for (to, parameter, found) in &answer.links {
+    for response in all().into_iter().filter(|response| response.from == id) {
+        for status in response.statuses {
+            for (to, parameter, found) in &response.links {
                 let link = json!({ "operationId": to, "parameters": { *parameter: found } });
                 put(responses, &[status, "links", to], link);
             }
@@ -155,7 +155,7 @@ mod tests {
                 ));
             }
         }
-        for LinkedAnswer {
+        for LinkedResponse {
             from,
             statuses,
             links,

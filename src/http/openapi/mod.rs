@@ -84,7 +84,10 @@ pub(crate) fn document() -> Value {
     put(
         &mut document,
         &["info", "description"],
-        json!(format!("{SUMMARY}\n\n{}", constraints::ABOUT)),
+        json!(format!(
+            "{SUMMARY}\n\n{}",
+            constraints::CONSTRAINT_DESCRIPTION
+        )),
     );
     event_schema::describe(&mut document);
     webhooks::describe(&mut document);
@@ -132,7 +135,7 @@ fn describe_authentication(document: &mut Value) {
         bearer,
     );
     let cookie = json!({
-        "type": "apiKey", "in": "cookie", "name": cookie::NAME,
+        "type": "apiKey", "in": "cookie", "name": cookie::PLAIN_NAME,
         "description": "A browser's session, which `POST /sign-in` starts. `Authorization` takes precedence. Over https the name begins \
                         with `__Host-`, or with `__Secure-` where `public_url` has a path."
     });

@@ -130,7 +130,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
 /// Returns the problems that every operation of this class may have.
 fn common_problems(auth: AuthClass) -> &'static [Code] {
     match auth {
-        AuthClass::Key | AuthClass::Out => &[
+        AuthClass::Key | AuthClass::SignOut => &[
             Code::BadRequest,
             Code::Unauthorized,
             Code::Forbidden,

@@ -8,10 +8,10 @@ use serde_json::json;
 use std::time::Duration;
 use uuid::Uuid;
 
-use crate::engine::gate::{CallState, Decision, GateCall};
+use crate::engine::gate::{GateCall, GateDecision, GateState};
 use crate::http::Settings;
-use crate::people::may::Roster;
-use crate::people::{Caller, May};
+use crate::people::authorization::Roster;
+use crate::people::{Caller, Permissions};
 use crate::store::{GrantRow, RequestRow};
 use crate::task::change::TaskRow;
 use crate::task::decision::{Door, Vote};
@@ -44,8 +44,8 @@ pub(crate) fn caller() -> Caller {
         via: None,
         door: Some(Door::Key),
         admin: false,
-        may: May::ALL,
-        unaccounted: false,
+        permissions: Permissions::ALL,
+        without_accounts: false,
     }
 }
 
@@ -71,8 +71,8 @@ pub(crate) fn settings() -> Settings {
         max_streams_per_caller: 20,
         max_waiting: 1000,
         stream_life: Duration::from_hours(1),
-        open: false,
-        metrics_apart: false,
+        without_accounts: false,
+        has_metrics_listener: false,
         roster: Roster::default(),
         sealer: None,
         links: None,
@@ -92,8 +92,8 @@ pub(crate) fn gate_call() -> GateCall {
         edited: false,
         digest: Some(DIGEST.into()),
         can_never_run: false,
-        decision: Decision::Pending,
-        state: CallState::Pending,
+        decision: GateDecision::Pending,
+        state: GateState::Pending,
         outcome: None,
         rule: Some("large-refund".into()),
         reason: Some("Refunds above 20 need finance.".into()),
@@ -185,7 +185,7 @@ fn call() -> CallSpec {
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
         effect: Effect::Once,
         target: "POST http://payments.internal".into(),
-        address: Some(Address::of(
+        address: Some(Address::new(
             DIGEST,
             "POST http://payments.internal/refunds".into(),
         )),
@@ -218,7 +218,7 @@ pub(crate) fn request() -> RequestRow {
         links: None,
     };
     RequestRow {
-        asked: RequestSpec {
+        spec: RequestSpec {
             request_id: RequestId(id(2)),
             kind: RequestKind::Approval,
             pending_tool_calls: vec![call()],
@@ -244,7 +244,7 @@ pub(crate) fn request() -> RequestRow {
         created_at: Time(AT + 250_000),
         expires_at: Some(Time(AT + 250_000 + 86_400_000_000)),
         expired: false,
-        doubted: false,
+        history_uncertain: false,
         answers: Vec::new(),
     }
 }

@@ -33,7 +33,7 @@ fn every_example_fits_its_component() {
 #[test]
 fn answer_without_a_member_does_not_fit() {
     let document = document();
-    let task = AgentTask::of(&sample::task(), &[], &sample::caller(), &sample::settings());
+    let task = AgentTask::from_row(&sample::task(), &[], &sample::caller(), &sample::settings());
     let mut task = serde_json::to_value(task).unwrap();
     assert!(validator(&document, "AgentTask").is_valid(&task));
     task.as_object_mut().unwrap().remove("parent");

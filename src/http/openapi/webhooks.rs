@@ -40,7 +40,7 @@ pub(super) fn describe(document: &mut Value) {
             is a success; 410 ends the attempts at this message; anything else is tried again, ten times in about three days.",
         "parameters": parameters,
         "requestBody": { "required": true, "content": { "application/json": body } },
-        "responses": { "2XX": { "description": "The message is taken" } }
+        "responses": { "2XX": { "description": "The message was accepted" } }
     });
     put(document, &["webhooks", "message", "post"], post);
 }
@@ -49,7 +49,7 @@ pub(super) fn describe(document: &mut Value) {
 fn delivery() -> DeliveryRow {
     let request = sample::request();
     DeliveryRow {
-        id: request.asked.request_id.0,
+        id: request.spec.request_id.0,
         target: "backend".to_owned(),
         channel: DeliveryChannel::Webhook,
         person: None,
@@ -57,7 +57,7 @@ fn delivery() -> DeliveryRow {
         root: request.root_task_id,
         change: ChangeId(request.root_task_id.0),
         event_number: 6,
-        request: Some(request.asked.request_id),
+        request: Some(request.spec.request_id),
         state: DeliveryState::Due,
         attempts: 1,
         due_at: request.created_at,
@@ -74,7 +74,7 @@ fn delivery() -> DeliveryRow {
 /// Returns examples of messages and deliveries, each list with the name of its component.
 pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let row = sample::request();
-    let brief = RequestBrief::of(&row, &sample::settings()).without_summaries();
+    let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();
     let data = json!({
         "tenant": row.tenant, "root_task_id": row.root_task_id, "event": 6, "task_id": row.task_id,
         "session_id": row.session_id, "user_id": row.owner, "agent": "billing", "agent_path": row.agent_path,
@@ -83,7 +83,7 @@ pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let message = json!({
         "type": "request.created", "timestamp": row.created_at.to_string(), "data": data
     });
-    let delivery = Delivery::of(&delivery());
+    let delivery = Delivery::from_row(&delivery());
     vec![
         ("WebhookMessage", vec![message]),
         ("Delivery", vec![json!(delivery)]),

@@ -11,12 +11,12 @@ use maud::{Markup, html};
 
 use super::layout::policy_with;
 use super::translations::Translations;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 
 pub(crate) const OP: Op = Op {
     id: "get_follow_script",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 
@@ -28,20 +28,20 @@ static POLICY: LazyLock<HeaderValue> =
 
 /// The `<script>` element, on a page whose paths begin with `prefix`.
 #[must_use]
-pub(crate) fn tag(prefix: &str) -> Markup {
+pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
 /// Responds with a page that loads a script, and with the policy that permits our scripts.
 #[must_use]
-pub(crate) fn page(page: Markup) -> Response {
+pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
 /// The elements that the script fills: the state, the open questions, the log and the state of the
 /// connection.
 #[must_use]
-pub(crate) fn elements(words: &Translations) -> Markup {
+pub(crate) fn live_elements(words: &Translations) -> Markup {
     html! {
         p.status #live-state role="status" aria-live="polite" {}
         div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
@@ -53,12 +53,12 @@ pub(crate) fn elements(words: &Translations) -> Markup {
 }
 
 pub(crate) async fn get_follow_script() -> Response {
-    served(SCRIPT)
+    script_response(SCRIPT)
 }
 
 /// Responds with a script. `no-cache` makes the browser revalidate the script with each page, so
 /// the script is never older than the page.
-pub(crate) fn served(script: &'static str) -> Response {
+pub(crate) fn script_response(script: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/javascript; charset=utf-8"),
         (CACHE_CONTROL, "no-cache"),
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn page_with_the_script_permits_only_that_script() {
         let others = content_security_policy();
-        let response = page(html! {});
+        let response = page_with_script(html! {});
         let (others, own) = (
             others.to_str().unwrap(),
             response.headers()[CONTENT_SECURITY_POLICY]

@@ -10,14 +10,17 @@ impl Language {
     /// Returns the supported language with the highest quality; of several with equal quality, the
     /// first. English if the headers name none.
     #[must_use]
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
         let ranges = headers
             .get_all(ACCEPT_LANGUAGE)
             .iter()
             .filter_map(|value| value.to_str().ok());
-        for (language, quality) in ranges.flat_map(|value| value.split(',')).filter_map(range) {
-            if quality > 0.0 && best.is_none_or(|(_, most)| quality > most) {
+        for (language, quality) in ranges
+            .flat_map(|value| value.split(','))
+            .filter_map(parse_range)
+        {
+            if quality > 0.0 && best.is_none_or(|(_, highest)| quality > highest) {
                 best = Some((language, quality));
             }
         }
@@ -27,7 +30,7 @@ impl Language {
 
 /// Parses a range into its language (`*` is English) and its quality; `None` if we do not support
 /// the language or the quality is malformed.
-fn range(text: &str) -> Option<(Language, f32)> {
+fn parse_range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let primary = parts.next()?.split('-').next()?;
     let language = match primary {
@@ -68,7 +71,7 @@ macro_rules! texts {
 
         impl $texts {
             #[must_use]
-            pub(crate) fn of(language: Language) -> &'static Self {
+            pub(crate) fn for_language(language: Language) -> &'static Self {
                 match language {
                     Language::English => &ENGLISH,
                     Language::Chinese => &CHINESE,
@@ -134,12 +137,12 @@ mod tests {
         for (text, expected) in cases {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_LANGUAGE, text.parse().unwrap());
-            assert_eq!(Language::of(&headers), expected, "{text}");
+            assert_eq!(Language::from_headers(&headers), expected, "{text}");
         }
-        assert_eq!(Language::of(&HeaderMap::new()), Language::English);
+        assert_eq!(Language::from_headers(&HeaderMap::new()), Language::English);
         let mut several = HeaderMap::new();
         several.append(ACCEPT_LANGUAGE, "de".parse().unwrap());
         several.append(ACCEPT_LANGUAGE, "zh;q=0.7".parse().unwrap());
-        assert_eq!(Language::of(&several), Language::Chinese);
+        assert_eq!(Language::from_headers(&several), Language::Chinese);
     }
 }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::language::Language;
 use super::translations::{Translations, fill};
 use crate::engine::FieldError;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 pub(crate) use crate::task::text_safety::visible;
 
 const STYLE: &str = concat!(
@@ -30,12 +30,12 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// Builds a policy that allows only our own style and form posts to us, and forbids framing. `more`
-/// holds further directives, each ending with `; `.
-pub(super) fn policy_with(more: &str) -> HeaderValue {
+/// Builds a policy that allows only our own style and form posts to us, and forbids framing.
+/// `more_directives` holds further directives, each ending with `; `.
+pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
-        "default-src 'none'; style-src 'sha256-{hash}'; {more}form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+        "default-src 'none'; style-src 'sha256-{hash}'; {more_directives}form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     );
     HeaderValue::from_str(&policy)
         .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
@@ -43,19 +43,19 @@ pub(super) fn policy_with(more: &str) -> HeaderValue {
 
 /// A whole page in English, with `title` as its heading.
 #[must_use]
-pub(crate) fn frame(title: &str, body: &Markup) -> Markup {
+pub(crate) fn english_page(title: &str, body: &Markup) -> Markup {
     frame_in(Language::English, title, &html! { h1 { (title) } (body) })
 }
 
 /// A whole page in a language; its heading is part of `body`.
 #[must_use]
 pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
-    frame_named(language, &format!("{title} · Holdpoint"), body)
+    frame_with_tab_title(language, &format!("{title} · Holdpoint"), body)
 }
 
 /// A whole page; `title` is the complete title of the browser's tab.
 #[must_use]
-pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Markup {
+pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang=(language.tag()) {
@@ -73,24 +73,24 @@ pub(super) fn frame_named(language: Language, title: &str, body: &Markup) -> Mar
 
 /// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
 /// back to the intervention request. `instance` is the id of the HTTP request. `sign_in_again` is
-/// the link to sign in as another user, if another user could succeed. `own` is the path of the
-/// sealed link that the reader opened, if any.
+/// the link to sign in as another user, if another user could succeed. `link_path` is the path of
+/// the sealed link that the reader opened, if any.
 #[must_use]
-pub(crate) fn problem(
+pub(crate) fn problem_page(
     problem: &Problem,
     instance: Uuid,
     public_url: &str,
     language: Language,
     sign_in_again: Option<&Markup>,
-    own: Option<&str>,
+    link_path: Option<&str>,
 ) -> Markup {
-    let words = Translations::of(language);
+    let words = Translations::for_language(language);
     let request = problem.members.get("request").map(|request| {
         let page = || {
             let id = member(request, "request_id");
-            format!("{}/resume/{id}", prefix(public_url))
+            format!("{}/resume/{id}", path_prefix(public_url))
         };
-        own.map_or_else(page, str::to_owned)
+        link_path.map_or_else(page, str::to_owned)
     });
     let title = problem_title(problem.code, words);
     let (status, instance) = (
@@ -106,14 +106,14 @@ pub(crate) fn problem(
         language,
         title.unwrap_or(problem.code.title()),
         &html! {
-            h1 { (said(words, problem.code.title(), title)) }
+            h1 { (localized(words, problem.code.title(), title)) }
             // The detail of `invalid` repeats its first error.
-            @if problem.code != Code::Invalid { p { (said(words, &problem.detail, words.translated(&problem.detail))) } }
+            @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
             @for FieldError { pointer, detail } in &problem.errors {
-                p { code { (visible(pointer)) } " " (said(words, detail, words.translated(detail))) }
+                p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
             }
             @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
-                p { (first(words, decision)) }
+                p { (earlier_decision_text(words, decision)) }
             }
             @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
             @if let Some(page) = request { p { a href=(page) { (words.back) } } }
@@ -127,7 +127,7 @@ pub(crate) fn problem(
 }
 
 /// A sentence about the earlier decision.
-fn first(words: &Translations, decision: &Value) -> String {
+fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.has_approve,
         "reject" => words.has_reject,
@@ -138,18 +138,18 @@ fn first(words: &Translations, decision: &Value) -> String {
     };
     let by = visible(member(decision, "by"));
     fill(
-        words.someone_first,
+        words.first_decision,
         &[
             ("what", what),
             ("user", &by),
-            ("at", &moment(member(decision, "at"))),
+            ("at", &utc_text(member(decision, "at"))),
         ],
     )
 }
 
 /// A sentence in the reader's language, or in English if there is no translation.
 #[must_use]
-pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
+pub(crate) fn localized(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
         (Some(text), _) => html! { (text) },
         (None, Language::English) => html! { (visible(english)) },
@@ -160,17 +160,17 @@ pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>
 /// Whether a text has right-to-left characters, which reorder the text and digits next to them.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
-    let moves = |c: char| {
+    let is_right_to_left = |c: char| {
         matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}'
             | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
     };
-    text.chars().any(moves)
+    text.chars().any(is_right_to_left)
 }
 
 /// Keeps the characters of a text in order where no CSS applies, as in a tab's title: a text with
 /// right-to-left characters gets a left-to-right override.
 #[must_use]
-pub(crate) fn in_order(text: String) -> String {
+pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {
         format!("\u{202d}{text}\u{202c}")
     } else {
@@ -180,7 +180,7 @@ pub(crate) fn in_order(text: String) -> String {
 
 /// Formats a timestamp of the API for people: to the second, in UTC.
 #[must_use]
-pub(crate) fn moment(at: &str) -> String {
+pub(crate) fn utc_text(at: &str) -> String {
     match at.get(..19) {
         Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
         None => at.to_owned(),
@@ -244,10 +244,13 @@ mod tests {
 
     #[test]
     fn title_with_right_to_left_letters_keeps_its_order() {
-        assert_eq!(in_order("Approved by bob.".into()), "Approved by bob.");
-        assert_eq!(in_order("中文 é 17".into()), "中文 é 17");
         assert_eq!(
-            in_order("by א: 1 ran".into()),
+            force_left_to_right("Approved by bob.".into()),
+            "Approved by bob."
+        );
+        assert_eq!(force_left_to_right("中文 é 17".into()), "中文 é 17");
+        assert_eq!(
+            force_left_to_right("by א: 1 ran".into()),
             "\u{202d}by א: 1 ran\u{202c}"
         );
         for letter in [
@@ -279,7 +282,7 @@ mod tests {
 
     #[test]
     fn problem_page_escapes_what_it_shows() {
-        let page = problem(
+        let page = problem_page(
             &Problem::invalid_at("/<b>", "no such member"),
             Uuid::nil(),
             "http://x",
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn english_problem_titles_are_those_of_the_codes() {
-        let words = Translations::of(Language::English);
+        let words = Translations::for_language(Language::English);
         for code in Code::ALL {
             if let Some(title) = problem_title(*code, words)
                 && *code != Code::DigestMismatch
@@ -307,7 +310,7 @@ mod tests {
     #[test]
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
-        let page = problem(
+        let page = problem_page(
             &late,
             Uuid::nil(),
             "http://x",
@@ -320,7 +323,7 @@ mod tests {
             page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),
             "{page}"
         );
-        let other = problem(
+        let other = problem_page(
             &Problem::forbidden("Only <b>."),
             Uuid::nil(),
             "http://x",
@@ -343,7 +346,7 @@ mod tests {
                 "decision",
                 json!({"action": "reject", "by": "<b>", "at": "now"}),
             );
-        let page = problem(
+        let page = problem_page(
             &late,
             Uuid::nil(),
             "https://x/base",
@@ -353,7 +356,7 @@ mod tests {
         )
         .into_string();
         assert!(
-            page.contains("Somebody decided first: &lt;b&gt; rejected at now.")
+            page.contains("The first decision counts: &lt;b&gt; rejected at now.")
                 && page.contains(r#"href="/base/resume/r""#),
             "{page}"
         );

@@ -9,6 +9,7 @@ pub(crate) mod link;
 pub(crate) mod request;
 pub(crate) mod sign_in;
 pub(crate) mod site;
+pub(crate) mod site_texts;
 pub(crate) mod tasks;
 pub(crate) mod translations;
 

@@ -4,17 +4,17 @@
 use ::http::HeaderMap;
 use maud::{Markup, html};
 
-use super::inbox::words::Texts;
 use super::language::Language;
-use super::layout::frame_named;
+use super::layout::frame_with_tab_title;
 use super::sign_in::signed_in_bar;
+use super::site_texts::SiteTexts;
 use crate::http::Http;
-use crate::http::server::problem::prefix;
+use crate::http::server::problem::path_prefix;
 use crate::people::Caller;
 
 /// A page that the frame links to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum NavPage {
     Inbox,
     Decided,
     Tasks,
@@ -31,34 +31,34 @@ pub(crate) struct Site<'a> {
 impl<'a> Site<'a> {
     /// Creates the frame's data for a caller, in the language that `headers` ask for.
     #[must_use]
-    pub(crate) fn of(http: &Http, caller: &'a Caller, headers: &HeaderMap) -> Self {
+    pub(crate) fn new(http: &Http, caller: &'a Caller, headers: &HeaderMap) -> Self {
         Self {
             caller,
-            prefix: prefix(&http.settings.public_url),
-            language: Language::of(headers),
+            prefix: path_prefix(&http.settings.public_url),
+            language: Language::from_headers(headers),
         }
     }
 
     #[must_use]
-    pub(crate) fn texts(&self) -> &'static Texts {
-        Texts::of(self.language)
+    pub(crate) fn texts(&self) -> &'static SiteTexts {
+        SiteTexts::for_language(self.language)
     }
 
-    /// The frame's links. `place` is the shown page, or `None` if the frame has no link to it.
+    /// The frame's links. `current` is the shown page, or `None` if the frame has no link to it.
     #[must_use]
-    pub(crate) fn links(&self, place: Option<Place>) -> Markup {
+    pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
         let texts = self.texts();
         let links = [
-            (Place::Inbox, "/inbox", texts.inbox),
-            (Place::Decided, "/inbox/decided", texts.decided),
-            (Place::Tasks, "/tasks", texts.tasks),
+            (NavPage::Inbox, "/inbox", texts.inbox),
+            (NavPage::Decided, "/inbox/decided", texts.decided),
+            (NavPage::Tasks, "/tasks", texts.tasks),
         ];
         html! {
             nav.site aria-label=(texts.pages) {
                 @for (link, path, text) in links {
-                    a href=(format!("{}{path}", self.prefix)) aria-current=[(place == Some(link)).then_some("page")] {
+                    a href=(format!("{}{path}", self.prefix)) aria-current=[(current == Some(link)).then_some("page")] {
                         (text)
-                        @if link == Place::Inbox { span #open-count {} }
+                        @if link == NavPage::Inbox { span #open-count {} }
                     }
                 }
             }
@@ -67,13 +67,13 @@ impl<'a> Site<'a> {
 
     /// A whole page; its heading is part of `body`.
     #[must_use]
-    pub(crate) fn page(&self, place: Option<Place>, title: &str, body: &Markup) -> Markup {
+    pub(crate) fn page(&self, current: Option<NavPage>, title: &str, body: &Markup) -> Markup {
         let body = html! {
             a.skip href="#content" { (self.texts().skip) }
-            header { (self.links(place)) }
+            header { (self.nav_links(current)) }
             div #content tabindex="-1" { (body) }
             footer { (signed_in_bar(self.caller, &self.prefix, self.language)) }
         };
-        frame_named(self.language, &format!("{title} – Holdpoint"), &body)
+        frame_with_tab_title(self.language, &format!("{title} – Holdpoint"), &body)
     }
 }

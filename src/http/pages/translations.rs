@@ -1,5 +1,5 @@
 //! Texts of the pages in each language, side by side: a missing translation does not compile. Texts
-//! that only some pages have are in `request/texts.rs` and `inbox/words.rs`. [`fill`] replaces
+//! that only some pages have are in `request/texts.rs` and `site_texts.rs`. [`fill`] replaces
 //! `{name}` in a text. Sentences of the engine are translated by looking up their English text.
 
 use super::language::{Language, texts};
@@ -31,7 +31,7 @@ texts! {
     head_answered: "Answered by {by}", "{by} 已答复";
     head_declined: "Declined by {by}", "{by} 已谢绝";
     head_confirmed: "Confirmed by {by}", "{by} 已确认";
-    head_refused: "Answered with no by {by}", "{by} 已答复“否”";
+    head_refused: "Answered with “no” by {by}", "{by} 已答复“否”";
     head_login: "Login given by {by}", "{by} 已提供凭据";
     head_again: "Allowed to run again by {by}", "{by} 已允许再次执行";
     head_given_up: "Counted as failed by {by}", "{by} 已将其视为失败";
@@ -48,7 +48,7 @@ texts! {
     after_failed_with: ", but it failed: {status}.", "，但执行失败：{status}。";
     after_ran_late: ". It ran, and its result came late.", "。已执行，但结果迟到。";
     after_failed_late: ". It failed, and its result came late.", "。执行失败，但结果迟到。";
-    after_let_through: ". Its agent was let through to run it.", "，已放行，由其智能体执行。";
+    after_released: ". Its agent was permitted to run it.", "，已放行，由其智能体执行。";
     after_running: ". It is running.", "，正在执行。";
     after_waiting: ". It has not started yet.", "，尚未开始执行。";
     after_waiting_again: ". It has not been started again yet.", "，尚未再次开始执行。";
@@ -66,10 +66,10 @@ texts! {
     after_withdrawn: ", but it was withdrawn.", "，但已被撤回。";
     after_canceled: ", but it was canceled.", "，但已被取消。";
     after_abandoned: ", but the task failed before it ran.", "，但任务在其执行之前失败。";
-    then_told: ". The agent was told.", "，并已告知智能体。";
-    then_not_told: ". The agent will be told.", "，将告知智能体。";
-    then_failed_untold: ". The task failed before the agent was told.", "，但任务在告知智能体之前失败。";
-    then_ended_untold: ". The task was canceled before the agent was told.", "，但任务在告知智能体之前已取消。";
+    agent_was_told: ". The agent was told.", "，并已告知智能体。";
+    agent_will_be_told: ". The agent will be told.", "，将告知智能体。";
+    task_failed_before_agent_told: ". The task failed before the agent was told.", "，但任务在告知智能体之前失败。";
+    task_canceled_before_agent_told: ". The task was canceled before the agent was told.", "，但任务在告知智能体之前已取消。";
     then_was_canceled: ". The task was canceled.", "，任务已取消。";
     then_was_canceled_sub: ". The agent's task was canceled; the agent that called it is told.", "，该智能体的任务已取消，并告知调用它的智能体。";
     then_was_canceled_root: ". The whole task tree was canceled.", "，整个任务树已取消。";
@@ -77,7 +77,7 @@ texts! {
     count_failed: "{count} failed", "{count} 个失败";
     count_ran_late: "{count} ran, result came late", "{count} 个已执行（结果迟到）";
     count_failed_late: "{count} failed, result came late", "{count} 个失败（结果迟到）";
-    count_let_through: "{count} let through", "{count} 个已放行";
+    count_released: "{count} let through", "{count} 个已放行";
     count_running: "{count} running", "{count} 个正在执行";
     count_waiting: "{count} not started yet", "{count} 个尚未开始";
     count_asked_again: "{count} asked about again", "{count} 个正在重新征求决定";
@@ -95,7 +95,7 @@ texts! {
     count_canceled: "{count} canceled", "{count} 个已取消";
     count_abandoned: "{count} not started before the task failed", "{count} 个在任务失败前未开始";
     kind: "Kind", "类型";
-    who_may: "Who may decide", "谁可以决定";
+    who_may_decide: "Who may decide", "谁可以决定";
     asked_at: "Asked", "提出时间";
     no_deadline: "no deadline", "无期限";
     agent: "Agent", "智能体";
@@ -106,7 +106,7 @@ texts! {
     user: "user {user}", "用户 {user}";
     group: "group {group}", "组 {group}";
     people_have_to: "{names}; {count} different people have to approve", "{names}；须有 {count} 个不同的人批准";
-    nobody: "nobody", "无人";
+    no_approvers: "nobody", "无人";
     between: ", ", "、";
     colon: ": ", "：";
     // Relative times.
@@ -119,12 +119,12 @@ texts! {
     // Labels of texts that agents and tools wrote.
     by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
     by_server: "Asked by the server of the tool, not verified", "由工具的服务器提出，未经核实";
-    elicitation_about: "The call is in the middle: its server goes on with your answer. Give no password or other secret.", "调用正在进行：服务器将根据您的答复继续。请勿提供密码或其他机密。";
+    elicitation_about: "The call is running: its server continues with your answer. Give no password or other secret.", "调用正在进行：服务器将根据您的答复继续。请勿提供密码或其他机密。";
     page_host: "The page is on", "网页位于";
     page_host_written: "shown in browsers as", "浏览器中显示为";
     page_address: "Its whole address", "完整网址";
     by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
-    no_bytes: "(no text at all)", "（没有任何文本）";
+    no_text: "(no text at all)", "（没有任何文本）";
     what_is_known: "Known facts", "已知情况";
     sent_at: "Sent", "发送时间";
     attempt: "Attempt", "第几次尝试";
@@ -149,12 +149,12 @@ texts! {
     warning: "Warning", "警告";
     warned_hidden: "hidden characters.", "含有隐藏字符。";
     warned_scripts: "letters of several scripts.", "混用多种文字。";
-    warned_alike: "a word in disguise.", "含有形似的词。";
-    warned_reordered: "text from right to left.", "含有从右向左书写的文字。";
+    warned_look_alike: "a look-alike word.", "含有形似的词。";
+    warned_right_to_left: "text from right to left.", "含有从右向左书写的文字。";
     warned_overlay: "marks drawn over text.", "含有覆盖在文字上的符号。";
     warned_blanks: "long blanks.", "含有大段空白。";
     warned_large: "long.", "内容较长。";
-    warned_doubt: "may already have run.", "可能已经执行过。";
+    warned_may_have_run: "may already have run.", "可能已经执行过。";
     approvals: "Approvals", "批准情况";
     approvals_so_far: "{have} of {required}", "{have} / {required}";
     approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";
@@ -192,7 +192,7 @@ texts! {
     not_of_kind: "This request does not take this answer: answer on its page.", "此请求不接受这种答复，请在请求页面上答复。";
     rule_forbids: "The rule does not allow this answer.", "规则不允许这种答复。";
     exact_text: "The exact text that the agent wrote", "智能体所写的原文";
-    not_you: "You may not give this answer here.", "您不能在此给出这种答复。";
+    not_permitted: "You may not give this answer here.", "您不能在此给出这种答复。";
     back: "Back to the request", "返回请求";
     approve: "Approve", "批准";
     approve_all: "Approve all {count}", "批准全部 {count} 项";
@@ -228,7 +228,7 @@ texts! {
     answer_head: "Answer the agent", "答复智能体";
     elicitation_head: "Answer the tool", "答复工具";
     given_to_server: "Your answer is given to the server of the tool.", "您输入的内容将提供给工具的服务器。";
-    page_done: "Done: I have been there", "完成：我已访问";
+    page_done: "Done: I have visited the page", "完成：我已访问";
     shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";
@@ -252,16 +252,16 @@ texts! {
     no: "no", "否";
     // Mistakes in a submitted form.
     not_stored: "Your answer was not stored", "您的答复未被保存";
-    mend_below: "Correct the mistakes below, and send the form again.", "请修正以下各项后重新提交。";
-    type_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
+    correct_below: "Correct the mistakes below, and send the form again.", "请修正以下各项后重新提交。";
+    enter_again: "For security, your input was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
     error: "Error", "错误";
-    needed: "a value is required", "此项必填";
+    value_required: "a value is required", "此项必填";
     not_json: "unambiguous JSON", "须为无歧义的 JSON";
     not_a_number: "a number", "须为数字";
     not_an_integer: "a whole number", "须为整数";
     not_a_boolean: "true or false", "须为 true 或 false";
     not_a_choice: "one of the values that are offered", "须为所提供的选项之一";
-    not_known: "no such member", "没有此字段";
+    unknown_member: "no such member", "没有此字段";
     no_such_call: "no call of this request that needs a decision", "此请求中没有需要决定的此调用";
     no_such_action: "`approve`, `reject`, `edit` or `respond`", "须为 `approve`、`reject`、`edit` 或 `respond`";
     changed_unchosen: "the arguments were changed, but `Change the arguments` is not chosen", "参数已被改动，但未选择“修改参数”";
@@ -281,14 +281,14 @@ texts! {
     live_failed: "The task has failed.", "任务失败。";
     live_canceled: "The task was canceled.", "任务已取消。";
     live_follows: "This page follows the task automatically.", "本页面会自动显示任务的最新进展。";
-    live_again: "The connection was lost; the page reconnects.", "连接已中断，正在重新连接。";
+    live_reconnecting: "The connection was lost; the page reconnects.", "连接已中断，正在重新连接。";
     live_ended: "The task has ended: no further events follow.", "任务已结束，此处不再更新。";
-    live_over: "This page no longer follows the task.", "本页面已停止更新。";
+    live_stopped: "This page no longer follows the task.", "本页面已停止更新。";
     live_reload: "Load the page again", "重新加载页面";
     live_others: "Other open questions", "其他未决问题";
     live_earlier: "Earlier entries are not shown.", "更早的记录不再显示。";
     live_cut: "(cut: {count} characters in all)", "（已截断，共 {count} 个字符）";
-    meanwhile_decided: "Somebody decided first: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
+    meanwhile_decided: "Already decided: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
     meanwhile_answered: "{user} {what} at {at}. The question is still open.", "{user} 于 {at} {what}。此问题仍未完结。";
     has_approve: "approved", "批准";
     has_reject: "rejected", "拒绝";
@@ -296,23 +296,23 @@ texts! {
     has_respond: "answered", "答复";
     has_retry: "let it run again", "允许再次执行";
     has_mixed: "decided", "作出决定";
-    happens_created: "Started.", "开始。";
-    happens_paused: "Waits for a person.", "等待人工处理。";
-    happens_resumed: "Continues.", "继续进行。";
-    happens_completed: "Completed.", "已完成。";
-    happens_failed: "Failed.", "失败。";
-    happens_canceled: "Canceled.", "已取消。";
-    happens_message: "Message of the user {user}", "用户 {user} 的消息";
-    happens_image: "(an image)", "（图片）";
-    happens_answered: "The agent answers.", "智能体作答。";
-    happens_call: "Asks to run {tool}.", "请求执行 {tool}。";
-    happens_asked: "A person is asked: {kind}", "向人提问：{kind}";
-    happens_decided: "{what} by {user}.", "{what}（{user}）。";
-    happens_started: "{tool} was started.", "{tool} 已开始执行。";
-    happens_started_again: "{tool} was started (attempt {count}).", "{tool} 已开始执行（第 {count} 次）。";
-    happens_finished: "{tool}: {outcome}", "{tool}：{outcome}";
-    happens_late: "{tool}, too late: {outcome}", "{tool}，迟到的结果：{outcome}";
-    happens_sub_agent: "Hands work over to the agent {agent}.", "将工作交给智能体 {agent}。";
+    event_created: "Started.", "开始。";
+    event_paused: "Waits for a person.", "等待人工处理。";
+    event_resumed: "Continues.", "继续进行。";
+    event_completed: "Completed.", "已完成。";
+    event_failed: "Failed.", "失败。";
+    event_canceled: "Canceled.", "已取消。";
+    event_message: "Message of the user {user}", "用户 {user} 的消息";
+    event_image: "(an image)", "（图片）";
+    event_answered: "The agent answers.", "智能体作答。";
+    event_call: "Asks to run {tool}.", "请求执行 {tool}。";
+    event_asked: "A person is asked: {kind}", "向人提问：{kind}";
+    event_decided: "{what} by {user}.", "{what}（{user}）。";
+    event_started: "{tool} was started.", "{tool} 已开始执行。";
+    event_started_again: "{tool} was started (attempt {count}).", "{tool} 已开始执行（第 {count} 次）。";
+    event_finished: "{tool}: {outcome}", "{tool}：{outcome}";
+    event_late: "{tool}, too late: {outcome}", "{tool}，迟到的结果：{outcome}";
+    event_sub_agent: "Hands work over to the agent {agent}.", "将工作交给智能体 {agent}。";
     by_result: "The result as the agent is told, not verified", "智能体得到的调用结果，未经核实";
     outcome_succeeded: "done", "已完成";
     outcome_failed: "failed", "失败";
@@ -328,25 +328,25 @@ texts! {
     // Problems as pages.
     for_support: "For support", "技术支持信息";
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
-    someone_first: "Somebody decided first: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
+    first_decision: "The first decision counts: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
     title_bad_json: "The body is not JSON", "请求内容不是 JSON";
     title_bad_request: "The request cannot be read", "无法读取请求";
     title_unauthorized: "A key is needed", "需要密钥";
     title_forbidden: "Not allowed", "不允许";
     title_not_found: "Not found", "未找到";
-    title_invalid: "The request does not fit", "请求不符合要求";
+    title_invalid: "The request is not valid", "请求不符合要求";
     title_method: "This path has no such method", "此路径不支持该方法";
     title_too_large: "The body is too large", "请求内容过大";
-    title_type: "The body is of another type", "请求内容类型不符";
+    title_type: "The body has an unsupported type", "请求内容类型不符";
     title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
     title_digest: "The request has changed", "请求已有变化";
     title_expired: "The request has expired", "请求已过期";
-    title_link: "The link is over", "链接已失效";
-    link_over: "This link is over. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
+    title_link: "The link has expired", "链接已失效";
+    link_expired: "This link has expired. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
     link_may_not: "A link may not decide this request. Sign in to decide it.", "无法通过链接决定此请求。请登录后决定。";
     title_withdrawn: "The request was withdrawn", "请求已撤回";
     title_decided: "Already decided", "已有决定";
-    title_too_many: "Too many at once", "同时请求过多";
+    title_too_many: "Too many requests", "同时请求过多";
     title_unavailable: "Not available right now", "暂时不可用";
     title_internal: "An internal error", "内部错误";
     detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
@@ -475,15 +475,15 @@ mod tests {
     fn engine_messages_are_shown_in_the_readers_language() {
         let said = "The request's deadline has passed.";
         assert_eq!(
-            Translations::of(Language::English).translated(said),
+            Translations::for_language(Language::English).translated(said),
             Some(said)
         );
         assert_eq!(
-            Translations::of(Language::Chinese).translated(said),
+            Translations::for_language(Language::Chinese).translated(said),
             Some("请求的期限已过。")
         );
         assert_eq!(
-            Translations::of(Language::Chinese).translated("something else"),
+            Translations::for_language(Language::Chinese).translated("something else"),
             None
         );
     }

@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-use self::budget::{BodyBudget, Reserved};
+use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
 use super::fields::{Errors, refuse_nul};
 use super::json;
 use super::operation::Op;
 use super::problem::{Code, Problem};
-use crate::engine::Key;
+use crate::engine::IdempotencyKey;
 use crate::http::Http;
 use crate::people::Caller;
-use crate::secret::seal::Body as SealedBody;
+use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
 /// How long a body may take to arrive.
@@ -89,15 +89,15 @@ impl BodyParser {
 
 /// A POST whose body has arrived.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostRequest {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
     /// The `Idempotency-Key`, or why the header is malformed.
-    key: Result<Option<Key>, String>,
+    key: Result<Option<IdempotencyKey>, String>,
 }
 
-impl FromRequest<Arc<Http>> for Posted {
+impl FromRequest<Arc<Http>> for PostRequest {
     type Rejection = Problem;
 
     async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
@@ -107,10 +107,10 @@ impl FromRequest<Arc<Http>> for Posted {
         };
         let bytes = read_body(http, &parts, body, Some(&caller)).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
-            key.map(|key| Key {
+            key.map(|key| IdempotencyKey {
                 path: format!("{} {}", parts.method, parts.uri.path()),
                 key,
-                body: SealedBody::new(bytes.clone(), http.settings.sealer.as_ref()),
+                body: DigestedBody::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
         });
         Ok(Self {
@@ -135,7 +135,7 @@ struct IncomingBody<'h> {
 /// A large body, with its reservation of memory.
 struct LargeBody {
     bytes: BytesMut,
-    _reserved: Reserved,
+    _reservation: BodyReservation,
 }
 
 impl AsRef<[u8]> for LargeBody {
@@ -157,7 +157,7 @@ pub(crate) async fn read_body(
     let limit = parts
         .extensions
         .get::<&'static Op>()
-        .map_or(0, |op| op.body);
+        .map_or(0, |op| op.max_body_bytes);
     let mut body = IncomingBody {
         stream: body.into_data_stream(),
         received: BytesMut::new(),
@@ -168,41 +168,41 @@ pub(crate) async fn read_body(
     if announced.is_none() && body.read(MAX_INLINE_SIZE).await? {
         return Ok(body.received.freeze());
     }
-    let most = announced.unwrap_or(limit).min(limit);
-    let mut reserved = tokio::select! {
+    let max_bytes = announced.unwrap_or(limit).min(limit);
+    let mut reservation = tokio::select! {
         biased;
-        reserved = http.body_parser.budget.reserve(caller, most) => reserved.ok_or_else(Problem::internal)?,
-        () = http.clock.sleep(MEMORY_TIMEOUT) => return Err(no_memory()),
+        reservation = http.body_parser.budget.reserve(caller, max_bytes) => reservation.ok_or_else(Problem::internal)?,
+        () = http.clock.sleep(MEMORY_TIMEOUT) => return Err(out_of_memory()),
         () = http.shutdown.cancelled() => return Err(Problem::unavailable()),
     };
     body.received
-        .reserve(most.saturating_sub(body.received.len()));
+        .reserve(max_bytes.saturating_sub(body.received.len()));
     body.read(limit).await?;
-    reserved.shrink_to(body.received.len());
+    reservation.shrink_to(body.received.len());
     Ok(Bytes::from_owner(LargeBody {
         bytes: body.received,
-        _reserved: reserved,
+        _reservation: reservation,
     }))
 }
 
 impl IncomingBody<'_> {
-    /// Reads until more than `enough` bytes have arrived. Returns whether the body ended first.
-    async fn read(&mut self, enough: usize) -> Result<bool, Problem> {
-        let late = self.clock.sleep(BODY_TIMEOUT);
-        tokio::pin!(late);
-        while self.received.len() <= enough {
-            let piece = tokio::select! {
+    /// Reads until more than `threshold` bytes have arrived. Returns whether the body ended first.
+    async fn read(&mut self, threshold: usize) -> Result<bool, Problem> {
+        let timeout = self.clock.sleep(BODY_TIMEOUT);
+        tokio::pin!(timeout);
+        while self.received.len() <= threshold {
+            let chunk = tokio::select! {
                 biased;
-                piece = self.stream.next() => piece,
-                () = &mut late => return Err(Problem::bad_request("The body took too long to arrive.")),
+                chunk = self.stream.next() => chunk,
+                () = &mut timeout => return Err(Problem::bad_request("The body took too long to arrive.")),
             };
-            let Some(piece) = piece else { return Ok(true) };
-            let piece = piece
+            let Some(chunk) = chunk else { return Ok(true) };
+            let chunk = chunk
                 .map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
-            if self.received.len() + piece.len() > self.limit {
+            if self.received.len() + chunk.len() > self.limit {
                 return Err(too_large(self.limit));
             }
-            self.received.extend_from_slice(&piece);
+            self.received.extend_from_slice(&chunk);
         }
         Ok(false)
     }
@@ -215,7 +215,7 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<usize> {
         .and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-fn no_memory() -> Problem {
+fn out_of_memory() -> Problem {
     let detail = "The service has no memory left for another large body. Try again shortly.";
     Problem::new(Code::Unavailable, detail)
 }
@@ -245,10 +245,10 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     }
 }
 
-impl Posted {
+impl PostRequest {
     /// Drops the body and frees its memory. Called once the effect of the request is stored,
     /// because the response may wait for minutes.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn release_body(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
     }
@@ -257,7 +257,7 @@ impl Posted {
     ///
     /// # Errors
     /// `bad_request` when the header is malformed.
-    pub(crate) fn key(&self) -> Result<Option<Key>, Problem> {
+    pub(crate) fn key(&self) -> Result<Option<IdempotencyKey>, Problem> {
         self.key.clone().map_err(Problem::bad_request)
     }
 
@@ -268,33 +268,33 @@ impl Posted {
     /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
     pub(crate) async fn json<T: Send + 'static>(
         &self,
-        parsing: &BodyParser,
+        parser: &BodyParser,
         read: impl FnOnce(Value, &[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         if self.bytes.is_empty() {
             return read(Value::Object(Map::new()), b"{}");
         }
         self.check_json()?;
-        self.parse_bytes(parsing, move |bytes| {
+        self.parse_bytes(parser, move |bytes| {
             read(without_nul(json::parse(bytes)?)?, bytes)
         })
         .await
     }
 
-    /// Like [`Posted::json`], but sets `member` aside: `read` gets the JSON text of this member
-    /// byte for byte, unchecked.
+    /// Like [`PostRequest::json`], but sets `member` aside: `read` gets the JSON text of this
+    /// member byte for byte, unchecked.
     ///
     /// # Errors
-    /// As [`Posted::json`].
-    pub(crate) async fn json_beside<T: Send + 'static>(
+    /// As [`PostRequest::json`].
+    pub(crate) async fn json_with_raw_member<T: Send + 'static>(
         &self,
-        parsing: &BodyParser,
+        parser: &BodyParser,
         member: &'static str,
         read: impl FnOnce(Value, Option<String>, &[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        self.read_json(parsing, move |bytes| {
-            let (rest, aside) = json::set_aside(bytes, member)?;
-            read(without_nul(rest)?, aside, bytes)
+        self.read_json(parser, move |bytes| {
+            let (rest, raw) = json::parse_except(bytes, member)?;
+            read(without_nul(rest)?, raw, bytes)
         })
         .await
     }
@@ -319,11 +319,11 @@ impl Posted {
     /// Another content type, or the errors of `read`.
     pub(crate) async fn read_json<T: Send + 'static>(
         &self,
-        parsing: &BodyParser,
+        parser: &BodyParser,
         read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         self.check_json()?;
-        self.parse_bytes(parsing, read).await
+        self.parse_bytes(parser, read).await
     }
 
     /// Passes the bytes to `read`; for a large body, off the runtime's threads.
@@ -332,11 +332,11 @@ impl Posted {
     /// The errors of `read`.
     pub(crate) async fn parse_bytes<T: Send + 'static>(
         &self,
-        parsing: &BodyParser,
+        parser: &BodyParser,
         read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let bytes = self.bytes.clone();
-        parsing.run(bytes.len(), move || read(&bytes)).await
+        parser.run(bytes.len(), move || read(&bytes)).await
     }
 
     /// The fields of a page's form, with LF as line ends.

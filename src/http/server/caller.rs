@@ -33,7 +33,7 @@ impl From<AuthError> for Problem {
                 Code::Unauthorized,
                 "Send a key: Authorization: Bearer <key>; in a browser, sign in.",
             ),
-            AuthError::Wrong => Self::new(Code::Unauthorized, "The key is unknown."),
+            AuthError::UnknownKey => Self::new(Code::Unauthorized, "The key is unknown."),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
             AuthError::BadHeader(detail) => Self::bad_request(detail),
         }
@@ -45,7 +45,7 @@ impl From<AuthError> for Problem {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.read {
+    if caller.permissions.read {
         Ok(())
     } else {
         Err(Problem::forbidden("This key may not read."))
@@ -57,7 +57,7 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.decide {
+    if caller.permissions.decide {
         Ok(())
     } else {
         must_read(caller)
@@ -69,7 +69,7 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.decide {
+    if caller.permissions.decide {
         Ok(())
     } else {
         Err(Problem::forbidden("This key may not decide."))
@@ -94,8 +94,8 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
 ///
 /// # Errors
 /// `forbidden`.
-pub(crate) fn must_gate(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.gate {
+pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
+    if caller.permissions.gate {
         Ok(())
     } else {
         Err(Problem::forbidden("This key may not ask at gates."))
@@ -107,7 +107,7 @@ pub(crate) fn must_gate(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// `forbidden`.
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
-    if caller.may.create {
+    if caller.permissions.create {
         Ok(())
     } else {
         Err(Problem::forbidden(

@@ -23,90 +23,90 @@ pub(crate) struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    most: usize,
-    open: Mutex<Open>,
+    max_open: usize,
+    open: Mutex<OpenConnections>,
     /// Notified when a slot becomes free or the set of idle connections changes.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    all: usize,
+struct OpenConnections {
+    count: usize,
     /// Connections that were told to close and have not closed yet.
     closing: usize,
-    last: u64,
+    last_key: u64,
     /// Connections that may be closed, longest idle first: they serve no request or only
     /// unauthenticated requests.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// Allows `most` connections, and at least one.
+    /// Allows `max_open` connections, and at least one.
     #[must_use]
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(max_open: usize) -> Self {
         Self(Arc::new(Shared {
-            most: most.max(1),
+            max_open: max_open.max(1),
             open: Mutex::default(),
             changed: Notify::new(),
         }))
     }
 
     /// Waits for a slot for one more connection.
-    pub(crate) async fn slot(&self) -> Arc<ConnectionSlot> {
+    pub(crate) async fn wait_for_slot(&self) -> Arc<ConnectionSlot> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             changed.as_mut().enable();
-            if let Some(slot) = self.take() {
+            if let Some(slot) = self.try_take() {
                 return slot;
             }
             changed.await;
         }
     }
 
-    fn take(&self) -> Option<Arc<ConnectionSlot>> {
+    fn try_take(&self) -> Option<Arc<ConnectionSlot>> {
         let mut open = self.lock();
-        if open.all < self.0.most {
-            open.all += 1;
+        if open.count < self.0.max_open {
+            open.count += 1;
             let close = CancellationToken::new();
-            let idle = open.insert(&close);
+            let idle_key = open.insert_idle(&close);
             return Some(Arc::new(ConnectionSlot {
                 connections: self.clone(),
                 close,
-                idle: AtomicU64::new(idle),
+                idle_key: AtomicU64::new(idle_key),
                 requests: AtomicUsize::new(0),
-                served: AtomicU64::new(0),
-                unwritten: AtomicBool::new(false),
-                received: AtomicBool::new(false),
+                requests_begun: AtomicU64::new(0),
+                has_unwritten: AtomicBool::new(false),
+                has_received: AtomicBool::new(false),
                 multiplexed: AtomicBool::new(false),
                 waker: AtomicWaker::new(),
             }));
         }
         // A connection that was told to close counts as a free slot, so that a waiting client
         // closes only one connection.
-        if open.all - open.closing >= self.0.most {
-            open.close_longest();
+        if open.count - open.closing >= self.0.max_open {
+            open.close_longest_idle();
         }
         None
     }
 
     /// Closes the connection that has been idle longest, if any is idle.
-    pub(crate) fn close_longest(&self) {
-        self.lock().close_longest();
+    pub(crate) fn close_longest_idle(&self) {
+        self.lock().close_longest_idle();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
-    fn insert(&mut self, close: &CancellationToken) -> u64 {
-        self.last += 1;
-        self.idle.insert(self.last, close.clone());
-        self.last
+impl OpenConnections {
+    fn insert_idle(&mut self, close: &CancellationToken) -> u64 {
+        self.last_key += 1;
+        self.idle.insert(self.last_key, close.clone());
+        self.last_key
     }
 
-    fn close_longest(&mut self) {
+    fn close_longest_idle(&mut self) {
         if let Some((_, close)) = self.idle.pop_first() {
             self.closing += 1;
             close.cancel();
@@ -119,13 +119,13 @@ impl Open {
 pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
-    /// The connection's key in `Open::idle`; 0 while it is protected.
-    idle: AtomicU64,
-    /// The number of [`Serving`] handles, which the requests in flight and their bodies hold.
+    /// The connection's key in `OpenConnections::idle`; 0 while it is protected.
+    idle_key: AtomicU64,
+    /// The number of [`RequestInFlight`] handles, which requests and their bodies hold.
     requests: AtomicUsize,
-    served: AtomicU64,
-    unwritten: AtomicBool,
-    received: AtomicBool,
+    requests_begun: AtomicU64,
+    has_unwritten: AtomicBool,
+    has_received: AtomicBool,
     /// Whether requests overlap on the connection (HTTP/2).
     multiplexed: AtomicBool,
     waker: AtomicWaker,
@@ -145,7 +145,7 @@ pub(crate) enum ConnectionPhase {
 impl ConnectionSlot {
     /// Returns the token that is cancelled when the connection has to close for another client.
     #[must_use]
-    pub(crate) fn close(&self) -> &CancellationToken {
+    pub(crate) fn close_token(&self) -> &CancellationToken {
         &self.close
     }
 
@@ -157,37 +157,38 @@ impl ConnectionSlot {
     /// Begins to serve a request; `None` when the connection was told to close before the head was
     /// complete.
     #[must_use]
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<Serving> {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> Option<RequestInFlight> {
         let mut open = self.connections.lock();
         if self.close.is_cancelled() {
             return None;
         }
-        let idle = self.idle.load(Ordering::Relaxed);
+        let idle_key = self.idle_key.load(Ordering::Relaxed);
         // On an HTTP/2 connection, another request must not end the protection by an earlier
         // request.
-        let protected = self.is_multiplexed() && idle == 0 && self.serves();
+        let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
-            open.idle.remove(&idle);
-            self.idle.store(open.insert(&self.close), Ordering::Relaxed);
+            open.idle.remove(&idle_key);
+            self.idle_key
+                .store(open.insert_idle(&self.close), Ordering::Relaxed);
         }
         drop(open);
         self.connections.0.changed.notify_one();
-        self.served.fetch_add(1, Ordering::Relaxed);
-        self.received.store(false, Ordering::Relaxed);
+        self.requests_begun.fetch_add(1, Ordering::Relaxed);
+        self.has_received.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        Some(Serving(Arc::clone(self)))
+        Some(RequestInFlight(Arc::clone(self)))
     }
 
     /// Keeps the connection from being closed for another client until the request is served.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
-            open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
+            open.idle.remove(&self.idle_key.swap(0, Ordering::Relaxed));
         }
     }
 
     /// Notes that requests overlap on the connection.
-    pub(crate) fn multiplex(&self) {
+    pub(crate) fn mark_multiplexed(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
     }
 
@@ -196,57 +197,58 @@ impl ConnectionSlot {
     }
 
     /// Notes received bytes. They begin the next request unless they belong to a body.
-    pub(crate) fn received(&self) {
-        if !self.serves() {
-            self.received.store(true, Ordering::Relaxed);
+    pub(crate) fn note_received(&self) {
+        if !self.is_serving() {
+            self.has_received.store(true, Ordering::Relaxed);
         }
     }
 
     /// Notes whether bytes wait to be written.
-    pub(crate) fn unwritten(&self, waits: bool) {
-        self.unwritten.store(waits, Ordering::Relaxed);
+    pub(crate) fn set_unwritten(&self, waits: bool) {
+        self.has_unwritten.store(waits, Ordering::Relaxed);
     }
 
     /// Returns the phase, and how many requests have begun. If the connection has stopped serving,
     /// marks it as idle.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
-        let served = self.served.load(Ordering::Relaxed);
-        if self.serves() {
-            return (ConnectionPhase::Serving, served);
+        let requests_begun = self.requests_begun.load(Ordering::Relaxed);
+        if self.is_serving() {
+            return (ConnectionPhase::Serving, requests_begun);
         }
-        if self.idle.load(Ordering::Relaxed) == 0 && !self.close.is_cancelled() {
+        if self.idle_key.load(Ordering::Relaxed) == 0 && !self.close.is_cancelled() {
             let mut open = self.connections.lock();
-            self.idle.store(open.insert(&self.close), Ordering::Relaxed);
+            self.idle_key
+                .store(open.insert_idle(&self.close), Ordering::Relaxed);
             drop(open);
             self.connections.0.changed.notify_one();
         }
         // Bytes on an HTTP/2 connection may be frames outside of requests, such as pings. They do
         // not begin a request.
-        let received = self.received.load(Ordering::Relaxed) && !self.is_multiplexed();
-        let begun = served == 0 || received;
+        let received = self.has_received.load(Ordering::Relaxed) && !self.is_multiplexed();
+        let begun = requests_begun == 0 || received;
         (
             if begun {
                 ConnectionPhase::Head
             } else {
                 ConnectionPhase::KeepAlive
             },
-            served,
+            requests_begun,
         )
     }
 
-    fn serves(&self) -> bool {
-        self.requests.load(Ordering::Acquire) > 0 || self.unwritten.load(Ordering::Relaxed)
+    fn is_serving(&self) -> bool {
+        self.requests.load(Ordering::Acquire) > 0 || self.has_unwritten.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
-        open.all -= 1;
+        open.count -= 1;
         if self.close.is_cancelled() {
             open.closing -= 1;
         }
-        open.idle.remove(&self.idle.load(Ordering::Relaxed));
+        open.idle.remove(&self.idle_key.load(Ordering::Relaxed));
         drop(open);
         self.connections.0.changed.notify_one();
     }
@@ -255,16 +257,16 @@ impl Drop for ConnectionSlot {
 /// A handle of a request in flight. Each body holds a clone; the connection serves until the last
 /// clone is dropped.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<ConnectionSlot>);
+pub(crate) struct RequestInFlight(Arc<ConnectionSlot>);
 
-impl Clone for Serving {
+impl Clone for RequestInFlight {
     fn clone(&self) -> Self {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(&self.0))
     }
 }
 
-impl Drop for Serving {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         if self.0.requests.fetch_sub(1, Ordering::Release) == 1 {
             self.0.waker.wake();
@@ -276,11 +278,11 @@ impl Drop for Serving {
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: B,
-    _serving: Serving,
+    _serving: RequestInFlight,
 }
 
 impl<B> CountedBody<B> {
-    pub(crate) fn new(body: B, serving: Serving) -> Self {
+    pub(crate) fn new(body: B, serving: RequestInFlight) -> Self {
         Self {
             body,
             _serving: serving,

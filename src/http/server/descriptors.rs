@@ -6,18 +6,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors reserved for standard streams, listeners, the async runtime, and connections to the
 /// metrics listener.
-const OWN: u64 = 64;
+const RESERVED_FOR_PROCESS: u64 = 64;
 /// Descriptors of one database connection: an SQLite connection opens the file, its log, and the
 /// index of the log.
-const OF_DATABASE: u64 = 3;
+const PER_DATABASE_CONNECTION: u64 = 3;
 /// Descriptors of one running task: the calls that run together, and a model's connection.
-const OF_TASK: u64 = 9;
+const PER_RUNNING_TASK: u64 = 9;
 /// The fewest connections that a service needs.
-const FEWEST: u64 = 16;
+const MIN_CONNECTIONS: u64 = 16;
 
 /// The division of this process's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct DescriptorBudget {
     /// The descriptor limit of this process.
     pub limit: u64,
     /// Descriptors kept for the database and for outbound calls.
@@ -32,30 +32,38 @@ pub(crate) struct Share {
     "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
      lower `database.max_connections` or `server.max_running`"
 )]
-pub(crate) struct TooFew {
+pub(crate) struct TooFewDescriptors {
     limit: u64,
     needed: u64,
 }
 
-impl Share {
+impl DescriptorBudget {
     /// Reserves descriptors for `database` database connections and `running` running tasks.
     /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
-    /// [`TooFew`] when fewer than `FEWEST` connections, and fewer than `wanted`, are left.
-    pub(crate) fn of(limit: u64, wanted: u32, database: u32, running: u32) -> Result<Self, TooFew> {
-        let reserve = OWN + OF_DATABASE * u64::from(database) + OF_TASK * u64::from(running);
-        let room = limit.saturating_sub(reserve);
-        if room < FEWEST.min(u64::from(wanted)) {
-            return Err(TooFew {
+    /// [`TooFewDescriptors`] when fewer than `MIN_CONNECTIONS` connections, and fewer than
+    /// `wanted`, are left.
+    pub(crate) fn new(
+        limit: u64,
+        wanted: u32,
+        database: u32,
+        running: u32,
+    ) -> Result<Self, TooFewDescriptors> {
+        let reserve = RESERVED_FOR_PROCESS
+            + PER_DATABASE_CONNECTION * u64::from(database)
+            + PER_RUNNING_TASK * u64::from(running);
+        let available = limit.saturating_sub(reserve);
+        if available < MIN_CONNECTIONS.min(u64::from(wanted)) {
+            return Err(TooFewDescriptors {
                 limit,
-                needed: reserve + FEWEST,
+                needed: reserve + MIN_CONNECTIONS,
             });
         }
         Ok(Self {
             limit,
             reserve,
-            connections: u32::try_from(room).unwrap_or(u32::MAX).min(wanted),
+            connections: u32::try_from(available).unwrap_or(u32::MAX).min(wanted),
         })
     }
 
@@ -69,12 +77,12 @@ impl Share {
 
 /// The soft descriptor limit of this process.
 #[must_use]
-pub(crate) fn limit() -> u64 {
+pub(crate) fn soft_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Raises the soft limit to the hard one. If the system refuses, the soft limit stays.
-pub(crate) fn raise() {
+pub(crate) fn raise_soft_limit() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {
         let _ = setrlimit(
@@ -93,7 +101,7 @@ mod tests {
 
     #[test]
     fn database_and_tools_keep_their_descriptors() {
-        let share = |limit, wanted| Share::of(limit, wanted, 32, 64);
+        let share = |limit, wanted| DescriptorBudget::new(limit, wanted, 32, 64);
         let usual = share(524_288, 1024).unwrap();
         assert_eq!((usual.connections, usual.reserve), (1024, 736));
         assert_eq!(usual.streams(1000), 1000);
@@ -102,7 +110,7 @@ mod tests {
         assert_eq!(share(752, 1024).unwrap().connections, 16);
         assert_eq!(
             share(751, 1024),
-            Err(TooFew {
+            Err(TooFewDescriptors {
                 limit: 751,
                 needed: 752
             })
@@ -110,12 +118,15 @@ mod tests {
         assert_eq!(share(740, 4).unwrap().connections, 4);
         assert_eq!(
             share(0, 1024),
-            Err(TooFew {
+            Err(TooFewDescriptors {
                 limit: 0,
                 needed: 752
             })
         );
         assert_eq!(share(u64::MAX, u32::MAX).unwrap().connections, u32::MAX);
-        assert_eq!(Share::of(1024, 1, 1, 1).unwrap().streams(1000), 1);
+        assert_eq!(
+            DescriptorBudget::new(1024, 1, 1, 1).unwrap().streams(1000),
+            1
+        );
     }
 }

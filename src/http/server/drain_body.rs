@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// The most bytes that are drained; more than the largest body that an operation accepts.
-const MAX_DRAINED: usize = 32 * 1024 * 1024;
+const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives the unread part of a body once the operation has dropped it.
@@ -29,11 +29,11 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
     }
-    let (give_back, unread) = oneshot::channel();
+    let (return_unread, unread) = oneshot::channel();
     let body = std::mem::take(request.body_mut()).into_data_stream();
     *request.body_mut() = Body::from_stream(TrackedBody {
         body: Some(body),
-        give_back: Some(give_back),
+        return_unread: Some(return_unread),
     });
     UnreadBody(Some(unread))
 }
@@ -46,13 +46,13 @@ impl UnreadBody {
     }
 }
 
-/// Reads a body to its end and discards it, up to `MAX_DRAINED` bytes and `DRAIN_TIMEOUT`.
+/// Reads a body to its end and discards it, up to `MAX_DRAINED_BYTES` bytes and `DRAIN_TIMEOUT`.
 pub(crate) async fn drain(mut body: BodyDataStream) {
-    let mut left = MAX_DRAINED;
+    let mut remaining = MAX_DRAINED_BYTES;
     let all = async {
-        while let Some(Ok(piece)) = body.next().await {
-            left = left.saturating_sub(piece.len());
-            if left == 0 {
+        while let Some(Ok(chunk)) = body.next().await {
+            remaining = remaining.saturating_sub(chunk.len());
+            if remaining == 0 {
                 return;
             }
         }
@@ -64,7 +64,7 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
 /// [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,
-    give_back: Option<oneshot::Sender<BodyDataStream>>,
+    return_unread: Option<oneshot::Sender<BodyDataStream>>,
 }
 
 impl Stream for TrackedBody {
@@ -84,8 +84,8 @@ impl Stream for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        if let (Some(body), Some(give_back)) = (self.body.take(), self.give_back.take()) {
-            let _ = give_back.send(body);
+        if let (Some(body), Some(return_unread)) = (self.body.take(), self.return_unread.take()) {
+            let _ = return_unread.send(body);
         }
     }
 }

@@ -18,8 +18,8 @@ use uuid::Uuid;
 use super::accept::wants_html;
 use super::caller::CurrentCaller;
 use super::drain_body;
-use super::origin::not_from_here;
-use super::problem::{Code, Problem, prefix};
+use super::origin::refusal_without_accounts;
+use super::problem::{Code, Problem, path_prefix};
 use crate::http::Http;
 use crate::http::api::health;
 use crate::http::pages;
@@ -51,48 +51,48 @@ const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
-    preflight: bool,
-    refused_host: Option<&'static str>,
-    private: bool,
-    page: bool,
+    is_preflight: bool,
+    host_refusal: Option<&'static str>,
+    is_private: bool,
+    wants_page: bool,
     /// The path and query of the request.
     path: String,
     language: Language,
 }
 
 impl RequestContext {
-    fn of(http: &Http, request: &Request) -> Self {
+    fn new(http: &Http, request: &Request) -> Self {
         let (headers, path) = (request.headers(), request.uri().path());
         let under = |root: &str| {
             path.strip_prefix(root)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let page = pages::PATHS.into_iter().any(under);
-        let shared = http.origins.shares_with(headers);
+        let is_shared = http.origins.allows_cors(headers);
         Self {
             id: http.ids.fresh(),
-            origin: headers.get(header::ORIGIN).filter(|_| shared).cloned(),
-            preflight: *request.method() == Method::OPTIONS
+            origin: headers.get(header::ORIGIN).filter(|_| is_shared).cloned(),
+            is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
-            refused_host: if http.settings.open {
-                not_from_here(headers, request.uri(), request.version())
+            host_refusal: if http.settings.without_accounts {
+                refusal_without_accounts(headers, request.uri(), request.version())
             } else {
                 None
             },
-            private: under("/v1") || under("/mcp") || page,
-            page: (page || under("/problems")) && wants_html(headers),
+            is_private: under("/v1") || under("/mcp") || page,
+            wants_page: (page || under("/problems")) && wants_html(headers),
             path: request
                 .uri()
                 .path_and_query()
                 .map_or_else(String::new, ToString::to_string),
-            language: Language::of(headers),
+            language: Language::from_headers(headers),
         }
     }
 
     /// Whether the path is that of a sealed link.
     fn is_link(&self) -> bool {
-        self.path.starts_with(link::ROOT)
+        self.path.starts_with(link::PATH_PREFIX)
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) async fn edge(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let context = RequestContext::of(&http, &request);
+    let context = RequestContext::new(&http, &request);
     let slot = OperationSlot::default();
     request.extensions_mut().insert(slot.clone());
     let unread = drain_body::track(&mut request);
@@ -110,25 +110,25 @@ pub(crate) async fn edge(
     if let Some(body) = unread.take() {
         http.tracker.spawn(drain_body::drain(body));
     }
-    let mut response = write_out(&http, &context, response);
-    let taken = started.elapsed().as_secs_f64();
+    let mut response = render_problem(&http, &context, response);
+    let seconds = started.elapsed().as_secs_f64();
     add_headers(&context, response.headers_mut());
     let operation = slot.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
     if PROBES.contains(&operation) {
-        tracing::debug!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
+        tracing::debug!(operation, status, seconds, http_request_id = %context.id, "answered");
     } else {
-        tracing::info!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
+        tracing::info!(operation, status, seconds, http_request_id = %context.id, "answered");
     }
-    tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
+    tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds);
     response
 }
 
 /// Answers a preflight of a known path, and renders an error as a problem.
-fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> Response {
+fn render_problem(http: &Http, context: &RequestContext, mut response: Response) -> Response {
     let status = response.status();
-    if context.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
-        if let Some(why) = context.refused_host {
+    if context.is_preflight && status == StatusCode::METHOD_NOT_ALLOWED {
+        if let Some(why) = context.host_refusal {
             return problem(http, context, &Problem::forbidden(why), None);
         }
         return preflight(context, response.headers().get(header::ALLOW));
@@ -138,7 +138,7 @@ fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> R
     match response.extensions_mut().remove::<Problem>() {
         Some(found) => problem(http, context, &found, caller),
         None if is_problem && response.extensions().get::<RenderedError>().is_none() => {
-            let mut found = Problem::of_status(status);
+            let mut found = Problem::from_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found
                 .headers
@@ -177,24 +177,24 @@ fn problem(
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
-    let mut response = if context.page {
+    let mut response = if context.wants_page {
         let public_url = &http.settings.public_url;
         // The user may have another account with access. `NotFound` is included because the page
         // must not reveal whether the resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
-        let prefix = prefix(public_url);
+        let prefix = path_prefix(public_url);
         let path = format!("{prefix}{}", context.path);
         let again = |CurrentCaller(caller): CurrentCaller| {
             sign_in_again(&caller, &path, &prefix, context.language)
         };
         let sign_in_link = if problem.code == Code::LinkExpired {
-            Some(link::sign_in_instead(&prefix, context.language))
+            Some(link::sign_in_paragraph(&prefix, context.language))
         } else {
             caller.filter(|_| refused).map(again)
         };
         (
             status,
-            layout::problem(
+            layout::problem_page(
                 problem,
                 context.id,
                 public_url,
@@ -231,14 +231,14 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
     );
-    if context.private {
+    if context.is_private {
         // An event stream has set a stricter value already.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if context.private {
+    if context.is_private {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
     if context.is_link() {
@@ -263,7 +263,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             HeaderValue::from_static("same-origin"),
         );
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-        if context.private {
+        if context.is_private {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
         headers

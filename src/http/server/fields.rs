@@ -7,16 +7,16 @@ use crate::engine::FieldError;
 pub(crate) use crate::task::text::pointer;
 
 /// The most mistakes in one response.
-const TOLD: usize = 50;
+const MAX_ERRORS: usize = 50;
 
 /// The mistakes found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
-    /// Adds a mistake, unless there are `TOLD` mistakes already.
+    /// Adds a mistake, unless there are `MAX_ERRORS` mistakes already.
     pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<String>) {
-        if self.0.len() < TOLD {
+        if self.0.len() < MAX_ERRORS {
             self.0.push(FieldError {
                 pointer: pointer.to_owned(),
                 detail: detail.into(),
@@ -35,7 +35,7 @@ pub(crate) struct Fields {
 impl Fields {
     /// Takes the members of the object `value`, whose JSON pointer is `at`. Any other value is a
     /// mistake.
-    pub(crate) fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
+    pub(crate) fn from_value(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
                 at: at.to_owned(),
@@ -112,7 +112,7 @@ impl Fields {
     /// Reports as unknown every member that was not taken.
     pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
-            errors.add(&place(&self.at, name), "no such member");
+            errors.add(&bounded_pointer(&self.at, name), "no such member");
         }
     }
 }
@@ -121,10 +121,10 @@ impl Fields {
 /// client; the last `/` and escapes do not count. A mistake whose pointer would be longer is
 /// reported at the parent's pointer, so that a long member name is not copied for each value below
 /// it.
-const PLACE: usize = 1024;
+const MAX_POINTER_BYTES: usize = 1024;
 
-fn place(at: &str, name: &str) -> String {
-    if at.len() + name.len() > PLACE {
+fn bounded_pointer(at: &str, name: &str) -> String {
+    if at.len() + name.len() > MAX_POINTER_BYTES {
         at.to_owned()
     } else {
         pointer(at, name)
@@ -138,7 +138,7 @@ pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         Value::Array(list) => {
             for (index, value) in list.iter().enumerate() {
-                refuse_nul(value, &place(at, &index.to_string()), errors);
+                refuse_nul(value, &bounded_pointer(at, &index.to_string()), errors);
             }
         }
         Value::Object(members) => {
@@ -146,7 +146,7 @@ pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
                 if name.contains('\0') {
                     errors.add(at, "member names without U+0000");
                 } else {
-                    refuse_nul(value, &place(at, name), errors);
+                    refuse_nul(value, &bounded_pointer(at, name), errors);
                 }
             }
         }
@@ -162,7 +162,7 @@ mod tests {
     fn every_mistake_is_reported_with_its_place() {
         let mut errors = Errors::default();
         let body = json!({"a": 1, "b": "four", "c": "yes", "d": [], "e/f~": 0});
-        let mut fields = Fields::of(body, "", &mut errors).unwrap();
+        let mut fields = Fields::from_value(body, "", &mut errors).unwrap();
         assert_eq!(fields.text("a", &mut errors), None);
         fields.text_within("b", 3, &mut errors);
         assert_eq!(fields.flag("c", &mut errors), None);
@@ -174,7 +174,7 @@ mod tests {
             .map(|error| error.pointer.as_str())
             .collect();
         assert_eq!(places, ["/a", "/b", "/c", "/d", "/e~1f~0"]);
-        assert!(Fields::of(json!([]), "", &mut errors).is_none());
+        assert!(Fields::from_value(json!([]), "", &mut errors).is_none());
     }
 
     #[test]
@@ -183,10 +183,15 @@ mod tests {
         let body = json!({ long.as_str(): vec!["\0"; 20], "short": ["\0"] });
         let mut errors = Errors::default();
         refuse_nul(&body, "", &mut errors);
-        assert!(errors.0.iter().all(|error| error.pointer.len() <= PLACE));
+        assert!(
+            errors
+                .0
+                .iter()
+                .all(|error| error.pointer.len() <= MAX_POINTER_BYTES)
+        );
         assert!(errors.0.iter().any(|error| error.pointer == "/short/0"));
         let mut errors = Errors::default();
-        Fields::of(body, "", &mut errors)
+        Fields::from_value(body, "", &mut errors)
             .unwrap()
             .finish(&mut errors);
         let places: Vec<&str> = errors

@@ -16,18 +16,19 @@ use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
 use super::edge::OperationSlot;
 use super::operation::{AuthClass, Op};
-use super::origin::not_from_here;
-use super::problem::{Code, Problem, prefix};
+use super::origin::refusal_without_accounts;
+use super::problem::{Code, Problem, path_prefix};
 use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
 use crate::http::pages::link::{self, CurrentLink};
 use crate::http::pages::sign_in::cookie;
 use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
 use crate::people::Caller;
-use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
+use crate::people::authenticator::{AuthError, refuse_holdpoint_headers, refuse_unknown_headers};
 
 /// The detail of the problem for a request from a page of a foreign origin.
-const FOREIGN: &str = "The request comes from a page of another origin, which is not allowed here.";
+const FOREIGN_ORIGIN: &str =
+    "The request comes from a page of another origin, which is not allowed here.";
 
 /// Checks a request, attaches its caller to it, and runs the operation.
 ///
@@ -46,7 +47,7 @@ pub(crate) async fn guard(
     match op.auth {
         AuthClass::Key => {
             let key = caller_of_key(&http, &request)?;
-            match or_session(&http, request.headers(), key).await? {
+            match with_session_fallback(&http, request.headers(), key).await? {
                 Some(caller) => {
                     protect_connection(&request);
                     authenticated = Some(CurrentCaller(caller.clone()));
@@ -61,17 +62,17 @@ pub(crate) async fn guard(
                 None => return Err(AuthError::Missing.into()),
             }
         }
-        AuthClass::Out => {
+        AuthClass::SignOut => {
             check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
         }
         AuthClass::Link => {
-            speaks_for_nobody(request.headers())?;
-            let (caller, link) = by_link(&http, request.uri().path())?;
+            refuse_holdpoint_headers(request.headers())?;
+            let (caller, link) = caller_of_link(&http, request.uri().path())?;
             protect_connection(&request);
             request.extensions_mut().insert(CurrentCaller(caller));
             request.extensions_mut().insert(link);
         }
-        AuthClass::Open => only_ours(request.headers())?,
+        AuthClass::Open => refuse_unknown_headers(request.headers())?,
         AuthClass::Gateway | AuthClass::Health => {}
     }
     request.extensions_mut().insert(op);
@@ -88,30 +89,31 @@ pub(crate) async fn guard(
 ///
 /// # Errors
 /// `not_found`, `link_expired`.
-fn by_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
-    let token = path.strip_prefix(link::ROOT).unwrap_or_default();
+fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
+    let token = path.strip_prefix(link::PATH_PREFIX).unwrap_or_default();
     let links = http.settings.links.as_ref();
     let opened = links.and_then(|links| Some((links, links.open(token)?)));
     let (links, link) = opened.ok_or_else(Problem::not_found)?;
-    let reached = http.settings.roster.by_link(&link.tenant, &link.user);
+    let reached = http.settings.roster.link_caller(&link.tenant, &link.user);
     let (person, caller) = reached.ok_or_else(Problem::not_found)?;
-    if links.is_over(&link, http.clock.now()) {
-        return Err(Problem::new(Code::LinkExpired, link::OVER));
+    if links.has_ended(&link, http.clock.now()) {
+        return Err(Problem::new(Code::LinkExpired, link::EXPIRED_DETAIL));
     }
     let current = CurrentLink {
         request_id: link.request_id,
         expires_at: link.expires_at,
         email: person.email.clone(),
-        path: format!("{}{path}", prefix(&http.settings.public_url)),
+        path: format!("{}{path}", path_prefix(&http.settings.public_url)),
     };
     Ok((caller, current))
 }
 
 /// Checks where the request comes from, and the announced size of its body.
 fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> {
-    if http.settings.open
+    if http.settings.without_accounts
         && op.auth != AuthClass::Health
-        && let Some(why) = not_from_here(request.headers(), request.uri(), request.version())
+        && let Some(why) =
+            refusal_without_accounts(request.headers(), request.uri(), request.version())
     {
         return Err(Problem::forbidden(why));
     }
@@ -119,7 +121,7 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         .origins
         .may_change(request.method(), request.headers(), request.uri())
     {
-        return Err(Problem::forbidden(FOREIGN));
+        return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
     // The link alone authorizes a POST, so the POST must have an `Origin` header, whose value the
     // check above has accepted.
@@ -127,12 +129,12 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
     {
-        return Err(Problem::forbidden(FOREIGN));
+        return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
     if op.auth != AuthClass::Gateway
-        && content_length(request.headers()).is_some_and(|length| length > op.body)
+        && content_length(request.headers()).is_some_and(|length| length > op.max_body_bytes)
     {
-        return Err(too_large(op.body));
+        return Err(too_large(op.max_body_bytes));
     }
     Ok(())
 }
@@ -161,10 +163,10 @@ pub(crate) async fn authenticate(
     http: &Http,
     headers: &HeaderMap,
 ) -> Result<Option<Caller>, Problem> {
-    or_session(http, headers, http.authenticator.authenticate(headers)).await
+    with_session_fallback(http, headers, http.authenticator.authenticate(headers)).await
 }
 
-async fn or_session(
+async fn with_session_fallback(
     http: &Http,
     headers: &HeaderMap,
     found: Result<Caller, AuthError>,
@@ -182,9 +184,11 @@ async fn or_session(
 /// `too_many` after too many wrong keys of one client. A correct key never gets `too_many`.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
-    if found == Err(AuthError::Wrong) {
-        http.wrong_keys
-            .note(ClientNetwork::of(request.extensions()), http.clock.uptime())?;
+    if found == Err(AuthError::UnknownKey) {
+        http.wrong_keys.count(
+            ClientNetwork::from_extensions(request.extensions()),
+            http.clock.uptime(),
+        )?;
     }
     Ok(found)
 }
@@ -198,7 +202,7 @@ fn check_sign_out(
 ) -> Result<(), Problem> {
     match found {
         Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {
-            Ok(speaks_for_nobody(headers)?)
+            Ok(refuse_holdpoint_headers(headers)?)
         }
         found => Ok(found.map(|_| ())?),
     }

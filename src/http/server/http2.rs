@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
-use super::serve::{Graceful, PhaseTimer, Timeout, drive, longest};
+use super::serve::{Graceful, PhaseTimer, Timeout, phase_timeout, run_connection};
 use crate::world::Clock;
 
 /// The first bytes of every HTTP/2 connection.
@@ -29,31 +29,31 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most requests at once on one connection.
 const MAX_STREAMS: u32 = 256;
 /// The largest list of header fields, in bytes.
-const MAX_HEADER_LIST: u32 = 16 * 1024;
+const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
 /// The maximum number of streams that the client has reset before the server accepted them. Further
 /// such streams end the connection ("rapid reset").
 const MAX_PENDING_RESETS: usize = 20;
 /// The most streams that are reset for errors of the client. More of them end the connection.
 const MAX_ERROR_RESETS: usize = 1024;
 /// The flow-control window of a stream and of a connection: the most bytes that may arrive unread.
-const WINDOW: u32 = 1024 * 1024;
+const WINDOW_BYTES: u32 = 1024 * 1024;
 /// How often a connection with requests is pinged, and how long the answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the watchdog checks a connection that serves a request.
-const WATCH_PAUSE: Duration = Duration::from_secs(1);
+const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A stream that returns `first`, the bytes that `read_preface` has read, before the bytes of `io`.
+/// A stream that returns `prefix`, the bytes that `read_preface` has read, before those of `io`.
 #[derive(Debug)]
-pub(super) struct Rewound<I> {
-    first: BytesMut,
+pub(super) struct PrefixedStream<I> {
+    prefix: BytesMut,
     io: I,
 }
 
-impl<I> Rewound<I> {
+impl<I> PrefixedStream<I> {
     pub(super) fn new(io: I) -> Self {
         Self {
-            first: BytesMut::new(),
+            prefix: BytesMut::new(),
             io,
         }
     }
@@ -65,17 +65,17 @@ impl<I> Rewound<I> {
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
     end: &mut Timeout,
-) -> Option<(bool, Rewound<I>)> {
-    let mut stream = Rewound::new(io);
+) -> Option<(bool, PrefixedStream<I>)> {
+    let mut stream = PrefixedStream::new(io);
     let read = async {
-        while stream.first.len() < PREFACE.len() && PREFACE.starts_with(&stream.first) {
-            let left = PREFACE.len() - stream.first.len();
-            let mut piece = (&mut stream.io).take(left as u64);
-            if piece.read_buf(&mut stream.first).await.ok()? == 0 {
+        while stream.prefix.len() < PREFACE.len() && PREFACE.starts_with(&stream.prefix) {
+            let left = PREFACE.len() - stream.prefix.len();
+            let mut limited = (&mut stream.io).take(left as u64);
+            if limited.read_buf(&mut stream.prefix).await.ok()? == 0 {
                 break;
             }
         }
-        Some(stream.first == PREFACE)
+        Some(stream.prefix == PREFACE)
     };
     let is_http2 = match end {
         Some(end) => tokio::select! {
@@ -88,25 +88,25 @@ pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     Some((is_http2?, stream))
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
+        if self.prefix.is_empty() {
             return Pin::new(&mut self.io).poll_read(context, into);
         }
-        let piece = self.first.len().min(into.remaining());
-        into.put_slice(&self.first.split_to(piece));
-        if !self.first.has_remaining() {
-            self.first = BytesMut::new();
+        let length = self.prefix.len().min(into.remaining());
+        into.put_slice(&self.prefix.split_to(length));
+        if !self.prefix.has_remaining() {
+            self.prefix = BytesMut::new();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -169,7 +169,7 @@ where
 
 /// Serves a connection whose preface has been read, from its first frame to its end.
 pub(super) async fn serve<I, S, F>(
-    stream: Rewound<I>,
+    stream: PrefixedStream<I>,
     service: S,
     slot: Arc<ConnectionSlot>,
     timer: PhaseTimer,
@@ -184,10 +184,10 @@ pub(super) async fn serve<I, S, F>(
         >,
     F: Future<Output = io::Result<Response<CountedBody<Body>>>> + Send + 'static,
 {
-    slot.multiplex();
+    slot.mark_multiplexed();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let _guard = stop.clone().drop_guard();
-    let watchdog = watch(
+    let watchdog = run_watchdog(
         Arc::downgrade(&slot),
         Arc::clone(&timer.clock),
         stop.clone(),
@@ -201,27 +201,27 @@ pub(super) async fn serve<I, S, F>(
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADER_LIST)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
     let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let driven = drive(connection, &slot, timer, &closed);
+    let driven = run_connection(connection, &slot, timer, &closed);
     stop.run_until_cancelled(driven).await;
 }
 
 /// Ends a connection that serves no request and stays in one phase beyond the timeout of the phase.
 /// The watchdog is a separate Tokio task, so that frames that keep the connection's task busy do
 /// not delay it.
-async fn watch(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {
         while let Some(now) = phase() {
-            let Some(time) = longest(now.0) else {
-                clock.sleep(WATCH_PAUSE).await;
+            let Some(time) = phase_timeout(now.0) else {
+                clock.sleep(WATCHDOG_INTERVAL).await;
                 continue;
             };
             clock.sleep(time).await;

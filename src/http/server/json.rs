@@ -12,71 +12,73 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use super::problem::{Code, Problem};
-use crate::task::json_members::{Members, REPEATED};
+use crate::task::json_members::{Members, REPEATED_MEMBER};
 
 /// The deepest nesting of a body.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// The most values in a body, nested ones included.
-pub(crate) const VALUES: usize = 100_000;
+pub(crate) const MAX_VALUES: usize = 100_000;
 
 /// Why a text was refused. The detail gives the position and never the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub(crate) enum JsonError {
     /// The text is not JSON, is nested too deeply, or means different things to different parsers.
     /// The string is a sentence for people.
-    Bad(String),
-    /// More than [`VALUES`] values.
-    TooMany,
+    Invalid(String),
+    /// More than [`MAX_VALUES`] values.
+    TooManyValues,
 }
 
-impl From<Unread> for Problem {
-    fn from(unread: Unread) -> Self {
-        match unread {
-            Unread::Bad(detail) => Self::new(Code::BadJson, detail),
-            Unread::TooMany => Self::invalid_at("", format!("at most {VALUES} JSON values")),
+impl From<JsonError> for Problem {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Invalid(detail) => Self::new(Code::BadJson, detail),
+            JsonError::TooManyValues => {
+                Self::invalid_at("", format!("at most {MAX_VALUES} JSON values"))
+            }
         }
     }
 }
 
 /// Reads a text from outside, which must be exactly one JSON value.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     check(bytes)?;
-    build(bytes)
+    parse_stored(bytes)
 }
 
 /// Checks what [`parse`] checks, except for repeated members, without building a value.
-pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
-    let mut left = VALUES;
+pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
+    let mut remaining = MAX_VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let counted = ValueCounter {
-        left: &mut left,
-        depth: DEPTH,
+        remaining: &mut remaining,
+        depth: MAX_DEPTH,
     }
     .deserialize(&mut reader)
     .and_then(|()| reader.end());
-    counted.map_err(|error| unread(&error))
+    counted.map_err(|error| json_error(&error))
 }
 
-/// Like [`parse`], but without the limit of [`VALUES`]: for texts that the service has stored.
-pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
+/// Like [`parse`], but without the limit of [`MAX_VALUES`]: for texts that the service has stored.
+pub(crate) fn parse_stored(bytes: &[u8]) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict(DEPTH)
+    let value = StrictValue(MAX_DEPTH)
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value));
-    value.map_err(|error| unread(&error))
+    value.map_err(|error| json_error(&error))
 }
 
-fn unread(error: &serde_json::Error) -> Unread {
+fn json_error(error: &serde_json::Error) -> JsonError {
     let (line, column) = (error.line(), error.column());
-    Unread::Bad(match error.classify() {
+    JsonError::Invalid(match error.classify() {
         serde_json::error::Category::Data => {
             let text = error.to_string();
             if text.starts_with(TOO_MANY) {
-                return Unread::TooMany;
+                return JsonError::TooManyValues;
             }
-            let what = if text.starts_with(REPEATED) {
-                REPEATED
+            let what = if text.starts_with(REPEATED_MEMBER) {
+                REPEATED_MEMBER
             } else {
                 TOO_DEEP
             };
@@ -91,8 +93,8 @@ fn unread(error: &serde_json::Error) -> Unread {
 
 /// Like [`parse`], for a text that must be one JSON object, but sets the member `name` aside: its
 /// text is returned byte for byte, and is neither checked nor built.
-pub(crate) fn set_aside(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), Unread> {
-    let Members(members) = serde_json::from_slice(bytes).map_err(|error| unread(&error))?;
+pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
+    let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
     for (member, text) in members {
         if member == name {
@@ -151,7 +153,7 @@ const TOO_MANY: &str = "The JSON has too many values";
 
 /// Limits the number of values and the depth of a text, without building a value.
 struct ValueCounter<'c> {
-    left: &'c mut usize,
+    remaining: &'c mut usize,
     depth: usize,
 }
 
@@ -159,8 +161,8 @@ impl<'de> DeserializeSeed<'de> for ValueCounter<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
-        *self.left = self
-            .left
+        *self.remaining = self
+            .remaining
             .checked_sub(1)
             .ok_or_else(|| D::Error::custom(TOO_MANY))?;
         reader.deserialize_any(self)
@@ -174,7 +176,7 @@ impl ValueCounter<'_> {
             .checked_sub(1)
             .ok_or_else(|| E::custom(TOO_DEEP))?;
         Ok(ValueCounter {
-            left: self.left,
+            remaining: self.remaining,
             depth,
         })
     }
@@ -227,9 +229,9 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
     }
 }
 
-struct Strict(usize);
+struct StrictValue(usize);
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for StrictValue {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
@@ -237,13 +239,13 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl Strict {
+impl StrictValue {
     fn deeper<E: serde::de::Error>(&self) -> Result<usize, E> {
         self.0.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for StrictValue {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -281,7 +283,7 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let depth = self.deeper()?;
         let mut list = Vec::new();
-        while let Some(value) = members.next_element_seed(Strict(depth))? {
+        while let Some(value) = members.next_element_seed(StrictValue(depth))? {
             list.push(value);
         }
         Ok(Value::Array(list))
@@ -291,9 +293,9 @@ impl<'de> Visitor<'de> for Strict {
         let depth = self.deeper()?;
         let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
-            let value = members.next_value_seed(Strict(depth))?;
+            let value = members.next_value_seed(StrictValue(depth))?;
             if map.insert(name, value).is_some() {
-                return Err(A::Error::custom(REPEATED));
+                return Err(A::Error::custom(REPEATED_MEMBER));
             }
         }
         Ok(Value::Object(map))
@@ -305,7 +307,7 @@ mod tests {
     use super::*;
 
     fn told(text: &str) -> String {
-        let Err(Unread::Bad(detail)) = parse(text.as_bytes()) else {
+        let Err(JsonError::Invalid(detail)) = parse(text.as_bytes()) else {
             panic!("{text}")
         };
         detail
@@ -339,7 +341,7 @@ mod tests {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }
         assert!(parse(b"\"\xff\"").is_err());
-        assert!(told(r#"{"a":1,"a":2}"#).starts_with(REPEATED));
+        assert!(told(r#"{"a":1,"a":2}"#).starts_with(REPEATED_MEMBER));
     }
 
     #[test]
@@ -368,22 +370,28 @@ mod tests {
         // Each element is two values: an object and a list.
         let nested = |values: usize| format!("[{}0]", r#"{"a":[]},"#.repeat((values - 2) / 2));
         for list in [flat, nested] {
-            assert_eq!(check(list(VALUES).as_bytes()), Ok(()));
-            assert!(parse(list(VALUES).as_bytes()).is_ok());
-            assert_eq!(parse(list(VALUES + 2).as_bytes()), Err(Unread::TooMany));
+            assert_eq!(check(list(MAX_VALUES).as_bytes()), Ok(()));
+            assert!(parse(list(MAX_VALUES).as_bytes()).is_ok());
+            assert_eq!(
+                parse(list(MAX_VALUES + 2).as_bytes()),
+                Err(JsonError::TooManyValues)
+            );
             assert!(
-                build(list(VALUES + 2).as_bytes()).is_ok(),
+                parse_stored(list(MAX_VALUES + 2).as_bytes()).is_ok(),
                 "what is ours is not counted"
             );
         }
-        assert_eq!(parse(flat(VALUES + 1).as_bytes()), Err(Unread::TooMany));
+        assert_eq!(
+            parse(flat(MAX_VALUES + 1).as_bytes()),
+            Err(JsonError::TooManyValues)
+        );
         // Nothing after the last counted value is read.
         assert_eq!(
-            parse(format!("[{}", "0,".repeat(VALUES)).as_bytes()),
-            Err(Unread::TooMany)
+            parse(format!("[{}", "0,".repeat(MAX_VALUES)).as_bytes()),
+            Err(JsonError::TooManyValues)
         );
         assert!(
-            parse(format!(r#"["{}"]"#, "0,".repeat(VALUES)).as_bytes()).is_ok(),
+            parse(format!(r#"["{}"]"#, "0,".repeat(MAX_VALUES)).as_bytes()).is_ok(),
             "a text is one value"
         );
     }

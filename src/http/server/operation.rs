@@ -3,9 +3,9 @@
 use super::problem::Code;
 
 /// The limit of most operations' bodies, in bytes.
-pub(crate) const SMALL: usize = 1024 * 1024;
+pub(crate) const SMALL_BODY: usize = 1024 * 1024;
 /// The limit of a message's body, in bytes: a message may carry images.
-pub(crate) const LARGE: usize = 20 * 1024 * 1024;
+pub(crate) const LARGE_BODY: usize = 20 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -14,7 +14,7 @@ pub(crate) struct Op {
     /// The callers that the operation admits.
     pub auth: AuthClass,
     /// The largest body, in bytes.
-    pub body: usize,
+    pub max_body_bytes: usize,
     /// The problems that the operation can respond with, in addition to those of authentication.
     pub problems: &'static [Code],
 }
@@ -27,7 +27,7 @@ pub(crate) enum AuthClass {
     /// The person of the sealed link in the path. No key and no cookie counts.
     Link,
     /// Like `Key`, and callers with an expired session: sign-out.
-    Out,
+    SignOut,
     /// Everyone.
     Open,
     /// Gateways. The operation checks the key itself, because gRPC has its own form of refusals.

@@ -69,7 +69,7 @@ impl Origins {
                 let Some(origin) = origin.to_str().ok().and_then(header_origin) else {
                     return false;
                 };
-                own(&origin, headers, uri)
+                is_own_origin(&origin, headers, uri)
                     || self.public.as_ref() == Some(&origin)
                     || self.allowed.contains(&origin)
             }
@@ -80,7 +80,7 @@ impl Origins {
     /// Whether the request has exactly one `Origin` header, and its origin is in `cors_origins`.
     /// The response then carries the CORS headers.
     #[must_use]
-    pub(crate) fn shares_with(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn allows_cors(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
         let (Some(origin), None) = (origins.next(), origins.next()) else {
             return false;
@@ -103,7 +103,7 @@ fn header_origin(text: &str) -> Option<Origin> {
     }
 }
 
-fn own(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
+fn is_own_origin(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
     authority(headers, uri)
         .and_then(|host| header_origin(&format!("{}://{host}", origin.scheme)))
         .is_some_and(|own| own == *origin)
@@ -124,7 +124,7 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
 }
 
 /// Headers that proxies add, in addition to `X-Forwarded-…`.
-const OF_PROXIES: [&str; 6] = [
+const PROXY_HEADERS: [&str; 6] = [
     "forwarded",
     "via",
     "x-real-ip",
@@ -138,13 +138,13 @@ const OF_PROXIES: [&str; 6] = [
 /// HTTP/1.0 is such a sign, because nginx uses it by default. The host must be a loopback name:
 /// otherwise a web page could use DNS rebinding, which points the page's host name to this machine.
 #[must_use]
-pub(crate) fn not_from_here(
+pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,
     uri: &Uri,
     version: Version,
 ) -> Option<&'static str> {
     let added = |name: &HeaderName| {
-        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
+        PROXY_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
     };
     if headers.keys().any(added) {
         return Some(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn refused(pairs: &[(&str, &str)], uri: &Uri) -> Option<&'static str> {
-        not_from_here(&headers(pairs), uri, Version::HTTP_11)
+        refusal_without_accounts(&headers(pairs), uri, Version::HTTP_11)
     }
 
     #[test]
@@ -346,7 +346,8 @@ mod tests {
             Version::HTTP_3,
         ] {
             assert!(
-                not_from_here(&local, &uri, version).is_some_and(|why| why.contains("HTTP/1.1")),
+                refusal_without_accounts(&local, &uri, version)
+                    .is_some_and(|why| why.contains("HTTP/1.1")),
                 "{version:?}"
             );
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 /// The longest wait, in seconds.
-const LONGEST: u64 = 300;
+const MAX_WAIT_SECONDS: u64 = 300;
 
 /// A client's preferences about waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,9 +33,12 @@ impl Prefer {
                 && !value.is_empty()
                 && value.bytes().all(|b| b.is_ascii_digit())
             {
-                prefer
-                    .wait
-                    .get_or_insert(value.parse().unwrap_or(LONGEST).min(LONGEST));
+                prefer.wait.get_or_insert(
+                    value
+                        .parse()
+                        .unwrap_or(MAX_WAIT_SECONDS)
+                        .min(MAX_WAIT_SECONDS),
+                );
             }
         }
         prefer
@@ -43,11 +46,11 @@ impl Prefer {
 
     /// Returns how long to wait, 300 s at most; `default` without a preference.
     #[must_use]
-    pub(crate) fn time(self, default: Duration) -> Duration {
+    pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {
             (Some(seconds), _) => Duration::from_secs(seconds),
             (None, true) => Duration::ZERO,
-            (None, false) => default.min(Duration::from_secs(LONGEST)),
+            (None, false) => default.min(Duration::from_secs(MAX_WAIT_SECONDS)),
         }
     }
 
@@ -98,7 +101,7 @@ mod tests {
             }
             let prefer = Prefer::read(&headers);
             assert_eq!(
-                prefer.time(Duration::from_secs(10)),
+                prefer.wait_or(Duration::from_secs(10)),
                 Duration::from_secs(*seconds),
                 "{values:?}"
             );

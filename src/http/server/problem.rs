@@ -63,17 +63,17 @@ codes! {
     /// The body is larger than the operation allows.
     TooLarge = "too_large", 413, "The body is too large";
     /// The operation does not accept a body of this type.
-    UnsupportedMediaType = "unsupported_media_type", 415, "The body is of another type";
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body has an unsupported type";
     /// The request can be parsed, but it is not valid; `errors` lists every place.
-    Invalid = "invalid", 422, "The request does not fit";
+    Invalid = "invalid", 422, "The request is not valid";
     /// The `Idempotency-Key` was used with another body.
     IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
     /// The digest in the body is not the digest of the request.
-    DigestMismatch = "digest_mismatch", 412, "The digest is another one";
+    DigestMismatch = "digest_mismatch", 412, "The digest does not match";
     /// The request's deadline has passed.
     RequestExpired = "request_expired", 410, "The request has expired";
     /// The link of a message no longer works.
-    LinkExpired = "link_expired", 410, "The link is over";
+    LinkExpired = "link_expired", 410, "The link has expired";
     /// The request was withdrawn, for example because the user sent another message.
     RequestWithdrawn = "request_withdrawn", 409, "The request was withdrawn";
     /// An earlier answer decided the call or the request.
@@ -93,9 +93,9 @@ codes! {
     /// The gate call has another outcome already.
     CallSettled = "call_settled", 409, "The call is settled";
     /// The task is a call at a gate, which takes no messages and no retry.
-    NotAConversation = "not_a_conversation", 409, "The task is no conversation";
+    NotAConversation = "not_a_conversation", 409, "The task is not a conversation";
     /// The caller, its address or the service has reached a limit of concurrency or rate.
-    TooMany = "too_many", 429, "Too many at once";
+    TooMany = "too_many", 429, "Too many requests";
     /// The database does not answer, or the service is shutting down.
     Unavailable = "unavailable", 503, "Not available right now";
     /// The service has failed; the fault is not in the request.
@@ -105,9 +105,9 @@ codes! {
     /// In `error` of a task: a limit was reached.
     LimitReached = "limit_reached", 500, "A limit was reached";
     /// In `error` of a task: its stored data is inconsistent.
-    Integrity = "integrity", 500, "What is stored contradicts itself";
+    Integrity = "integrity", 500, "The stored data is inconsistent";
     /// In `error` of a task: the configuration lacks something that the task needs.
-    Configuration = "configuration", 500, "The configuration lacks something";
+    Configuration = "configuration", 500, "The configuration lacks something that the task needs";
     /// In `error` of a task: the task was taken over repeatedly without progress.
     NoProgress = "no_progress", 500, "The task makes no progress";
 }
@@ -205,7 +205,7 @@ impl Problem {
     pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         Self {
             errors: errors.to_vec(),
-            ..Self::new(Code::Invalid, in_words(errors))
+            ..Self::new(Code::Invalid, describe(errors))
         }
     }
 
@@ -221,7 +221,7 @@ impl Problem {
     /// Returns the problem for an error response that a library made, such as a 404 or 405 of the
     /// router, or the response after a panic.
     #[must_use]
-    pub(crate) fn of_status(status: StatusCode) -> Self {
+    pub(crate) fn from_status(status: StatusCode) -> Self {
         match status.as_u16() {
             404 => Self::not_found(),
             405 => Self::new(
@@ -268,9 +268,9 @@ impl Problem {
 }
 
 /// Returns the first mistake in words, and the number of further mistakes.
-fn in_words(errors: &[FieldError]) -> String {
+fn describe(errors: &[FieldError]) -> String {
     let Some((first, more)) = errors.split_first() else {
-        return "The request does not fit.".to_owned();
+        return "The request is not valid.".to_owned();
     };
     let expected = first.detail.trim_end_matches('.');
     let place = if first.pointer.is_empty() {
@@ -283,7 +283,7 @@ fn in_words(errors: &[FieldError]) -> String {
     } else {
         format!(" (and {} more in `errors`)", more.len())
     };
-    format!("The request does not fit{place}: {expected}{rest}.")
+    format!("The request is not valid{place}: {expected}{rest}.")
 }
 
 /// The address of a code's page.
@@ -294,7 +294,7 @@ pub(crate) fn type_url(public_url: &str, code: &str) -> String {
 
 /// The path part of `public_url`, for links that must stay on the page's own origin.
 #[must_use]
-pub(crate) fn prefix(public_url: &str) -> String {
+pub(crate) fn path_prefix(public_url: &str) -> String {
     public_url
         .parse::<Uri>()
         .map(|uri| uri.path().trim_end_matches('/').to_owned())
@@ -329,8 +329,8 @@ mod tests {
         assert_eq!(
             document,
             json!({
-                "type": "http://x/problems/invalid", "title": "The request does not fit", "status": 422,
-                "detail": "The request does not fit at `/a`: a string.", "instance": id.to_string(), "code": "invalid",
+                "type": "http://x/problems/invalid", "title": "The request is not valid", "status": 422,
+                "detail": "The request is not valid at `/a`: a string.", "instance": id.to_string(), "code": "invalid",
                 "errors": [{ "pointer": "/a", "detail": "a string" }]
             })
         );
@@ -345,7 +345,7 @@ mod tests {
         let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
         assert_eq!(
             said(&[error("", "`action` or `decisions`")]),
-            "The request does not fit: `action` or `decisions`."
+            "The request is not valid: `action` or `decisions`."
         );
         assert_eq!(
             said(&[
@@ -353,7 +353,7 @@ mod tests {
                 error("/x", "no such member"),
                 error("/y", "no such member")
             ]),
-            "The request does not fit at `/input`: a string (and 2 more in `errors`)."
+            "The request is not valid at `/input`: a string (and 2 more in `errors`)."
         );
     }
 
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn prefix_is_the_path_of_the_public_url() {
-        assert_eq!(prefix("https://a.example/holdpoint"), "/holdpoint");
-        assert_eq!(prefix("http://127.0.0.1:8080"), "");
+        assert_eq!(path_prefix("https://a.example/holdpoint"), "/holdpoint");
+        assert_eq!(path_prefix("http://127.0.0.1:8080"), "");
     }
 }

@@ -9,9 +9,9 @@ use super::fields::{Errors, pointer};
 use super::problem::Problem;
 
 /// The most entries in a list when the query has no `limit`.
-const LIMIT: i64 = 50;
+const DEFAULT_LIMIT: i64 = 50;
 /// The largest `limit`.
-pub(crate) const MOST: i64 = 200;
+pub(crate) const MAX_LIMIT: i64 = 200;
 
 /// A query whose parameters are taken out one by one.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Query {
 impl Query {
     /// Reads the query of `uri`. A U+0000 in a name or a value is a mistake.
     #[must_use]
-    pub(crate) fn of(uri: &Uri) -> Self {
+    pub(crate) fn from_uri(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
         let mut errors = Errors::default();
         let pairs: Vec<(String, String)> =
@@ -90,9 +90,9 @@ impl Query {
     /// Takes the number of entries in a page; 50 without `limit`. A number outside of 1 to 200 is a
     /// mistake.
     pub(crate) fn limit(&mut self) -> i64 {
-        let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
+        let read = |text: &str| digits(text).filter(|limit| (1..=MAX_LIMIT).contains(limit));
         self.one("limit", "a number from 1 to 200", read)
-            .unwrap_or(LIMIT)
+            .unwrap_or(DEFAULT_LIMIT)
     }
 
     /// Takes the id after which the page begins, from `cursor`; `None` for the first page.
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Query {
-        Query::of(&format!("/v1/tasks?{text}").parse().unwrap())
+        Query::from_uri(&format!("/v1/tasks?{text}").parse().unwrap())
     }
 
     #[test]

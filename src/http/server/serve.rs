@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
-use super::http2::{self, Rewound};
+use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
@@ -39,7 +39,7 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 /// The largest head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
-const BUFFER: usize = 2 * MAX_HEADER_SIZE;
+const MAX_BUFFER_BYTES: usize = 2 * MAX_HEADER_SIZE;
 /// The pause after `accept` failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -86,7 +86,7 @@ impl Server {
         // When the future of `serve` is dropped, the Tokio tasks of its connections stop.
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
-        let mut exhausted = false;
+        let mut accept_failed = false;
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -95,11 +95,11 @@ impl Server {
             };
             match accepted {
                 Ok((io, peer)) => {
-                    exhausted = false;
+                    accept_failed = false;
                     let slot = tokio::select! {
                         biased;
                         () = closed.cancelled() => break,
-                        slot = self.connections.slot() => slot,
+                        slot = self.connections.wait_for_slot() => slot,
                     };
                     let connection = self.clone().connection(io, peer, slot, closed.clone());
                     let stop = stop.clone();
@@ -107,11 +107,11 @@ impl Server {
                 }
                 Err(error) if is_client_fault(&error) => {}
                 Err(error) => {
-                    if !exhausted {
+                    if !accept_failed {
                         tracing::warn!(error = %error.kind(), "no connection can be accepted; idle ones are closed");
                     }
-                    exhausted = true;
-                    self.connections.close_longest();
+                    accept_failed = true;
+                    self.connections.close_longest_idle();
                     self.clock.sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -140,7 +140,7 @@ impl Server {
             let read = tokio::select! {
                 biased;
                 () = closed.cancelled() => None,
-                () = slot.close().cancelled() => None,
+                () = slot.close_token().cancelled() => None,
                 read = read => read,
             };
             match read {
@@ -151,16 +151,16 @@ impl Server {
                 Some((false, stream)) => stream,
             }
         } else {
-            Rewound::new(stream)
+            PrefixedStream::new(stream)
         };
         let mut builder = http1::Builder::new();
         // `PhaseTimer` applies the timeouts, by our own clock.
         builder
             .header_read_timeout(None)
             .max_header_size(MAX_HEADER_SIZE)
-            .max_buf_size(BUFFER);
+            .max_buf_size(MAX_BUFFER_BYTES);
         let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        drive(connection, &slot, timer, &closed).await;
+        run_connection(connection, &slot, timer, &closed).await;
     }
 }
 
@@ -184,15 +184,15 @@ where
 }
 
 /// Polls a connection until it ends, is closed, or its phase has timed out.
-pub(super) async fn drive(
+pub(super) async fn run_connection(
     mut connection: Pin<&mut impl Graceful>,
     slot: &ConnectionSlot,
     mut timer: PhaseTimer,
     closed: &CancellationToken,
 ) {
-    let mut closing = std::pin::pin!(closed.cancelled());
-    let mut close = std::pin::pin!(slot.close().cancelled());
-    let mut going_down = false;
+    let mut shutdown_requested = std::pin::pin!(closed.cancelled());
+    let mut close = std::pin::pin!(slot.close_token().cancelled());
+    let mut is_shutting_down = false;
     poll_fn(|context| {
         slot.register_waker(context);
         loop {
@@ -205,13 +205,13 @@ pub(super) async fn drive(
             if timed_out {
                 return Poll::Ready(());
             }
-            if going_down || closing.as_mut().poll(context).is_pending() {
+            if is_shutting_down || shutdown_requested.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
             if !serves {
                 return Poll::Ready(());
             }
-            going_down = true;
+            is_shutting_down = true;
             connection.as_mut().shut_down();
         }
     })
@@ -225,7 +225,7 @@ fn respond(
     peer: SocketAddr,
     request: Request<Incoming>,
 ) -> impl Future<Output = io::Result<http::Response<CountedBody<Body>>>> + use<> {
-    let serving = slot.begin();
+    let serving = slot.begin_request();
     let slot = Arc::downgrade(slot);
     async move {
         // The connection was told to close before this request began, so the request has no effect.
@@ -261,7 +261,7 @@ pub(super) struct PhaseTimer {
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// Returns how long a connection may be in this phase; `None` without a limit.
-pub(super) fn longest(phase: ConnectionPhase) -> Option<Duration> {
+pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {
     match phase {
         ConnectionPhase::Serving => None,
         ConnectionPhase::Head => Some(HEADER_TIMEOUT),
@@ -284,7 +284,7 @@ impl PhaseTimer {
 
     fn begin(&mut self, now: (ConnectionPhase, u64)) {
         self.last = Some(now);
-        self.end = longest(now.0).map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.end = phase_timeout(now.0).map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
             let clock = Arc::clone(&self.clock);
             Box::pin(async move { clock.sleep(time).await })
         });

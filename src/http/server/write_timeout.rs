@@ -49,12 +49,12 @@ impl<I> TimeoutStream<I> {
 
     /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
     /// and progress stops it.
-    fn timed<T>(
+    fn apply_timeout<T>(
         &mut self,
         write: Poll<io::Result<T>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        self.slot.unwritten(write.is_pending());
+        self.slot.set_unwritten(write.is_pending());
         if write.is_ready() && !self.timed_out {
             self.timer = None;
             return write;
@@ -82,7 +82,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if into.filled().len() > before {
-            self.slot.received();
+            self.slot.note_received();
         }
         read
     }
@@ -95,7 +95,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<I> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let write = Pin::new(&mut self.io).poll_write(context, bytes);
-        self.timed(write, context)
+        self.apply_timeout(write, context)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -116,6 +116,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<I> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let write = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
-        self.timed(write, context)
+        self.apply_timeout(write, context)
     }
 }

@@ -17,14 +17,14 @@ use super::problem::{Code, Problem};
 
 /// The number of wrong keys per source and minute that get `unauthorized`. Further wrong keys get
 /// 429.
-const MOST: usize = 10;
+const MAX_WRONG_KEYS: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The most sources that are counted separately. All further sources share one counter.
-const SOURCES: usize = 10_000;
+const MAX_SOURCES: usize = 10_000;
 /// The least time between two sweeps of a full table.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The most log lines per minute.
-const LINES: u32 = 100;
+const MAX_LOG_LINES: u32 = 100;
 
 /// The source of requests: an IPv4 address or a /64 IPv6 network, because one client usually has a
 /// whole /64. All requests without a known peer address share one source.
@@ -34,7 +34,7 @@ pub(crate) struct ClientNetwork(Option<IpAddr>);
 impl ClientNetwork {
     /// The source of a request with these extensions.
     #[must_use]
-    pub(crate) fn of(extensions: &Extensions) -> Self {
+    pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         Self(
             extensions
                 .get::<ConnectInfo<SocketAddr>>()
@@ -65,25 +65,25 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    sources: HashMap<ClientNetwork, Recent>,
+    sources: HashMap<ClientNetwork, RecentKeys>,
     /// The wrong keys of all sources that have no free slot in the table.
-    others: Recent,
+    others: RecentKeys,
     swept: Duration,
     log: Log,
 }
 
 /// The wrong keys of one source.
 #[derive(Debug, Default)]
-struct Recent {
-    /// The times of the last wrong keys, oldest first; at most [`MOST`].
+struct RecentKeys {
+    /// The times of the last wrong keys, oldest first; at most [`MAX_WRONG_KEYS`].
     at: VecDeque<Duration>,
     /// Whether the last wrong key was over the limit. If so, further wrong keys over the limit are
     /// not logged.
-    refused: bool,
+    is_refused: bool,
 }
 
-impl Recent {
-    fn forget(&mut self, now: Duration) {
+impl RecentKeys {
+    fn drop_old(&mut self, now: Duration) {
         while self
             .at
             .front()
@@ -94,15 +94,15 @@ impl Recent {
     }
 
     /// Counts a wrong key. Over the limit, returns how long the source has to wait.
-    fn another(&mut self, now: Duration) -> Option<Duration> {
-        self.forget(now);
-        let many = self.at.len() >= MOST;
-        if many {
+    fn count(&mut self, now: Duration) -> Option<Duration> {
+        self.drop_old(now);
+        let over_limit = self.at.len() >= MAX_WRONG_KEYS;
+        if over_limit {
             self.at.pop_front();
         }
         self.at.push_back(now);
         let oldest = self.at.front().copied().unwrap_or(now);
-        many.then(|| MINUTE.saturating_sub(now.saturating_sub(oldest)))
+        over_limit.then(|| MINUTE.saturating_sub(now.saturating_sub(oldest)))
     }
 }
 
@@ -111,15 +111,15 @@ impl Recent {
 struct Log {
     since: Duration,
     lines: u32,
-    silent: u64,
+    suppressed: u64,
 }
 
 impl Log {
-    fn line(&mut self, source: ClientNetwork, many: bool, now: Duration) {
+    fn write(&mut self, source: ClientNetwork, over_limit: bool, now: Duration) {
         if now.saturating_sub(self.since) >= MINUTE {
-            if self.silent > 0 {
+            if self.suppressed > 0 {
                 tracing::warn!(
-                    count = self.silent,
+                    count = self.suppressed,
                     "more wrong keys were used than are logged"
                 );
             }
@@ -128,12 +128,12 @@ impl Log {
                 ..Self::default()
             };
         }
-        if self.lines >= LINES {
-            self.silent += 1;
+        if self.lines >= MAX_LOG_LINES {
+            self.suppressed += 1;
             return;
         }
         self.lines += 1;
-        if many {
+        if over_limit {
             tracing::warn!(%source, "too many wrong keys from this address: further ones get 429");
         } else {
             tracing::warn!(%source, "a wrong key");
@@ -146,7 +146,7 @@ impl WrongKeys {
     ///
     /// # Errors
     /// `too_many`, when the counter for `source` has reached its limit in the last minute.
-    pub(crate) fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
+    pub(crate) fn count(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Table {
             sources,
@@ -154,24 +154,24 @@ impl WrongKeys {
             swept,
             log,
         } = &mut *table;
-        if sources.len() >= SOURCES && now.saturating_sub(*swept) >= SWEEP {
+        if sources.len() >= MAX_SOURCES && now.saturating_sub(*swept) >= SWEEP_INTERVAL {
             *swept = now;
             sources.retain(|_, recent| {
-                recent.forget(now);
+                recent.drop_old(now);
                 !recent.at.is_empty()
             });
         }
-        let room = sources.len() < SOURCES || sources.contains_key(&source);
-        let recent = if room {
+        let has_slot = sources.len() < MAX_SOURCES || sources.contains_key(&source);
+        let recent = if has_slot {
             sources.entry(source).or_default()
         } else {
             others
         };
-        let wait = recent.another(now);
-        let repeated = recent.refused && wait.is_some();
-        recent.refused = wait.is_some();
+        let wait = recent.count(now);
+        let repeated = recent.is_refused && wait.is_some();
+        recent.is_refused = wait.is_some();
         if !repeated {
-            log.line(source, wait.is_some(), now);
+            log.write(source, wait.is_some(), now);
         }
         let Some(wait) = wait else { return Ok(()) };
         let detail = "Too many wrong keys came from your address. A correct key is still accepted.";
@@ -189,7 +189,7 @@ mod tests {
     fn source(text: &str) -> ClientNetwork {
         let mut extensions = Extensions::new();
         extensions.insert(ConnectInfo(SocketAddr::new(text.parse().unwrap(), 1)));
-        ClientNetwork::of(&extensions)
+        ClientNetwork::from_extensions(&extensions)
     }
 
     fn at(seconds: u64) -> Duration {
@@ -204,9 +204,9 @@ mod tests {
             source("192.0.2.2"),
         );
         for second in 0..10 {
-            assert!(keys.note(one, at(second)).is_ok());
+            assert!(keys.count(one, at(second)).is_ok());
         }
-        let refused = keys.note(one, at(30)).unwrap_err();
+        let refused = keys.count(one, at(30)).unwrap_err();
         assert_eq!((refused.code, refused.headers.len()), (Code::TooMany, 1));
         assert_eq!(
             refused.headers[0],
@@ -214,10 +214,10 @@ mod tests {
             "until the second one is a minute old"
         );
         assert!(
-            keys.note(other, at(30)).is_ok(),
+            keys.count(other, at(30)).is_ok(),
             "another address is not slowed"
         );
-        assert!(keys.note(one, at(60)).is_err() && keys.note(one, at(130)).is_ok());
+        assert!(keys.count(one, at(60)).is_err() && keys.count(one, at(130)).is_ok());
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let shown = [
             source("2001:db8:1:2::1"),
             source("192.0.2.1"),
-            ClientNetwork::of(&Extensions::new()),
+            ClientNetwork::from_extensions(&Extensions::new()),
         ]
         .map(|it| it.to_string());
         assert_eq!(shown, ["2001:db8:1:2::/64", "192.0.2.1", "unknown"]);
@@ -240,19 +240,19 @@ mod tests {
         let keys = WrongKeys::default();
         let number = |number: u32| source(&std::net::Ipv4Addr::from(number).to_string());
         for source in 0..12_000 {
-            let _ = keys.note(number(source), at(0));
+            let _ = keys.count(number(source), at(0));
         }
-        assert_eq!(keys.0.lock().unwrap().sources.len(), SOURCES);
+        assert_eq!(keys.0.lock().unwrap().sources.len(), MAX_SOURCES);
         assert!(
-            keys.note(number(12_001), at(1)).is_err(),
+            keys.count(number(12_001), at(1)).is_err(),
             "a source without room shares a counter"
         );
         assert!(
-            keys.note(number(1), at(1)).is_ok(),
+            keys.count(number(1), at(1)).is_ok(),
             "the second wrong key of a counted source"
         );
         assert!(
-            keys.note(number(12_001), at(61)).is_ok(),
+            keys.count(number(12_001), at(61)).is_ok(),
             "a minute later there is room"
         );
         assert!(keys.0.lock().unwrap().sources.len() < 3);
@@ -263,10 +263,10 @@ mod tests {
         let (keys, one) = (WrongKeys::default(), source("192.0.2.1"));
         let lines = || keys.0.lock().unwrap().log.lines;
         for second in 0..10 {
-            assert!(keys.note(one, at(second)).is_ok());
+            assert!(keys.count(one, at(second)).is_ok());
         }
         for second in 10..40 {
-            assert!(keys.note(one, at(second)).is_err());
+            assert!(keys.count(one, at(second)).is_err());
         }
         assert_eq!(
             lines(),
@@ -274,7 +274,7 @@ mod tests {
             "ten wrong keys, and that further ones are refused"
         );
         // In the next minute the count of lines starts anew.
-        assert!(keys.note(one, at(110)).is_ok());
+        assert!(keys.count(one, at(110)).is_ok());
         assert_eq!(lines(), 1);
     }
 
@@ -283,14 +283,14 @@ mod tests {
         let lines = || {
             let mut log = Log::default();
             (0..1000).for_each(|number| {
-                log.line(
+                log.write(
                     source(&std::net::Ipv4Addr::from(number).to_string()),
                     false,
                     at(1),
                 );
             });
-            (log.lines, log.silent)
+            (log.lines, log.suppressed)
         };
-        assert_eq!(lines(), (LINES, 900));
+        assert_eq!(lines(), (MAX_LOG_LINES, 900));
     }
 }

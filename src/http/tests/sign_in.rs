@@ -130,7 +130,10 @@ async fn invalid_sign_in_form_starts_no_session() {
         );
         assert_eq!(answer.header("referrer-policy"), "same-origin");
     }
-    let large = format!("key={}", "x".repeat(crate::http::server::operation::SMALL));
+    let large = format!(
+        "key={}",
+        "x".repeat(crate::http::server::operation::SMALL_BODY)
+    );
     assert_eq!(
         ask(&app, "POST", "/sign-in", &[form], &large).await.status,
         413

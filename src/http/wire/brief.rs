@@ -15,7 +15,7 @@ use crate::task::request::{CallSpec, RequestKind};
 use crate::task::user::UserIds;
 
 /// The maximum number of summaries in a brief.
-const SUMMARIES: usize = 3;
+const MAX_SUMMARIES: usize = 3;
 
 /// A request in brief. Of the calls' arguments it has only the parts that the operator's `summary`
 /// templates show, and it has no text of an agent or a tool.
@@ -91,8 +91,8 @@ pub(crate) struct BriefDecision {
 impl RequestBrief {
     /// Returns the brief of a request, with the summaries of its calls.
     #[must_use]
-    pub(crate) fn of(row: &RequestRow, settings: &Settings) -> Self {
-        let asked = &row.asked;
+    pub(crate) fn from_row(row: &RequestRow, settings: &Settings) -> Self {
+        let asked = &row.spec;
         let own: Vec<&CallSpec> = asked.own_calls().collect();
         let warned = |call: &&CallSpec| call.warnings.len() + usize::from(may_have_run(row, call));
         Self {
@@ -105,9 +105,9 @@ impl RequestBrief {
             kind: asked.kind,
             status: row.status.into(),
             message: message(asked),
-            tools: each_once(own.iter().map(|call| call.name.clone())),
+            tools: distinct(own.iter().map(|call| call.name.clone())),
             calls: own.len(),
-            effects: each_once(own.iter().map(|call| call.effect.into())),
+            effects: distinct(own.iter().map(|call| call.effect.into())),
             warnings: own.iter().map(warned).sum(),
             summaries: Some(summaries(&own)),
             approvers: (&asked.terms.approvers).into(),
@@ -145,7 +145,7 @@ impl From<WireDecision> for BriefDecision {
 /// Returns the summaries of the first calls. If a call's tool has no template, the summary is the
 /// tool's name.
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
-    let first = own.iter().take(SUMMARIES);
+    let first = own.iter().take(MAX_SUMMARIES);
     first.map(|call| call.summary.clone()).collect()
 }
 
@@ -154,14 +154,14 @@ fn approvals(row: &RequestRow, own: &[&CallSpec], ids: UserIds) -> usize {
     let count = |call: &&CallSpec| state.approvals(call.tool_call_id, ids).len();
     let open = own
         .iter()
-        .filter(|call| state.deciding(call.tool_call_id).is_none());
+        .filter(|call| state.deciding_answer(call.tool_call_id).is_none());
     let fewest = open.map(count).min();
     fewest
         .or_else(|| own.iter().map(count).max())
         .unwrap_or_default()
 }
 
-fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for each in all {
         if !once.contains(&each) {
@@ -182,13 +182,13 @@ mod tests {
     use uuid::Uuid;
 
     fn brief(row: &RequestRow) -> Value {
-        serde_json::to_value(RequestBrief::of(row, &sample::settings())).unwrap()
+        serde_json::to_value(RequestBrief::from_row(row, &sample::settings())).unwrap()
     }
 
     #[test]
     fn brief_has_every_member_of_an_open_request() {
         let row = sample::request();
-        let id = row.asked.request_id;
+        let id = row.spec.request_id;
         assert_eq!(
             brief(&row),
             json!({
@@ -203,25 +203,25 @@ mod tests {
                 "url": format!("http://127.0.0.1:8080/resume/{id}"), "decision": null
             })
         );
-        let outside = RequestBrief::of(&row, &sample::settings()).without_summaries();
+        let outside = RequestBrief::from_row(&row, &sample::settings()).without_summaries();
         assert_eq!(outside.summaries, None);
     }
 
     #[test]
     fn brief_lists_each_tool_once_and_three_summaries_of_many_calls() {
         let mut row = sample::request();
-        let first = row.asked.pending_tool_calls[0].clone();
+        let first = row.spec.pending_tool_calls[0].clone();
         for number in 0..4 {
             let mut call = first.clone();
             call.tool_call_id = CallId(Uuid::from_u128(number));
             call.name = format!("tool_{}", number % 2);
             call.summary = format!("Call {number}");
-            row.asked.pending_tool_calls.push(call);
+            row.spec.pending_tool_calls.push(call);
         }
         let mut context = first;
         context.needs_decision = false;
         context.name = "context".into();
-        row.asked.pending_tool_calls.push(context);
+        row.spec.pending_tool_calls.push(context);
         let brief = brief(&row);
         assert_eq!(
             brief["tools"],
@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn brief_has_no_text_of_the_agent_and_no_argument_outside_the_summaries() {
         let mut row = sample::request();
-        row.asked.question = Some("canary question".into());
-        row.asked.details = Some(json!({"context": "canary details"}));
-        let call = &mut row.asked.pending_tool_calls[0];
+        row.spec.question = Some("canary question".into());
+        row.spec.details = Some(json!({"context": "canary details"}));
+        let call = &mut row.spec.pending_tool_calls[0];
         call.arguments_text = r#"{"note":"canary argument"}"#.into();
         call.target = "POST http://payments.internal/canary".into();
         call.reason = Some("canary reason".into());
@@ -263,12 +263,12 @@ mod tests {
     #[test]
     fn approvals_of_a_brief_are_those_of_the_undecided_call_that_has_the_fewest() {
         let mut row = sample::request();
-        row.asked.terms.approvers.required = 2;
-        let mut second = row.asked.pending_tool_calls[0].clone();
+        row.spec.terms.approvers.required = 2;
+        let mut second = row.spec.pending_tool_calls[0].clone();
         second.tool_call_id = CallId(Uuid::from_u128(7));
-        row.asked.pending_tool_calls.push(second);
+        row.spec.pending_tool_calls.push(second);
         let ids = [
-            row.asked.pending_tool_calls[0].tool_call_id,
+            row.spec.pending_tool_calls[0].tool_call_id,
             CallId(Uuid::from_u128(7)),
         ];
         let approves = |who, calls: &[CallId]| sample::answer(who, Action::Approve, calls, false);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn warning_of_a_restored_history_counts() {
         let mut row = sample::request();
-        row.doubted = true;
+        row.history_uncertain = true;
         assert_eq!(brief(&row)["warnings"], 1);
     }
 }

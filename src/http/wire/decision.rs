@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::exact::Exact;
+use super::raw_json::RawJson;
 use super::wire_enum;
 use crate::task::decision::{self, Action};
 use crate::task::grant::{self, Grant};
 use crate::task::id::CallId;
-use crate::task::request_state::{Given, RequestState};
+use crate::task::request_state::{RequestState, TimedDecision};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
@@ -67,7 +67,7 @@ pub(crate) struct WireDecision {
     pub response: Option<Value>,
     /// The result that the person supplied with `respond`; null without one.
     #[schema(value_type = Option<Value>)]
-    pub result: Option<Exact>,
+    pub result: Option<RawJson>,
     /// The standing decision, if the answer gave exactly one; else null. If the answer gave
     /// several, each stands in `decisions`.
     pub remember: Option<Remembered>,
@@ -110,10 +110,10 @@ pub(crate) struct CallDecision {
     pub reason: Option<String>,
     /// The new arguments of an `edit`; null for other actions.
     #[schema(value_type = Option<Value>)]
-    pub arguments: Option<Exact>,
+    pub arguments: Option<RawJson>,
     /// The result that a `respond` supplied; null for other actions.
     #[schema(value_type = Option<Value>)]
-    pub result: Option<Exact>,
+    pub result: Option<RawJson>,
     /// The standing decision that was given with an `approve`; null without one.
     pub remember: Option<Remembered>,
 }
@@ -143,10 +143,10 @@ impl WireDecision {
             reason: answer.reason.clone(),
             then: answer.then.map(Into::into),
             response: answer.response.clone(),
-            result: answer.result_text.as_deref().map(Exact::value),
-            remember: the_only(at, answer),
+            result: answer.result_text.as_deref().map(RawJson::value),
+            remember: only_grant(at, answer),
             decisions: calls
-                .filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?)))
+                .filter_map(|call| Some((call.to_string(), call_decision(at, answer, *call)?)))
                 .collect(),
         }
     }
@@ -154,11 +154,11 @@ impl WireDecision {
     /// Returns the decision of one call; `None` while the call is undecided.
     #[must_use]
     pub(crate) fn of_call(state: &RequestState<'_>, call: CallId) -> Option<Self> {
-        let (at, answer) = state.deciding(call)?;
-        let given = answer.decisions.get(&call)?;
+        let (at, answer) = state.deciding_answer(call)?;
+        let call_answer = answer.decisions.get(&call)?;
         let mut decision = Self::of_answer(*at, answer);
-        decision.action = given.action.into();
-        decision.reason = given.reason.clone().or(decision.reason);
+        decision.action = call_answer.action.into();
+        decision.reason = call_answer.reason.clone().or(decision.reason);
         decision.decisions.retain(|id, _| *id == call.to_string());
         Some(decision)
     }
@@ -174,7 +174,7 @@ impl WireDecision {
             then: resolution.then.map(Into::into),
             decisions: calls
                 .filter_map(|(call, (at, answer))| {
-                    Some((call.to_string(), of_call(*at, answer, *call)?))
+                    Some((call.to_string(), call_decision(*at, answer, *call)?))
                 })
                 .collect(),
             ..Self::of_answer(*at, last)
@@ -182,20 +182,23 @@ impl WireDecision {
     }
 }
 
-fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDecision> {
-    answer.decisions.get(&call).map(|given| CallDecision {
-        action: given.action.into(),
+fn call_decision(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDecision> {
+    answer.decisions.get(&call).map(|call_answer| CallDecision {
+        action: call_answer.action.into(),
         by: answer.by.clone(),
         via: answer.via.clone(),
         door: answer.door.map(Into::into),
         at: at.to_string(),
-        reason: given.reason.clone(),
-        arguments: given
+        reason: call_answer.reason.clone(),
+        arguments: call_answer
             .edit
             .as_ref()
-            .map(|edit| Exact::value(&edit.arguments_text)),
-        result: given.result_text.as_deref().map(Exact::value),
-        remember: given.remember.as_deref().map(|grant| remembered(at, grant)),
+            .map(|edit| RawJson::value(&edit.arguments_text)),
+        result: call_answer.result_text.as_deref().map(RawJson::value),
+        remember: call_answer
+            .remember
+            .as_deref()
+            .map(|grant| remembered(at, grant)),
     })
 }
 
@@ -209,9 +212,9 @@ fn remembered(at: Time, grant: &Grant) -> Remembered {
 }
 
 /// Returns the standing decision of an answer, if the answer gave exactly one.
-fn the_only(at: Time, answer: &decision::Decision) -> Option<Remembered> {
-    let mut given = answer.grants();
-    match (given.next(), given.next()) {
+fn only_grant(at: Time, answer: &decision::Decision) -> Option<Remembered> {
+    let mut grants = answer.grants();
+    match (grants.next(), grants.next()) {
         (Some((_, grant)), None) => Some(remembered(at, grant)),
         _ => None,
     }
@@ -220,7 +223,7 @@ fn the_only(at: Time, answer: &decision::Decision) -> Option<Remembered> {
 /// Returns the approvals of one call so far; none where one approval is enough.
 #[must_use]
 pub(crate) fn approvals(state: &RequestState<'_>, call: CallId, ids: UserIds) -> Vec<WireApproval> {
-    let shown = |(at, answer): &Given| WireApproval {
+    let shown = |(at, answer): &TimedDecision| WireApproval {
         by: answer.by.clone(),
         at: at.to_string(),
     };
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn decision_shows_every_member() {
-        let asked = sample::request().asked;
+        let asked = sample::request().spec;
         let call = asked.pending_tool_calls[0].tool_call_id;
         let answer = decision::Decision {
             action: Action::Approve,
@@ -254,7 +257,7 @@ mod tests {
         };
         let answers = [(Time(0), answer)];
         let state = RequestState {
-            asked: &asked,
+            spec: &asked,
             answers: &answers,
             status: RequestStatus::Resumed,
             expired: false,

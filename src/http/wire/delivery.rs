@@ -47,7 +47,7 @@ pub(crate) struct Delivery {
     pub target: String,
     /// How the message is sent.
     pub channel: WireDeliveryChannel,
-    /// The id of the person whom the message is for; null if the receiver is no person.
+    /// The id of the person whom the message is for; null if the receiver is not a person.
     pub person: Option<String>,
     /// The message's type: the name of its event, `request.expiring` or `request.waiting`.
     pub r#type: String,
@@ -99,7 +99,7 @@ pub(crate) struct ResentDeliveries {
 impl Delivery {
     /// Returns the delivery that a row stores.
     #[must_use]
-    pub(crate) fn of(row: &DeliveryRow) -> Self {
+    pub(crate) fn from_row(row: &DeliveryRow) -> Self {
         Self {
             delivery_id: row.id.to_string(),
             target: row.target.clone(),
@@ -114,13 +114,13 @@ impl Delivery {
             attempts: row.attempts,
             due_at: row.due_at.to_string(),
             ended_at: row.ended_at.map(|at| at.to_string()),
-            last: row.last.as_ref().map(DeliveryAttempt::of),
+            last: row.last.as_ref().map(DeliveryAttempt::from_last),
         }
     }
 }
 
 impl DeliveryAttempt {
-    fn of(last: &LastAttempt) -> Self {
+    fn from_last(last: &LastAttempt) -> Self {
         Self {
             at: last.at.to_string(),
             http_status: last.http_status,
@@ -135,7 +135,7 @@ impl DeliveryAttempt {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookMessage {
     /// The name of the event: `task.*`, `sub_agent.*` or `request.*`. `request.expiring` and
-    /// `request.waiting` are no events, but reminders of a request that still waits.
+    /// `request.waiting` are not events but reminders of a request that still waits.
     pub r#type: String,
     /// The time of the event's commit; of a reminder, the time at which it was due.
     #[schema(format = DateTime)]

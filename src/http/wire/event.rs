@@ -14,12 +14,12 @@ use super::item::AgentTaskItem;
 use super::request::InterventionRequest;
 use crate::http::Settings;
 use crate::store;
-use crate::task::delta::{Delta, Said};
+use crate::task::delta::{Delta, DeltaContent};
 use crate::task::event_name::event_name;
 use crate::task::id::TaskId;
 
 /// The members of a request that depend on the caller; the request in an event lacks them.
-pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
+pub(crate) const CALLER_MEMBERS: [&str; 2] = ["allowed_actions", "can_decide"];
 
 /// Returns the name of an item's event.
 #[must_use]
@@ -43,7 +43,7 @@ impl EventData {
     /// Returns the data of an event in the tree of `root`. `request` is the event's request as of
     /// the event's commit.
     #[must_use]
-    pub(crate) fn of(
+    pub(crate) fn from_event(
         root: TaskId,
         event: &store::Event,
         request: Option<InterventionRequest>,
@@ -51,7 +51,7 @@ impl EventData {
     ) -> Self {
         Self {
             event: name(event),
-            item: AgentTaskItem::of(event.task_id, &event.item, settings),
+            item: AgentTaskItem::from_item(event.task_id, &event.item, settings),
             agent_path: event.agent_path.clone(),
             root_task_id: root.to_string(),
             request: request.map(RequestAtCommit),
@@ -69,7 +69,7 @@ impl Serialize for RequestAtCommit {
         let text = serde_json::to_string(&self.0).map_err(S::Error::custom)?;
         let mut members: BTreeMap<String, Box<RawValue>> =
             serde_json::from_str(&text).map_err(S::Error::custom)?;
-        members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
+        members.retain(|name, _| !CALLER_MEMBERS.contains(&name.as_str()));
         members.serialize(serializer)
     }
 }
@@ -198,15 +198,15 @@ pub(crate) enum TransientEvent {
 impl TransientEvent {
     /// Returns the event that publishes a model's delta.
     #[must_use]
-    pub(crate) fn of(delta: &Delta) -> Self {
+    pub(crate) fn from_delta(delta: &Delta) -> Self {
         let (turn, task_id, agent_path) = (
             delta.turn,
             delta.task_id.to_string(),
             delta.agent_path.clone(),
         );
-        let (event, at) = (word(&delta.said), delta.at.to_string());
+        let (event, at) = (delta_event_name(&delta.said), delta.at.to_string());
         match &delta.said {
-            Said::Text { offset, delta } => {
+            DeltaContent::Text { offset, delta } => {
                 let (offset, delta) = (*offset, delta.clone());
                 Self::Text(OutputTextDeltaEvent {
                     event,
@@ -218,7 +218,7 @@ impl TransientEvent {
                     at,
                 })
             }
-            Said::Named { tool_call_id, name } => {
+            DeltaContent::Named { tool_call_id, name } => {
                 let (tool_call_id, name) = (tool_call_id.to_string(), name.clone());
                 Self::Named(ToolCallNamedEvent {
                     event,
@@ -230,7 +230,7 @@ impl TransientEvent {
                     at,
                 })
             }
-            Said::Arguments {
+            DeltaContent::Arguments {
                 tool_call_id,
                 offset,
                 delta,
@@ -248,7 +248,7 @@ impl TransientEvent {
                     at,
                 })
             }
-            Said::Reset => Self::reset(delta),
+            DeltaContent::Reset => Self::reset(delta),
         }
     }
 
@@ -256,7 +256,7 @@ impl TransientEvent {
     #[must_use]
     pub(crate) fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
-            event: word(&Said::Reset),
+            event: delta_event_name(&DeltaContent::Reset),
             turn: delta.turn,
             task_id: delta.task_id.to_string(),
             agent_path: delta.agent_path.clone(),
@@ -277,11 +277,11 @@ impl TransientEvent {
 }
 
 /// Returns the event name for the content of a delta.
-fn word(said: &Said) -> &'static str {
+fn delta_event_name(said: &DeltaContent) -> &'static str {
     match said {
-        Said::Text { .. } => "output_text.delta",
-        Said::Named { .. } => "tool_call.named",
-        Said::Arguments { .. } => "tool_call.arguments.delta",
-        Said::Reset => "message.reset",
+        DeltaContent::Text { .. } => "output_text.delta",
+        DeltaContent::Named { .. } => "tool_call.named",
+        DeltaContent::Arguments { .. } => "tool_call.arguments.delta",
+        DeltaContent::Reset => "message.reset",
     }
 }

@@ -18,13 +18,13 @@ wire_enum! {
     /// The verdict for the asker: `allow` (the call may run now, or has run), `deny` (the call
     /// never ran and will not) or `pending` (the call waits for a person or for its asker, or an
     /// attempt is under way).
-    WireGateDecision as GateDecision from gate::Decision, "snake_case" { Allow, Deny, Pending }
+    WireGateDecision as GateDecision from gate::GateDecision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
     /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits for its
     /// asker), `started` (the call runs), `doubtful` (a person is asked about the outcome) or
     /// `settled` (the call has ended).
-    WireGateState as GateState from gate::CallState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
+    WireGateState as GateState from gate::GateState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
 }
 
 /// A call at a gate, as its asker sees it.
@@ -107,7 +107,7 @@ pub(crate) struct GateResult {
 }
 
 impl GateResult {
-    fn of(result: &ToolResult) -> Self {
+    fn from_tool_result(result: &ToolResult) -> Self {
         Self {
             outcome: result.outcome.into(),
             content: result.content.clone(),
@@ -119,11 +119,11 @@ impl GateResult {
 impl GateCall {
     /// Returns the call as `caller` sees it.
     #[must_use]
-    pub(crate) fn of(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
+    pub(crate) fn from_call(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
         let request = call.request.as_ref().map(|row| {
             let mut row = (**row).clone();
             row.expired = row.expires_at.is_some_and(|end| end <= call.now);
-            Box::new(InterventionRequest::of(&row, caller, settings))
+            Box::new(InterventionRequest::for_caller(&row, caller, settings))
         });
         let permit = call.permit.map(|permit| Permit {
             attempt: permit.attempt,
@@ -148,7 +148,7 @@ impl GateCall {
             message: call.message(),
             by: call.by.clone(),
             permit,
-            result: call.result.as_ref().map(GateResult::of),
+            result: call.result.as_ref().map(GateResult::from_tool_result),
             request,
             created_at: call.created_at.to_string(),
             expires_at: call.expires_at.map(|end| end.to_string()),

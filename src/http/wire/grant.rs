@@ -72,7 +72,7 @@ impl Grant {
     /// Returns the standing decision of a row. `ended` is the reason why it has ended; `None` while
     /// it counts.
     #[must_use]
-    pub(crate) fn of(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
+    pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {
             grant_id: row.grant_id.to_string(),
             rule: row.rule.clone(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::WireDecision;
-use super::request::{RequestedCall, WireRequestStatus, WireVerdict, asked_call};
+use super::request::{RequestedCall, WireRequestStatus, WireVerdict, call_as_opened};
 use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
 use crate::http::Settings;
@@ -300,7 +300,7 @@ struct Head {
 }
 
 impl Head {
-    fn of(task: TaskId, item: &Item) -> Self {
+    fn new(task: TaskId, item: &Item) -> Self {
         Self {
             task_id: task.to_string(),
             seq: item.seq,
@@ -322,8 +322,8 @@ macro_rules! build {
 impl AgentTaskItem {
     /// Returns an item of `task` as the API shows it.
     #[must_use]
-    pub(crate) fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
-        let head = Head::of(task, item);
+    pub(crate) fn from_item(task: TaskId, item: &Item, settings: &Settings) -> Self {
+        let head = Head::new(task, item);
         match &item.fact {
             Fact::TaskStatus {
                 status,
@@ -331,7 +331,7 @@ impl AgentTaskItem {
                 output,
             } => build!(TaskStatus, TaskStatusItem, head, {
                 status: (*status).into(),
-                error: error.as_ref().map(|failure| TaskError::of(failure, settings)),
+                error: error.as_ref().map(|failure| TaskError::from_failure(failure, settings)),
                 output: output.clone(),
             }),
             Fact::UserMessage {
@@ -423,7 +423,7 @@ fn intervention_requested(head: Head, spec: &RequestSpec) -> AgentTaskItem {
     build!(InterventionRequested, InterventionRequestedItem, head, {
         request_id: spec.request_id.to_string(),
         kind: spec.kind,
-        pending_tool_calls: spec.pending_tool_calls.iter().map(asked_call).collect(),
+        pending_tool_calls: spec.pending_tool_calls.iter().map(call_as_opened).collect(),
     })
 }
 

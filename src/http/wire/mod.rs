@@ -8,13 +8,13 @@ pub(crate) mod brief;
 pub(crate) mod decision;
 pub(crate) mod delivery;
 pub(crate) mod event;
-pub(crate) mod exact;
 pub(crate) mod gate;
 pub(crate) mod grant;
 pub(crate) mod inbox;
 pub(crate) mod item;
 pub(crate) mod list;
 pub(crate) mod problem;
+pub(crate) mod raw_json;
 pub(crate) mod request;
 pub(crate) mod task;
 

@@ -9,13 +9,13 @@ use super::wire_enum;
 use crate::http::Settings;
 use crate::http::server::json;
 use crate::people::Caller;
-use crate::people::may::{answers, can_decide};
+use crate::people::authorization::{can_decide, permitted_actions};
 use crate::store::RequestRow;
 use crate::task::grant::Offer;
 use crate::task::id::RequestId;
 use crate::task::request::{CallSpec, RequestKind, RequestSpec, Warning};
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
-use crate::task::units::write_duration;
+use crate::task::units::format_duration;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
@@ -39,9 +39,10 @@ wire_enum! {
 
 /// The maximum number of bytes of a call's `arguments_text` in lists and in the `pending` of a
 /// task.
-pub(crate) const LISTED: usize = 16 * 1024;
+pub(crate) const MAX_LISTED_ARGUMENT_BYTES: usize = 16 * 1024;
 
-/// Whether the arguments of a request's calls are shown whole, or cut at [`LISTED`] bytes.
+/// Whether the arguments of a request's calls are shown whole, or cut at
+/// [`MAX_LISTED_ARGUMENT_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -195,15 +196,15 @@ pub(crate) struct WireApprovers {
 
 /// Returns a call as it was when its request was opened, without any answer.
 #[must_use]
-pub(crate) fn asked_call(call: &CallSpec) -> RequestedCall {
-    call_within(call, Extent::Whole)
+pub(crate) fn call_as_opened(call: &CallSpec) -> RequestedCall {
+    requested_call(call, Extent::Whole)
 }
 
-fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
+fn requested_call(call: &CallSpec, extent: Extent) -> RequestedCall {
     let text = &call.arguments_text;
-    let truncated = extent == Extent::Listed && text.len() > LISTED;
+    let truncated = extent == Extent::Listed && text.len() > MAX_LISTED_ARGUMENT_BYTES;
     let shown = if truncated {
-        &text[..text.floor_char_boundary(LISTED)]
+        &text[..text.floor_char_boundary(MAX_LISTED_ARGUMENT_BYTES)]
     } else {
         text
     };
@@ -215,14 +216,14 @@ fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
         effect: call.effect.into(),
         target: call.shown_target().to_owned(),
         summary: call.summary.clone(),
-        warnings: call.warnings.iter().map(warning).collect(),
+        warnings: call.warnings.iter().map(call_warning).collect(),
         needs_decision: call.needs_decision,
         verdict: call.verdict.into(),
         rule: call.rule.clone(),
         reason: call.reason.clone(),
         parameters: call.parameters.clone(),
         approvals: Vec::new(),
-        remember: call.offer.as_deref().map(offer),
+        remember: call.offer.as_deref().map(wire_offer),
         digest: Some(call.digest.clone())
             .filter(|digest| !digest.is_empty() && call.verdict != verdict::Verdict::Invalid),
         decision: None,
@@ -230,20 +231,20 @@ fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
     }
 }
 
-fn offer(of: &Offer) -> WireOffer {
+fn wire_offer(offer: &Offer) -> WireOffer {
     WireOffer {
-        when: of.when.clone(),
-        r#for: of.scopes.iter().map(|scope| (*scope).into()).collect(),
-        most: write_duration(of.most),
-        uses: of.uses,
+        when: offer.when.clone(),
+        r#for: offer.scopes.iter().map(|scope| (*scope).into()).collect(),
+        most: format_duration(offer.most),
+        uses: offer.uses,
     }
 }
 
-fn warning(of: &Warning) -> CallWarning {
+fn call_warning(warning: &Warning) -> CallWarning {
     CallWarning {
-        code: of.code.clone(),
-        pointer: of.pointer.clone(),
-        detail: of.detail.clone(),
+        code: warning.code.clone(),
+        pointer: warning.pointer.clone(),
+        detail: warning.detail.clone(),
     }
 }
 
@@ -253,7 +254,7 @@ fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
     }
-    json::build(text.as_bytes()).ok()
+    json::parse_stored(text.as_bytes()).ok()
 }
 
 /// Returns the rule's own message, or the default message.
@@ -287,33 +288,34 @@ impl From<&verdict::Approvers> for WireApprovers {
 impl InterventionRequest {
     /// Returns the request as `caller` sees it.
     #[must_use]
-    pub(crate) fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
-        Self::within(row, Some(caller), settings, Extent::Whole)
+    pub(crate) fn for_caller(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+        Self::with_extent(row, Some(caller), settings, Extent::Whole)
     }
 
     /// Returns the request as an event shows it: without the members that depend on the caller.
     #[must_use]
     pub(crate) fn at_commit(row: &RequestRow, settings: &Settings) -> Self {
-        Self::within(row, None, settings, Extent::Whole)
+        Self::with_extent(row, None, settings, Extent::Whole)
     }
 
     /// Returns the request as a list shows it: with long arguments cut.
     #[must_use]
     pub(crate) fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
-        Self::within(row, Some(caller), settings, Extent::Listed)
+        Self::with_extent(row, Some(caller), settings, Extent::Listed)
     }
 
-    fn within(
+    fn with_extent(
         row: &RequestRow,
         caller: Option<&Caller>,
         settings: &Settings,
         extent: Extent,
     ) -> Self {
-        let (asked, ids) = (&row.asked, settings.roster.ids());
+        let (asked, ids) = (&row.spec, settings.roster.ids());
         let state = row.state();
         let decider = caller.filter(|who| can_decide(who, &row.tenant, &row.owner, &state));
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
-        let actions = |who| answers(&settings.roster, who, &row.tenant, &row.owner, asked);
+        let actions =
+            |who| permitted_actions(&settings.roster, who, &row.tenant, &row.owner, asked);
         let allowed = decider.into_iter().flat_map(actions);
         Self {
             request_id: asked.request_id.to_string(),
@@ -358,16 +360,16 @@ pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
         codes.any(|code| code == MAY_ALREADY_HAVE_RUN)
     };
     let open = row.status == status::RequestStatus::Pending;
-    row.doubted && open && !call.effect.repeatable() && !known()
+    row.history_uncertain && open && !call.effect.is_repeatable() && !known()
 }
 
 fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
-    let mut shown = call_within(call, extent);
+    let mut shown = requested_call(call, extent);
     if call.needs_decision {
         if may_have_run(row, call) {
             shown
                 .warnings
-                .push(warning(&Warning::may_already_have_run()));
+                .push(call_warning(&Warning::may_already_have_run()));
         }
         let state = row.state();
         shown.approvals = approvals(&state, call.tool_call_id, ids);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::event::{EventData, name};
 use super::item::AgentTaskItem;
 use super::request::InterventionRequest;
-use crate::http::openapi::event_schema::NAMES;
+use crate::http::openapi::event_schema::EVENT_COMPONENTS;
 use crate::http::openapi::{self, sample};
 use crate::store::Event;
 use crate::task::decision::{Action, CallAnswer, Decision, Door, Then};
@@ -96,7 +96,7 @@ fn message_facts() -> Vec<Shape> {
         rule: Some("large".into()),
         terms: Some(Terms::default()),
         repeats: Some(call),
-        ..Judgement::of(Verdict::Hold)
+        ..Judgement::new(Verdict::Hold)
     };
     vec![
         (
@@ -147,9 +147,9 @@ fn message_facts() -> Vec<Shape> {
 fn request_facts() -> Vec<Shape> {
     let (_, request, call) = ids();
     let at = "1970-01-01T00:00:00.000000Z";
-    let asked = sample::request().asked;
+    let asked = sample::request().spec;
     let shown_call =
-        serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
+        serde_json::to_value(super::request::call_as_opened(&asked.pending_tool_calls[0])).unwrap();
     let decided = json!({"action": "reject", "by": "bob", "via": "web", "door": "session", "at": at, "reason": "no", "arguments": null,
         "result": null, "remember": null});
     vec![
@@ -226,7 +226,8 @@ fn every_item_shows_its_members_and_no_more_and_fits_its_component() {
             fact,
         };
         let shown =
-            serde_json::to_value(AgentTaskItem::of(task, &item, &sample::settings())).unwrap();
+            serde_json::to_value(AgentTaskItem::from_item(task, &item, &sample::settings()))
+                .unwrap();
         let mut expected = json!({"task_id": task, "seq": 4, "type": name, "role": role, "at": "1970-01-01T00:00:00.000000Z"});
         expected
             .as_object_mut()
@@ -255,7 +256,8 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
         sample::settings(),
         vec!["boss".to_owned(), "clerk".to_owned()],
     );
-    let request = InterventionRequest::of(&sample::request(), &sample::approver(), &settings);
+    let request =
+        InterventionRequest::for_caller(&sample::request(), &sample::approver(), &settings);
     for (fact, _, _) in facts() {
         let event = Event {
             number: 9,
@@ -270,8 +272,9 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
             },
         };
         let about = event.item.fact.request_id().map(|_| request.clone());
-        let item = serde_json::to_value(AgentTaskItem::of(task, &event.item, &settings)).unwrap();
-        let text = serde_json::to_string(&EventData::of(
+        let item =
+            serde_json::to_value(AgentTaskItem::from_item(task, &event.item, &settings)).unwrap();
+        let text = serde_json::to_string(&EventData::from_event(
             TaskId(Uuid::from_u128(6)),
             &event,
             about,
@@ -292,7 +295,7 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
             expected["request"] = whole;
         }
         assert_eq!(shown, expected);
-        let component = NAMES
+        let component = EVENT_COMPONENTS
             .iter()
             .find(|(known, _)| *known == name(&event))
             .unwrap()

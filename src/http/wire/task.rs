@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::exact::Exact;
+use super::raw_json::RawJson;
 use super::request::InterventionRequest;
 use super::wire_enum;
 use crate::http::Settings;
@@ -55,7 +55,7 @@ pub(crate) struct AgentTask {
     pub parent: Option<TaskParent>,
     /// The metadata that the caller sent with the task.
     #[schema(value_type = HashMap<String, Value>)]
-    pub metadata: Exact,
+    pub metadata: RawJson,
     /// The time at which the task was created.
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -119,7 +119,7 @@ wire_enum! {
 impl TaskError {
     /// Returns a failure as a problem object.
     #[must_use]
-    pub(crate) fn of(failure: &Failure, settings: &Settings) -> Self {
+    pub(crate) fn from_failure(failure: &Failure, settings: &Settings) -> Self {
         let code = match failure.code {
             FailureCode::ModelFailed => Code::ModelFailed,
             FailureCode::LimitReached => Code::LimitReached,
@@ -142,7 +142,7 @@ impl TaskError {
 impl AgentTask {
     /// Returns the task as `caller` sees it, with the open requests `pending`.
     #[must_use]
-    pub(crate) fn of(
+    pub(crate) fn from_row(
         row: &TaskRow,
         pending: &[RequestRow],
         caller: &Caller,
@@ -160,7 +160,7 @@ impl AgentTask {
             error: row
                 .error
                 .as_ref()
-                .map(|failure| TaskError::of(failure, settings)),
+                .map(|failure| TaskError::from_failure(failure, settings)),
             pending: pending
                 .iter()
                 .map(|request| InterventionRequest::listed(request, caller, settings))
@@ -175,7 +175,7 @@ impl AgentTask {
                 task_id: task.to_string(),
                 tool_call_id: call.to_string(),
             }),
-            metadata: Exact::object(&row.metadata),
+            metadata: RawJson::object(&row.metadata),
             created_at: row.created_at.to_string(),
             updated_at: row.updated_at.to_string(),
         }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn task_shows_every_member() {
         let row = sample::task();
-        let shown = serde_json::to_value(AgentTask::of(
+        let shown = serde_json::to_value(AgentTask::from_row(
             &row,
             &[],
             &sample::caller(),
@@ -218,7 +218,7 @@ mod tests {
             metadata: metadata.to_owned(),
             ..sample::task()
         };
-        let shown = AgentTask::of(&row, &[], &sample::caller(), &sample::settings());
+        let shown = AgentTask::from_row(&row, &[], &sample::caller(), &sample::settings());
         assert!(
             serde_json::to_string(&shown)
                 .unwrap()
@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn failure_is_a_problem_object() {
-        let shown = TaskError::of(&Failure::limit("max_model_calls"), &sample::settings());
+        let shown =
+            TaskError::from_failure(&Failure::limit("max_model_calls"), &sample::settings());
         let shown = serde_json::to_value(shown).unwrap();
         assert_eq!(
             shown["type"],

@@ -111,7 +111,7 @@ fn lists(server: &Fake) -> usize {
 /// Makes the last comparison, and the last failure, older.
 fn age(comparison: &Comparison, by: Duration) {
     let mut state = comparison.lock();
-    if let Some(at) = &mut state.compared {
+    if let Some(at) = &mut state.compared_at {
         *at -= by;
     }
     if let Some((_, at, _)) = &mut state.failed {
@@ -182,7 +182,7 @@ async fn start_fails_while_no_comparison_can_be_made_and_judging_waits_a_while()
         .compare(Need::Judge, "s", &client, &locked, &none)
         .await;
     assert_eq!((judged, lists(&server)), (Ok(()), 3));
-    age(&comparison, PAUSE);
+    age(&comparison, PAUSE_AFTER_FAILURE);
     assert!(comparison.is_stale(Need::Judge, &client));
     text.send_replace("y");
     let started = comparison.compare(Need::StartNow, "s", &client, &locked, &none);

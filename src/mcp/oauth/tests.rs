@@ -130,7 +130,7 @@ async fn token_that_a_server_sends_back_is_in_no_outcome() {
     };
     let asking = server(3600, questions).await;
     let outcome = called(&client_of(&asking)).await;
-    assert!(matches!(outcome, Outcome::Asks(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Elicitation(_)), "{outcome:?}");
     let outcome = format!("{outcome:?}");
     assert_eq!(outcome.matches("[secret the server's token]").count(), 3);
     assert!(!outcome.contains("t0ken"), "{outcome}");

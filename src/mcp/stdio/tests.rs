@@ -9,14 +9,15 @@ use serde_json::json;
 
 use super::super::fake::{Asking, succeeded};
 use super::*;
-use crate::tool::SendPermit;
+use crate::tool::AttemptPermit;
 
 mod ends;
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Begins as a server of an older revision. `call(m)` answers a call, `say(id, text)` sends a result.
+/// Begins as a server of an older revision. `call(m)` answers a call, `say(id, text)` sends a
+/// result.
 const SERVER: &str = r#"
 import json, os, sys, signal
 def send(m): sys.stdout.write(json.dumps(m) + "\n"); sys.stdout.flush()
@@ -56,7 +57,7 @@ impl Served {
         let command = (program.collect(), place, environment);
         let mut stdio = Stdio::new("files", command, None, SHORT, changes, None);
         stdio.guard = crate::tool::shell::tests::this_program();
-        stdio.patience = Patience {
+        stdio.limits = TimeLimits {
             start: LONG,
             list: LONG,
             probe: Duration::from_secs(5),
@@ -190,19 +191,19 @@ async fn program_gets_its_arguments_its_environment_and_no_more() {
 #[tokio::test]
 async fn refused_permit_writes_no_line() {
     let server = Served::running("");
-    let (decision, undecided) = SendPermit::undecided();
+    let (decision, undecided) = AttemptPermit::undecided();
     drop(decision);
-    for permit in [SendPermit::of(|| false), undecided] {
+    for permit in [AttemptPermit::permitted_while(|| false), undecided] {
         let asking = Asking {
             permit,
             ..Asking::default()
         };
         let outcome = server.call(&asking, LONG).await;
-        assert_eq!(outcome, Outcome::NotSent(NO_LEAVE.to_owned()));
+        assert_eq!(outcome, Outcome::NotSent(NOT_PERMITTED.to_owned()));
     }
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let permit = SendPermit::of(move || count.fetch_add(1, Order::SeqCst) == 0);
+    let permit = AttemptPermit::permitted_while(move || count.fetch_add(1, Order::SeqCst) == 0);
     let asking = Asking {
         permit,
         ..Asking::default()

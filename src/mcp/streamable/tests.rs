@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::fake::{Asking, Fake, NET, answer, called, modern, older, said, succeeded};
 use super::*;
-use crate::tool::SendPermit;
+use crate::tool::AttemptPermit;
 
 mod answers;
 
@@ -120,7 +120,7 @@ async fn session_is_ended_with_the_headers_of_the_operator_or_a_token() {
     })
     .await;
     let operator = headers("authorization", "k3y-k3y-k3y");
-    let oauth = server.client_with(Some(server.oauth()), None, WITHIN);
+    let oauth = server.client_with(Some(server.oauth()), None, REQUEST_TIMEOUT);
     for (client, headers, sent) in [
         (server.client(), operator, "k3y-k3y-k3y"),
         (oauth, HeaderMap::new(), "Bearer t0ken-t0ken"),
@@ -175,10 +175,10 @@ async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision
     .await;
     let changes = watch::channel(0).0;
     let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
-    assert_eq!(http.probing, PROBE);
-    http.probing = SHORT;
+    assert_eq!(http.probe_timeout, PROBE_TIMEOUT);
+    http.probe_timeout = SHORT;
     let asking = Asking::default();
-    let outcome = http.call(&asking.call(), None, WITHIN, 0).await;
+    let outcome = http.call(&asking.call(), None, REQUEST_TIMEOUT, 0).await;
     assert_eq!(outcome, succeeded("done"));
 }
 
@@ -198,13 +198,13 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
     .await;
     let changes = watch::channel(0).0;
     let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
-    http.probing = SHORT;
-    let talk = |peer| Talk {
-        peer,
+    http.probe_timeout = SHORT;
+    let context = |conversation| Context {
+        conversation,
         headers: HeaderMap::new(),
         token: None,
     };
-    let discovered = tokio::time::timeout(WITHIN, http.discover(&talk))
+    let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&context))
         .await
         .unwrap();
     assert!(discovered.unwrap().is_none());
@@ -367,15 +367,15 @@ async fn sessions_of_two_users_are_never_shared() {
 async fn refused_permit_lets_no_call_out() {
     let server = older_server().await;
     let client = server.client();
-    let (decision, undecided) = SendPermit::undecided();
+    let (decision, undecided) = AttemptPermit::undecided();
     drop(decision);
-    for permit in [SendPermit::of(|| false), undecided] {
+    for permit in [AttemptPermit::permitted_while(|| false), undecided] {
         let asking = Asking {
             permit,
             ..Asking::default()
         };
         let outcome = client.call(asking.call()).await;
-        assert_eq!(outcome, Outcome::NotSent(net::NO_LEAVE.to_owned()));
+        assert_eq!(outcome, Outcome::NotSent(net::NOT_PERMITTED.to_owned()));
     }
     assert_eq!(
         server.methods().last().unwrap(),
@@ -400,7 +400,7 @@ async fn server_that_keeps_state_gets_the_call_until_it_answers_with_one_permit(
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let asking = Asking {
-        permit: SendPermit::of(move || count.fetch_add(1, Ordering::SeqCst) == 0),
+        permit: AttemptPermit::permitted_while(move || count.fetch_add(1, Ordering::SeqCst) == 0),
         ..Asking::default()
     };
     assert_eq!(server.client().call(asking.call()).await, succeeded("done"));

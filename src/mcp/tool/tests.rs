@@ -83,27 +83,27 @@ async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     let server = server().await;
     let tool = tool(&server);
     let (alice, bob) = (task(1), task(2));
-    let start = Some(Start::Allowed);
+    let start = Some(StartReason::Allowed);
     tool.prepare(start, bob, &of("bob")).await.unwrap();
-    assert!(tool.change(bob).is_some());
-    assert_eq!(tool.change(alice), None);
+    assert!(tool.definition_change(bob).is_some());
+    assert_eq!(tool.definition_change(alice), None);
     tool.prepare(start, alice, &of("alice")).await.unwrap();
-    assert!(tool.change(bob).is_some());
-    assert_eq!(tool.change(alice), None);
+    assert!(tool.definition_change(bob).is_some());
+    assert_eq!(tool.definition_change(alice), None);
     assert_eq!(lists(&server), 2);
     // Tasks of one user share a comparison; a task with another credential has another.
     let other = task(3);
     tool.prepare(start, other, &of("bob")).await.unwrap();
-    assert!(tool.change(other).is_some() && lists(&server) == 2);
+    assert!(tool.definition_change(other).is_some() && lists(&server) == 2);
     tool.prepare(start, other, &of("alice")).await.unwrap();
-    assert_eq!((tool.change(other), lists(&server)), (None, 2));
+    assert_eq!((tool.definition_change(other), lists(&server)), (None, 2));
 }
 
 #[tokio::test]
 async fn failed_comparison_of_one_user_fails_no_call_of_another() {
     let server = server().await;
     let tool = tool(&server);
-    let start = Some(Start::Approved);
+    let start = Some(StartReason::Approved);
     let (mallory, alice) = (of("mallory"), of("alice"));
     let (refused, compared) = tokio::join!(
         tool.prepare(start, task(1), &mallory),
@@ -121,10 +121,10 @@ async fn comparisons_of_a_server_are_bounded_in_number() {
         HeaderMap::from_iter([(reqwest::header::AUTHORIZATION, value)])
     };
     for user in 0..1200 {
-        comparisons.with(Some(task(user)), &headers(user));
+        comparisons.for_headers(Some(task(user)), &headers(user));
     }
-    assert!(comparisons.of(Some(task(1199))).is_some());
-    assert!(comparisons.of(Some(task(0))).is_none());
+    assert!(comparisons.last_used_by(Some(task(1199))).is_some());
+    assert!(comparisons.last_used_by(Some(task(0))).is_none());
     assert_eq!(comparisons.counts(), (1024, 1024));
 }
 

@@ -6,17 +6,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::turn::{is, is_thought};
-use crate::model::clean::{Cleaner, Mend, mended};
-use crate::model::problem::{is_said, reports};
-use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
+use super::turn::{has_type, is_thinking};
+use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::problem::{is_non_empty, reported_error_text};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
 /// A message as received, not redacted yet.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) blocks: Vec<Spoken>,
+pub(super) struct ReceivedMessage {
+    pub(super) blocks: Vec<ReceivedBlock>,
     /// `None` when the endpoint sent none: the message is then incomplete.
     pub(super) stop_reason: Option<String>,
     /// The endpoint's explanation of a refusal, in words.
@@ -26,7 +26,7 @@ pub(super) struct Said {
 
 /// A content block as received.
 #[derive(Debug, PartialEq)]
-pub(super) struct Spoken {
+pub(super) struct ReceivedBlock {
     /// All members; for a call, all but `input`.
     pub(super) members: Map<String, Value>,
     /// The exact text of a call's `input`.
@@ -35,44 +35,44 @@ pub(super) struct Spoken {
 
 /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
-pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
-    let readable = mended(body, Mend::LoneSurrogates);
+pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
+    let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
-        return again("its answer is not complete JSON");
+        return retryable("its answer is not complete JSON");
     };
-    if let Some(error) = reply.get("error").filter(|error| is_said(error)) {
-        return reported(error, cleaner);
+    if let Some(error) = reply.get("error").filter(|error| is_non_empty(error)) {
+        return classify_error(error, cleaner);
     }
     let Some(Value::Array(blocks)) = reply.remove("content") else {
-        return again("its answer holds no content");
+        return retryable("its answer holds no content");
     };
     // Read from the original body, so that arguments keep escapes of lone surrogates.
-    let Some(inputs) = inputs(body)
-        .or_else(|| inputs(&readable))
-        .filter(|inputs| inputs.len() == blocks.len())
+    let Some(exact_inputs) = exact_inputs(body)
+        .or_else(|| exact_inputs(&readable))
+        .filter(|exact_inputs| exact_inputs.len() == blocks.len())
     else {
-        return again("its answer cannot be read");
+        return retryable("its answer cannot be read");
     };
-    let spoken = blocks
+    let blocks = blocks
         .into_iter()
-        .zip(inputs)
-        .map(|(block, input)| Spoken::new(block, input));
-    let Some(blocks) = spoken.collect() else {
-        return again("its content is not made of blocks");
+        .zip(exact_inputs)
+        .map(|(block, input)| ReceivedBlock::new(block, input));
+    let Some(blocks) = blocks.collect() else {
+        return retryable("its content is not made of blocks");
     };
-    let mut said = Said {
+    let mut message = ReceivedMessage {
         blocks,
-        ..Said::default()
+        ..ReceivedMessage::default()
     };
     if let Some(Value::Object(usage)) = reply.remove("usage") {
-        said.usage = usage;
+        message.usage = usage;
     }
-    said.ends(&Value::Object(reply));
-    said.answer(cleaner)
+    message.set_stop_reason(&Value::Object(reply));
+    message.answer(cleaner)
 }
 
 /// Returns the exact text of each block's `input`; `None` if the body cannot be read.
-fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
+fn exact_inputs(body: &str) -> Option<Vec<Option<&str>>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
         #[serde(borrow)]
@@ -93,10 +93,10 @@ fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
     )
 }
 
-impl Spoken {
+impl ReceivedBlock {
     /// Builds a block with the exact text of its `input`; `None` if the block is not an object.
     pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
-        let is_call = is(&block, "tool_use");
+        let is_call = has_type(&block, "tool_use");
         let Value::Object(mut members) = block else {
             return None;
         };
@@ -111,12 +111,13 @@ impl Spoken {
     }
 }
 
-impl Said {
+impl ReceivedMessage {
     /// Stores the stop reason and its explanation, from the delta of a `message_delta` or from an
     /// unstreamed message. A missing value keeps the stored one.
-    pub(super) fn ends(&mut self, said: &Value) {
+    pub(super) fn set_stop_reason(&mut self, source: &Value) {
         let str = |pointer: &str| {
-            said.pointer(pointer)
+            source
+                .pointer(pointer)
                 .and_then(Value::as_str)
                 .map(str::to_owned)
         };
@@ -127,8 +128,8 @@ impl Said {
     fn text(&self) -> String {
         self.blocks
             .iter()
-            .filter(|block| block.is("text"))
-            .filter_map(|block| block.str("text"))
+            .filter(|block| block.has_type("text"))
+            .filter_map(|block| block.member_text("text"))
             .collect()
     }
 
@@ -140,27 +141,27 @@ impl Said {
     }
 
     /// Turns the message into the outcome of the attempt.
-    pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
+    pub(super) fn answer(self, cleaner: &Cleaner) -> AttemptOutcome {
         let Some(stop_reason) = &self.stop_reason else {
-            return again("its answer ended without a stop_reason");
+            return retryable("its answer ended without a stop_reason");
         };
         if self
             .blocks
             .iter()
             .filter(|block| block.arguments.is_some())
             .count()
-            > CALLS
+            > MAX_CALLS
         {
-            return Attempt::Failed(too_many_calls());
+            return AttemptOutcome::Failed(too_many_calls());
         }
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
         let text = Some(cleaner.text(&text)).filter(|text| !text.is_empty());
         let calls = self.blocks.iter().filter_map(|block| {
-            let text = |name| block.str(name).unwrap_or_default();
+            let text = |name| block.member_text(name).unwrap_or_default();
             Some(cleaner.call(text("id"), text("name"), block.arguments.as_ref()?))
         });
         let calls: Vec<_> = calls.collect();
-        Attempt::Answered(Box::new(Answer {
+        AttemptOutcome::Answered(Box::new(Answer {
             text: if calls.is_empty() {
                 Some(text.unwrap_or_default())
             } else {
@@ -174,19 +175,19 @@ impl Said {
     }
 }
 
-impl Spoken {
-    fn is(&self, kind: &str) -> bool {
-        self.str("type") == Some(kind)
+impl ReceivedBlock {
+    fn has_type(&self, kind: &str) -> bool {
+        self.member_text("type") == Some(kind)
     }
 
-    fn str(&self, member: &str) -> Option<&str> {
+    fn member_text(&self, member: &str) -> Option<&str> {
         self.members.get(member).and_then(Value::as_str)
     }
 }
 
 /// Classifies an error that arrives inside a 200 answer or a stream.
-pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
-    let why = reports(error, cleaner);
+pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+    let why = reported_error_text(error, cleaner);
     match error.get("type").and_then(Value::as_str) {
         Some(
             "invalid_request_error"
@@ -195,14 +196,14 @@ pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
             | "permission_error"
             | "not_found_error"
             | "request_too_large",
-        ) => Attempt::Failed(why),
+        ) => AttemptOutcome::Failed(why),
         // Overload, timeouts, server errors, and types added later.
-        Some(_) | None => Attempt::Again(why, None),
+        Some(_) | None => AttemptOutcome::Retry(why, None),
     }
 }
 
-fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
-    match said {
+fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
+    match stop_reason {
         "end_turn" | "stop_sequence" if has_calls => FinishReason::ToolCalls,
         "end_turn" | "stop_sequence" => FinishReason::Stop,
         "tool_use" => FinishReason::ToolCalls,
@@ -240,18 +241,18 @@ fn usage(sent: &Map<String, Value>) -> Usage {
 /// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
 /// calls, and otherwise as received. Thinking blocks are signed, and a change would invalidate the
 /// signature, so a thinking block that redaction would change is left out.
-fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
+fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {
         let is_call = block.arguments.is_some();
         let sent = Value::Object(block.members);
-        let is_thought = is_thought(&sent);
+        let is_thinking = is_thinking(&sent);
         let mut kept = cleaner.json(sent.clone());
-        if is_thought && kept != sent {
+        if is_thinking && kept != sent {
             return None;
         }
         if let (true, Some(members), Some(call)) = (is_call, kept.as_object_mut(), calls.next()) {
-            let text = mended(&call.arguments_text, Mend::LoneSurrogates);
+            let text = replace_escapes(&call.arguments_text, InvalidEscape::LoneSurrogates);
             let input = serde_json::from_str(&text).ok().filter(Value::is_object);
             members.insert("input".to_owned(), input.unwrap_or_else(|| json!({})));
         }
@@ -267,8 +268,8 @@ mod tests {
     use super::*;
     use crate::secret::{Redactor, Secret};
 
-    fn read(body: &str) -> Attempt {
-        whole(
+    fn read(body: &str) -> AttemptOutcome {
+        read_unstreamed(
             body,
             &Cleaner(Arc::new(Redactor::new([(
                 "KEY",
@@ -279,8 +280,10 @@ mod tests {
 
     fn answered(body: &str) -> Answer {
         match read(body) {
-            Attempt::Answered(answer) => *answer,
-            Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => {
+            AttemptOutcome::Answered(answer) => *answer,
+            AttemptOutcome::Retry(why, _)
+            | AttemptOutcome::RetrySimpler(why)
+            | AttemptOutcome::Failed(why) => {
                 panic!("{why}")
             }
         }
@@ -379,7 +382,7 @@ mod tests {
             ),
         ] {
             assert!(
-                matches!(read(body), Attempt::Again(said, None) if said == why),
+                matches!(read(body), AttemptOutcome::Retry(said, None) if said == why),
                 "{body}"
             );
         }
@@ -388,7 +391,13 @@ mod tests {
                 r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#
             ))
         };
-        assert!(matches!(error("overloaded_error"), Attempt::Again(..)));
-        assert!(matches!(error("invalid_request_error"), Attempt::Failed(_)));
+        assert!(matches!(
+            error("overloaded_error"),
+            AttemptOutcome::Retry(..)
+        ));
+        assert!(matches!(
+            error("invalid_request_error"),
+            AttemptOutcome::Failed(_)
+        ));
     }
 }

@@ -7,20 +7,20 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::turn::assistant;
-use crate::model::clean::{Mend, mended};
-use crate::model::ids::Ids;
-use crate::model::protocol::{Manner, Thoughts};
+use super::turn::turn_blocks;
+use crate::model::clean::{InvalidEscape, replace_escapes};
+use crate::model::ids::CallIds;
+use crate::model::protocol::{EarlierThinking, RequestMode};
 use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
 /// The default of `max_tokens`, which the endpoint requires. A configured thinking budget
 /// (`thinking.budget_tokens`) is added to the default, because thinking uses up `max_tokens`, too.
-pub(super) const MAX_TOKENS: u64 = 16_384;
+pub(super) const DEFAULT_MAX_TOKENS: u64 = 16_384;
 
 /// Sent in place of an empty text, which the endpoint would refuse.
-const EMPTY: &str = "(empty)";
+const EMPTY_TEXT_PLACEHOLDER: &str = "(empty)";
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -39,7 +39,7 @@ impl Block {
     /// Builds a call block with the other members `rest`. Its `input` is the exact text `arguments`
     /// if that is a JSON object, else `{}` (the call's result then says what was wrong).
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
-        let text = mended(arguments, Mend::LoneSurrogates);
+        let text = replace_escapes(arguments, InvalidEscape::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
         match RawValue::from_string(text.into_owned()) {
             Ok(input) if is_object => {
@@ -67,7 +67,7 @@ enum Role {
 }
 
 #[derive(Debug, Serialize)]
-struct Spoken {
+struct OutgoingMessage {
     role: Role,
     content: Vec<Block>,
 }
@@ -76,7 +76,7 @@ struct Spoken {
 struct Body {
     #[serde(flatten)]
     rest: Map<String, Value>,
-    messages: Vec<Spoken>,
+    messages: Vec<OutgoingMessage>,
 }
 
 /// Writes the request body; `extra` holds further members from the configuration.
@@ -87,12 +87,12 @@ pub(super) fn body(
     prompt: &Prompt,
     model: &str,
     extra: &Map<String, Value>,
-    manner: Manner,
-    thoughts: Thoughts,
+    mode: RequestMode,
+    earlier_thinking: EarlierThinking,
 ) -> serde_json::Result<String> {
     let mut rest = extra.clone();
     rest.insert("model".to_owned(), json!(model));
-    if manner != Manner::Whole {
+    if mode != RequestMode::Unstreamed {
         rest.insert("stream".to_owned(), json!(true));
     }
     let budget = rest
@@ -100,8 +100,8 @@ pub(super) fn body(
         .and_then(|thinking| thinking.get("budget_tokens"))
         .and_then(Value::as_u64);
     rest.entry("max_tokens")
-        .or_insert_with(|| json!(MAX_TOKENS.saturating_add(budget.unwrap_or(0))));
-    if thoughts == Thoughts::Left
+        .or_insert_with(|| json!(DEFAULT_MAX_TOKENS.saturating_add(budget.unwrap_or(0))));
+    if earlier_thinking == EarlierThinking::Omitted
         && rest
             .get("thinking")
             .is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
@@ -122,32 +122,32 @@ pub(super) fn body(
     }
     serde_json::to_string(&Body {
         rest,
-        messages: messages(&prompt.messages, thoughts),
+        messages: messages(&prompt.messages, earlier_thinking),
     })
 }
 
 /// Converts the conversation into messages of alternating roles: the results of a turn's calls and
 /// the user text after them form one message.
-fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
-    let mut spoken = Vec::new();
-    let mut ids = Ids::default();
-    for said in conversation {
-        match said {
+fn messages(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<OutgoingMessage> {
+    let mut messages = Vec::new();
+    let mut ids = CallIds::default();
+    for message in conversation {
+        match message {
             Message::User { context, parts } => {
                 let about = context.as_ref().filter(|context| !context.is_empty());
                 let about = about.and_then(|context| Block::text(&data_about_the_user(context)));
                 let mut content: Vec<_> = parts.iter().filter_map(part).collect();
                 if content.is_empty() {
-                    content.extend(Block::text(EMPTY));
+                    content.extend(Block::text(EMPTY_TEXT_PLACEHOLDER));
                 }
-                say(&mut spoken, Role::User, about.into_iter().chain(content));
+                append_blocks(&mut messages, Role::User, about.into_iter().chain(content));
             }
             Message::Assistant { raw, text, calls } => {
-                ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
-                say(
-                    &mut spoken,
+                ids.start_turn(calls.iter().map(|(id, ..)| id.as_str()));
+                append_blocks(
+                    &mut messages,
                     Role::Assistant,
-                    assistant(raw, text.as_deref(), calls, &ids, thoughts),
+                    turn_blocks(raw, text.as_deref(), calls, &ids, earlier_thinking),
                 );
             }
             Message::Result {
@@ -156,27 +156,31 @@ fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
                 succeeded,
                 ..
             } => {
-                say(
-                    &mut spoken,
+                append_blocks(
+                    &mut messages,
                     Role::User,
-                    [result(&ids.of(provider_id), content, *succeeded)],
+                    [result(&ids.sent_id(provider_id), content, *succeeded)],
                 );
             }
         }
     }
-    spoken
+    messages
 }
 
 /// Adds blocks to the last message if it has the same role, otherwise as a new message. Adds
 /// nothing if there are no blocks, because the endpoint refuses an empty message.
-fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
+fn append_blocks(
+    messages: &mut Vec<OutgoingMessage>,
+    role: Role,
+    blocks: impl IntoIterator<Item = Block>,
+) {
     let mut blocks = blocks.into_iter().peekable();
     if blocks.peek().is_none() {
         return;
     }
-    match spoken.last_mut() {
+    match messages.last_mut() {
         Some(last) if last.role == role => last.content.extend(blocks),
-        Some(_) | None => spoken.push(Spoken {
+        Some(_) | None => messages.push(OutgoingMessage {
             role,
             content: blocks.collect(),
         }),
@@ -213,7 +217,7 @@ fn source(content: &str) -> Value {
 
 fn result(id: &str, content: &str, succeeded: bool) -> Block {
     let content = if content.trim().is_empty() {
-        EMPTY
+        EMPTY_TEXT_PLACEHOLDER
     } else {
         content
     };
@@ -253,8 +257,8 @@ mod tests {
         messages: Vec<Message>,
         system: &str,
         extra: &Value,
-        manner: Manner,
-        thoughts: Thoughts,
+        mode: RequestMode,
+        earlier_thinking: EarlierThinking,
     ) -> Value {
         let prompt = Prompt {
             system: Some(system.to_owned()),
@@ -262,7 +266,14 @@ mod tests {
             tools: Vec::new(),
             turn: 1,
         };
-        let body = body(&prompt, "m", extra.as_object().unwrap(), manner, thoughts).unwrap();
+        let body = body(
+            &prompt,
+            "m",
+            extra.as_object().unwrap(),
+            mode,
+            earlier_thinking,
+        )
+        .unwrap();
         serde_json::from_str(&body).unwrap()
     }
 
@@ -276,7 +287,13 @@ mod tests {
             (json!({"thinking": {"type": "adaptive"}}), 16_384),
             (json!({"max_tokens": 5000, "thinking": thinking}), 5000),
         ] {
-            let body = written(Vec::new(), "", &extra, Manner::Streamed, Thoughts::Kept);
+            let body = written(
+                Vec::new(),
+                "",
+                &extra,
+                RequestMode::Streamed,
+                EarlierThinking::Included,
+            );
             assert_eq!(body["max_tokens"], max_tokens, "{extra}");
             assert_eq!(body.get("thinking"), extra.get("thinking"));
         }
@@ -289,8 +306,8 @@ mod tests {
                 Vec::new(),
                 "",
                 &json!({"thinking": thinking}),
-                Manner::Streamed,
-                Thoughts::Left,
+                RequestMode::Streamed,
+                EarlierThinking::Omitted,
             )
             .get("thinking")
             .cloned()
@@ -312,8 +329,8 @@ mod tests {
             said,
             " ",
             &json!({"temperature": 0}),
-            Manner::Whole,
-            Thoughts::Kept,
+            RequestMode::Unstreamed,
+            EarlierThinking::Included,
         );
         let text = |text: &str| json!({"type": "text", "text": text});
         assert_eq!(

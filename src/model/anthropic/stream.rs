@@ -7,57 +7,64 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::reply::{Said, Spoken, reported};
-use super::turn::is;
-use crate::model::clean::{Cleaner, Mend, Passing, mended};
-use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
+use super::reply::{ReceivedBlock, ReceivedMessage, classify_error};
+use super::turn::has_type;
+use crate::model::clean::{Cleaner, InvalidEscape, StreamCleaner, replace_escapes};
+use crate::model::protocol::{
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
+};
 use crate::net::sse::Event;
 
 /// A message in progress.
-pub(in crate::model) struct Stream {
+pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,
-    said: Said,
+    message: ReceivedMessage,
     /// The blocks that have not ended: the endpoint's index, and the position in `blocks`.
-    open: BTreeMap<u64, usize>,
+    open_blocks: BTreeMap<u64, usize>,
     /// In the order in which the blocks began.
-    blocks: Vec<Begun>,
+    blocks: Vec<PartialBlock>,
     /// How many of `blocks` are calls.
-    calls: usize,
-    text: Passing,
-    ended: bool,
-    held: usize,
+    call_count: usize,
+    text_cleaner: StreamCleaner,
+    has_ended: bool,
+    held_bytes: usize,
 }
 
-struct Begun {
+struct PartialBlock {
     members: Map<String, Value>,
     /// The input in the start event, if present.
-    whole: Option<String>,
+    start_input: Option<String>,
     /// The input from the deltas.
     input: String,
     /// For a call: its index among the calls, and the redaction of the pieces of its arguments.
-    call: Option<(usize, Passing)>,
+    call: Option<(usize, StreamCleaner)>,
 }
 
-impl Stream {
+impl MessageStreamReader {
     pub(super) fn new(cleaner: &Cleaner) -> Self {
-        let (text, cleaner) = (cleaner.passing_text(), cleaner.clone());
-        let (said, open, blocks) = (Said::default(), BTreeMap::new(), Vec::new());
+        let (text_cleaner, cleaner) = (cleaner.text_stream(), cleaner.clone());
+        let (message, open_blocks, blocks) =
+            (ReceivedMessage::default(), BTreeMap::new(), Vec::new());
         Self {
             cleaner,
-            said,
-            open,
+            message,
+            open_blocks,
             blocks,
-            calls: 0,
-            text,
-            ended: false,
-            held: 0,
+            call_count: 0,
+            text_cleaner,
+            has_ended: false,
+            held_bytes: 0,
         }
     }
 
-    fn take(&mut self, data: &str, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
-        let readable = mended(data, Mend::LoneSurrogates);
+    fn take_event(
+        &mut self,
+        data: &str,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<StreamState, AttemptOutcome> {
+        let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
         let Ok(Value::Object(mut event)) = serde_json::from_str::<Value>(&readable) else {
-            return Err(again("an event of its answer is not JSON"));
+            return Err(retryable("an event of its answer is not JSON"));
         };
         let kind = event
             .get("type")
@@ -65,80 +72,77 @@ impl Stream {
             .unwrap_or_default()
             .to_owned();
         match kind.as_str() {
-            "message_start" => self.count(
+            "message_start" => self.store_usage(
                 event
                     .get("message")
                     .and_then(|message| message.get("usage")),
             ),
             "content_block_start" => {
-                let place = place(&event)?;
+                let index = block_index(&event)?;
                 let block = event.remove("content_block").unwrap_or_default();
-                self.held = self.held.saturating_add(data.len());
-                let input = is(&block, "tool_use")
+                self.held_bytes = self.held_bytes.saturating_add(data.len());
+                let input = has_type(&block, "tool_use")
                     .then(|| first_input(data).or_else(|| first_input(&readable)));
-                self.begin(place, block, input.flatten(), telling)?;
+                self.begin_block(index, block, input.flatten(), emitter)?;
             }
             "content_block_delta" => {
+                let index = block_index(&event)?;
                 let delta = event.get("delta").and_then(Value::as_object);
-                self.add(
-                    place(&event)?,
-                    delta.ok_or_else(|| again(UNREADABLE))?,
-                    telling,
-                )?;
+                let delta = delta.ok_or_else(|| retryable(UNREADABLE))?;
+                self.add_delta(index, delta, emitter)?;
             }
             "content_block_stop" => {
                 let at = self
-                    .open
-                    .remove(&place(&event)?)
-                    .ok_or_else(|| again(UNREADABLE))?;
-                self.close(at, telling);
+                    .open_blocks
+                    .remove(&block_index(&event)?)
+                    .ok_or_else(|| retryable(UNREADABLE))?;
+                self.end_block(at, emitter);
             }
             "message_delta" => {
-                self.count(event.get("usage"));
-                self.said.ends(event.get("delta").unwrap_or(&Value::Null));
+                self.store_usage(event.get("usage"));
+                self.message
+                    .set_stop_reason(event.get("delta").unwrap_or(&Value::Null));
             }
             "message_stop" => {
-                self.ended = true;
-                return Ok(Progress::Ended);
+                self.has_ended = true;
+                return Ok(StreamState::Ended);
             }
             "error" => {
-                return Err(reported(
-                    event.get("error").unwrap_or(&Value::Null),
-                    &self.cleaner,
-                ));
+                let error = event.get("error").unwrap_or(&Value::Null);
+                return Err(classify_error(error, &self.cleaner));
             }
             // `ping`, and event types added later.
             _ => {}
         }
-        Ok(Progress::GoesOn)
+        Ok(StreamState::Open)
     }
 
     /// Stores token counts. Each count is a total so far, so a later value replaces an earlier one.
-    fn count(&mut self, usage: Option<&Value>) {
+    fn store_usage(&mut self, usage: Option<&Value>) {
         for (name, count) in usage.and_then(Value::as_object).into_iter().flatten() {
             if !count.is_null() {
-                self.said.usage.insert(name.clone(), count.clone());
+                self.message.usage.insert(name.clone(), count.clone());
             }
         }
     }
 
-    fn begin(
+    fn begin_block(
         &mut self,
-        place: u64,
+        index: u64,
         block: Value,
         input: Option<String>,
-        telling: &mut Telling<'_>,
-    ) -> Result<(), Attempt> {
-        let is_call = is(&block, "tool_use");
-        let is_text = is(&block, "text");
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<(), AttemptOutcome> {
+        let is_call = has_type(&block, "tool_use");
+        let is_text = has_type(&block, "text");
         let Value::Object(mut members) = block else {
-            return Err(again(UNREADABLE));
+            return Err(retryable(UNREADABLE));
         };
-        if self.open.insert(place, self.blocks.len()).is_some() {
-            return Err(again(UNREADABLE));
+        if self.open_blocks.insert(index, self.blocks.len()).is_some() {
+            return Err(retryable(UNREADABLE));
         }
-        if is_call && self.calls == CALLS {
-            return Err(Attempt::Failed(too_many_calls()));
+        if is_call && self.call_count == MAX_CALLS {
+            return Err(AttemptOutcome::Failed(too_many_calls()));
         }
         let call = is_call.then(|| {
             members.remove("input");
@@ -148,46 +152,48 @@ impl Stream {
                     .and_then(Value::as_str)
                     .unwrap_or_default(),
             );
-            let call = self.calls;
-            self.calls += 1;
-            telling.named(call, &name);
-            (call, self.cleaner.passing_arguments())
+            let call = self.call_count;
+            self.call_count += 1;
+            emitter.call_name(call, &name);
+            (call, self.cleaner.arguments_stream())
         });
         if let (true, Some(text)) = (is_text, members.get("text").and_then(Value::as_str)) {
-            telling.text(&self.text.push(text));
+            emitter.text(&self.text_cleaner.push(text));
         }
-        self.blocks.push(Begun {
+        self.blocks.push(PartialBlock {
             members,
-            whole: input,
+            start_input: input,
             input: String::new(),
             call,
         });
         Ok(())
     }
 
-    fn add(
+    fn add_delta(
         &mut self,
-        place: u64,
+        index: u64,
         delta: &Map<String, Value>,
-        telling: &mut Telling<'_>,
-    ) -> Result<(), Attempt> {
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<(), AttemptOutcome> {
         let block = self
-            .open
-            .get(&place)
+            .open_blocks
+            .get(&index)
             .and_then(|at| self.blocks.get_mut(*at))
-            .ok_or_else(|| again(UNREADABLE))?;
+            .ok_or_else(|| retryable(UNREADABLE))?;
         let str = |member: &str| delta.get(member).and_then(Value::as_str);
         let size = |more: &Value| {
             more.as_str()
                 .map_or_else(|| more.to_string().len(), str::len)
         };
-        self.held = self.held.saturating_add(delta.values().map(size).sum());
+        self.held_bytes = self
+            .held_bytes
+            .saturating_add(delta.values().map(size).sum());
         match str("type") {
             Some("input_json_delta") => {
                 let piece = str("partial_json").unwrap_or_default();
                 block.input.push_str(piece);
-                if let Some((call, passing)) = &mut block.call {
-                    telling.arguments(*call, &passing.push(piece));
+                if let Some((call, cleaner)) = &mut block.call {
+                    emitter.arguments(*call, &cleaner.push(piece));
                 }
             }
             Some("citations_delta") => {
@@ -196,7 +202,7 @@ impl Stream {
             }
             kind => {
                 if kind == Some("text_delta") {
-                    telling.text(&self.text.push(str("text").unwrap_or_default()));
+                    emitter.text(&self.text_cleaner.push(str("text").unwrap_or_default()));
                 }
                 for (name, more) in delta.iter().filter(|(name, _)| *name != "type") {
                     merge(&mut block.members, name, more);
@@ -207,23 +213,26 @@ impl Stream {
     }
 
     /// Ends a block. A call without input deltas takes its arguments from the start event.
-    fn close(&mut self, at: usize, telling: &mut Telling<'_>) {
+    fn end_block(&mut self, at: usize, emitter: &mut PieceEmitter<'_>) {
         let Some(block) = self.blocks.get_mut(at) else {
             return;
         };
-        if let Some((call, passing)) = &mut block.call {
+        if let Some((call, cleaner)) = &mut block.call {
             if block.input.is_empty() {
                 block.input = block
-                    .whole
+                    .start_input
                     .take()
                     .filter(|input| input != "null")
                     .unwrap_or_else(|| "{}".to_owned());
-                telling.arguments(*call, &passing.push(&block.input));
+                emitter.arguments(*call, &cleaner.push(&block.input));
             }
-            telling.arguments(*call, &passing.finish());
+            emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
             // The input of a tool that the provider runs itself.
-            let input = serde_json::from_str(&mended(&block.input, Mend::LoneSurrogates));
+            let input = serde_json::from_str(&replace_escapes(
+                &block.input,
+                InvalidEscape::LoneSurrogates,
+            ));
             block
                 .members
                 .insert("input".to_owned(), input.unwrap_or_else(|_| json!({})));
@@ -234,11 +243,11 @@ impl Stream {
 /// The error for an event that does not fit the preceding ones.
 const UNREADABLE: &str = "its answer cannot be read";
 
-fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
+fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {
     event
         .get("index")
         .and_then(Value::as_u64)
-        .ok_or_else(|| again(UNREADABLE))
+        .ok_or_else(|| retryable(UNREADABLE))
 }
 
 /// Returns the exact text of the `input` in a call's start event.
@@ -273,42 +282,50 @@ fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     }
 }
 
-impl Reading for Stream {
-    fn event(&mut self, event: &Event, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
-        self.take(&event.data, telling)
+impl StreamReader for MessageStreamReader {
+    fn read_event(
+        &mut self,
+        event: &Event,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<StreamState, AttemptOutcome> {
+        self.take_event(&event.data, emitter)
     }
 
-    fn held(&self) -> usize {
-        self.held
+    fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
-    fn finish(mut self, telling: &mut Telling<'_>) -> Attempt {
-        if !self.ended {
-            return again("its answer was cut off");
+    fn finish(mut self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome {
+        if !self.has_ended {
+            return retryable("its answer was cut off");
         }
-        for at in std::mem::take(&mut self.open).into_values() {
+        for at in std::mem::take(&mut self.open_blocks).into_values() {
             if self
                 .blocks
                 .get(at)
                 .is_some_and(|block| block.call.is_some())
             {
-                return again("its answer ended within a call");
+                return retryable("its answer ended within a call");
             }
-            self.close(at, telling);
+            self.end_block(at, emitter);
         }
-        let mut said = self.said;
-        said.blocks = self.blocks.into_iter().map(Begun::whole).collect();
-        if let Some(refusal) = said.refusal() {
-            telling.text(&self.text.push(refusal));
+        let mut message = self.message;
+        message.blocks = self
+            .blocks
+            .into_iter()
+            .map(PartialBlock::into_received)
+            .collect();
+        if let Some(refusal) = message.refusal() {
+            emitter.text(&self.text_cleaner.push(refusal));
         }
-        telling.text(&self.text.finish());
-        said.answer(&self.cleaner)
+        emitter.text(&self.text_cleaner.finish());
+        message.answer(&self.cleaner)
     }
 }
 
-impl Begun {
-    fn whole(self) -> Spoken {
-        Spoken {
+impl PartialBlock {
+    fn into_received(self) -> ReceivedBlock {
+        ReceivedBlock {
             arguments: self.call.is_some().then_some(self.input),
             members: self.members,
         }

@@ -6,51 +6,56 @@
 use serde_json::{Map, Value, json};
 
 use super::request::Block;
-use crate::model::ids::{Ids, name};
-use crate::model::protocol::Thoughts;
+use crate::model::ids::{CallIds, tool_name};
+use crate::model::protocol::EarlierThinking;
 
 /// Returns the blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a
 /// call's stored id, its tool's name and its arguments.
-pub(super) fn assistant(
+pub(super) fn turn_blocks(
     raw: &Value,
     text: Option<&str>,
     calls: &[(String, String, String)],
-    ids: &Ids,
-    thoughts: Thoughts,
+    ids: &CallIds,
+    earlier_thinking: EarlierThinking,
 ) -> Vec<Block> {
-    match own(raw, calls.len()) {
-        Some(blocks) => sent_back(blocks, calls, ids, thoughts),
-        None => written(text, calls, ids),
+    match own_blocks(raw, calls.len()) {
+        Some(blocks) => sendable_blocks(blocks, calls, ids, earlier_thinking),
+        None => rebuilt_blocks(text, calls, ids),
     }
 }
 
 /// Returns the blocks of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
-fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
+fn own_blocks(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw
         .get("content")
         .filter(|_| is_message)
         .and_then(Value::as_array)?;
-    (blocks.iter().filter(|block| is(block, "tool_use")).count() == calls).then_some(blocks)
+    (blocks
+        .iter()
+        .filter(|block| has_type(block, "tool_use"))
+        .count()
+        == calls)
+        .then_some(blocks)
 }
 
-pub(super) fn is(block: &Value, kind: &str) -> bool {
+pub(super) fn has_type(block: &Value, kind: &str) -> bool {
     block.get("type").is_some_and(|found| found == kind)
 }
 
 /// Whether a block is thinking, redacted or not.
-pub(super) fn is_thought(block: &Value) -> bool {
-    is(block, "thinking") || is(block, "redacted_thinking")
+pub(super) fn is_thinking(block: &Value) -> bool {
+    has_type(block, "thinking") || has_type(block, "redacted_thinking")
 }
 
-fn sent_back(
+fn sendable_blocks(
     blocks: &[Value],
     calls: &[(String, String, String)],
-    ids: &Ids,
-    thoughts: Thoughts,
+    ids: &CallIds,
+    earlier_thinking: EarlierThinking,
 ) -> Vec<Block> {
     let empty = |block: &Value| {
-        is(block, "text")
+        has_type(block, "text")
             && block
                 .get("text")
                 .and_then(Value::as_str)
@@ -58,39 +63,49 @@ fn sent_back(
     };
     let mut kept: Vec<_> = blocks
         .iter()
-        .filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block)))
+        .filter(|block| {
+            !empty(block) && (earlier_thinking == EarlierThinking::Included || !is_thinking(block))
+        })
         .collect();
     // A turn may not end with thinking, so a turn that was truncated while thinking can become
     // empty.
-    while kept.last().is_some_and(|block| is_thought(block)) {
+    while kept.last().is_some_and(|block| is_thinking(block)) {
         kept.pop();
     }
     let mut calls = calls.iter();
     let sent = kept.into_iter().map(|block| {
         match (
             block.as_object(),
-            is(block, "tool_use").then(|| calls.next()),
+            has_type(block, "tool_use").then(|| calls.next()),
         ) {
-            (Some(members), Some(Some(call))) => called(members.clone(), call, ids),
+            (Some(members), Some(Some(call))) => call_block(members.clone(), call, ids),
             (_, _) => Block::Plain(block.clone()),
         }
     });
     sent.collect()
 }
 
-fn written(text: Option<&str>, calls: &[(String, String, String)], ids: &Ids) -> Vec<Block> {
+fn rebuilt_blocks(
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+    ids: &CallIds,
+) -> Vec<Block> {
     let members = || Map::from_iter([("type".to_owned(), json!("tool_use"))]);
-    let calls = calls.iter().map(|call| called(members(), call, ids));
+    let calls = calls.iter().map(|call| call_block(members(), call, ids));
     text.and_then(Block::text)
         .into_iter()
         .chain(calls)
         .collect()
 }
 
-fn called(mut members: Map<String, Value>, call: &(String, String, String), ids: &Ids) -> Block {
+fn call_block(
+    mut members: Map<String, Value>,
+    call: &(String, String, String),
+    ids: &CallIds,
+) -> Block {
     let (id, tool, arguments) = call;
-    members.insert("id".to_owned(), json!(ids.of(id)));
-    members.insert("name".to_owned(), json!(name(tool)));
+    members.insert("id".to_owned(), json!(ids.sent_id(id)));
+    members.insert("name".to_owned(), json!(tool_name(tool)));
     Block::call(members, arguments)
 }
 
@@ -105,9 +120,9 @@ mod tests {
             .collect()
     }
 
-    fn ids(calls: &[(String, String, String)]) -> Ids {
-        let mut ids = Ids::default();
-        ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
+    fn ids(calls: &[(String, String, String)]) -> CallIds {
+        let mut ids = CallIds::default();
+        ids.start_turn(calls.iter().map(|(id, ..)| id.as_str()));
         ids
     }
 
@@ -115,9 +130,16 @@ mod tests {
         raw: &Value,
         text: Option<&str>,
         calls: &[(String, String, String)],
-        thoughts: Thoughts,
+        earlier_thinking: EarlierThinking,
     ) -> String {
-        serde_json::to_string(&assistant(raw, text, calls, &ids(calls), thoughts)).unwrap()
+        serde_json::to_string(&turn_blocks(
+            raw,
+            text,
+            calls,
+            &ids(calls),
+            earlier_thinking,
+        ))
+        .unwrap()
     }
 
     #[test]
@@ -136,13 +158,13 @@ mod tests {
         );
         let said = r#"{"citations":null,"text":"So. ","type":"text"}"#;
         let later = r#"{"type":"some_later_block","x":[1]}"#;
-        let thoughts = r#"{"signature":"c2ln","thinking":"hm","type":"thinking"},{"data":"ZGF0YQ==","type":"redacted_thinking"}"#;
+        let earlier_thinking = r#"{"signature":"c2ln","thinking":"hm","type":"thinking"},{"data":"ZGF0YQ==","type":"redacted_thinking"}"#;
         assert_eq!(
-            sent(&raw, Some("So. "), &one, Thoughts::Kept),
-            format!("[{thoughts},{said},{call},{later}]")
+            sent(&raw, Some("So. "), &one, EarlierThinking::Included),
+            format!("[{earlier_thinking},{said},{call},{later}]")
         );
         assert_eq!(
-            sent(&raw, Some("So. "), &one, Thoughts::Left),
+            sent(&raw, Some("So. "), &one, EarlierThinking::Omitted),
             format!("[{said},{call},{later}]")
         );
     }
@@ -150,7 +172,7 @@ mod tests {
     #[test]
     fn turn_that_ended_in_thinking_is_sent_without_it() {
         let raw = json!({"type": "message", "content": [{"type": "thinking", "thinking": "hm"}]});
-        assert_eq!(sent(&raw, Some(""), &[], Thoughts::Kept), "[]");
+        assert_eq!(sent(&raw, Some(""), &[], EarlierThinking::Included), "[]");
     }
 
     #[test]
@@ -169,7 +191,7 @@ mod tests {
             json!({"type": "message"}),
         ] {
             assert_eq!(
-                sent(&raw, Some("so"), &two, Thoughts::Kept),
+                sent(&raw, Some("so"), &two, EarlierThinking::Included),
                 concat!(
                     r#"[{"text":"so","type":"text"},"#,
                     r#"{"id":"call_1","name":"functions_pay","type":"tool_use","input":{"a":1}},"#,
@@ -193,7 +215,7 @@ mod tests {
                 &Value::Null,
                 None,
                 &calls(&[("a", "x", text)]),
-                Thoughts::Kept,
+                EarlierThinking::Included,
             );
             assert!(
                 written.contains(&format!("\"input\":{input}")),

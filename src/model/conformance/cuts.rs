@@ -7,40 +7,44 @@ use super::{KEY, Provider};
 use crate::model::Answer;
 use crate::model::anthropic::Messages;
 use crate::model::clean::Cleaner;
-use crate::model::heard::Heard;
 use crate::model::openai::ChatCompletions;
 use crate::model::openai_responses::Responses;
-use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
+use crate::model::protocol::{
+    AttemptOutcome, PieceEmitter, Protocol, StreamReader as _, StreamState,
+};
+use crate::model::test_sinks::CollectingSink;
 use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 
 /// Reads a stream whose bytes arrive in these pieces. Returns the outcome (the answer, or the
 /// reason why there is none) and the emitted pieces.
-fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
+fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSink) {
     let cleaner = Cleaner(Arc::new(Redactor::new([(
         "KEY",
         &Secret::new(KEY.to_owned()),
     )])));
     let (mut decoder, mut reading, heard) = (
         Decoder::new(64 * 1024),
-        P::reading(&cleaner),
-        Heard::default(),
+        P::stream_reader(&cleaner),
+        CollectingSink::default(),
     );
-    let mut telling = Telling::new(&heard);
+    let mut emitter = PieceEmitter::new(&heard);
     let mut broken = None;
     for event in pieces.iter().flat_map(|piece| decoder.push(piece).unwrap()) {
-        match reading.event(&event, &mut telling) {
-            Ok(Progress::GoesOn) => {}
-            Ok(Progress::Ended) => break,
+        match reading.read_event(&event, &mut emitter) {
+            Ok(StreamState::Open) => {}
+            Ok(StreamState::Ended) => break,
             Err(attempt) => {
                 broken = Some(attempt);
                 break;
             }
         }
     }
-    let answer = match broken.unwrap_or_else(|| reading.finish(&mut telling)) {
-        Attempt::Answered(answer) => Ok(*answer),
-        Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => Err(why),
+    let answer = match broken.unwrap_or_else(|| reading.finish(&mut emitter)) {
+        AttemptOutcome::Answered(answer) => Ok(*answer),
+        AttemptOutcome::Retry(why, _)
+        | AttemptOutcome::RetrySimpler(why)
+        | AttemptOutcome::Failed(why) => Err(why),
     };
     (answer, heard)
 }
@@ -53,13 +57,13 @@ fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
         };
         let (answer, heard) = read::<P>(&[stream.as_bytes()]);
         if let Ok(answer) = &answer {
-            heard.adds_up_to(answer);
+            heard.assert_adds_up_to(answer);
         }
         for size in 1..30 {
             let pieces: Vec<_> = stream.as_bytes().chunks(size).collect();
             let (same, again) = read::<P>(&pieces);
             assert_eq!(same, answer, "{} in pieces of {size}", case.name);
-            let (told, again) = (heard.told(), again.told());
+            let (told, again) = (heard.collected(), again.collected());
             assert_eq!(
                 (told.text, told.calls),
                 (again.text, again.calls),

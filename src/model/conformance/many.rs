@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 use super::{KEY, Provider};
 use crate::model::anthropic::Messages;
 use crate::model::clean::Cleaner;
-use crate::model::heard::Heard;
 use crate::model::openai::ChatCompletions;
 use crate::model::openai_responses::Responses;
-use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
+use crate::model::protocol::{
+    AttemptOutcome, PieceEmitter, Protocol, StreamReader as _, StreamState,
+};
+use crate::model::test_sinks::CollectingSink;
 use crate::net::sse::Event;
 use crate::secret::{Redactor, Secret};
 
@@ -85,40 +87,42 @@ fn whole(provider: Provider, calls: usize) -> String {
 
 /// The number of calls in an answer, or the error of a failed attempt. Panics if the attempt would
 /// be repeated.
-fn counted(attempt: Attempt) -> Result<usize, String> {
+fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
-        Attempt::Answered(answer) => Ok(answer.calls.len()),
-        Attempt::Failed(why) => Err(why),
-        Attempt::Again(why, _) | Attempt::Plainer(why) => panic!("it would be asked again: {why}"),
+        AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),
+        AttemptOutcome::Failed(why) => Err(why),
+        AttemptOutcome::Retry(why, _) | AttemptOutcome::RetrySimpler(why) => {
+            panic!("it would be asked again: {why}")
+        }
     }
 }
 
 /// Reads a stream of this many calls. Returns the number of calls that were read, including one
 /// that ended the reading with an error, and the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
-    let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
-    let mut telling = Telling::new(&heard);
-    let mut take = |data: String, telling: &mut Telling<'_>| {
-        reading.event(
+    let (heard, mut reading) = (CollectingSink::default(), P::stream_reader(&cleaner()));
+    let mut emitter = PieceEmitter::new(&heard);
+    let mut take = |data: String, emitter: &mut PieceEmitter<'_>| {
+        reading.read_event(
             &Event {
                 name: String::new(),
                 data,
             },
-            telling,
+            emitter,
         )
     };
     for call in 0..calls {
         for event in events(provider, call) {
-            match take(event.to_string(), &mut telling) {
-                Ok(progress) => assert_eq!(progress, Progress::GoesOn),
+            match take(event.to_string(), &mut emitter) {
+                Ok(progress) => assert_eq!(progress, StreamState::Open),
                 Err(attempt) => return (call + 1, counted(attempt)),
             }
         }
     }
     for event in end(provider) {
-        let _ = take(event, &mut telling).unwrap();
+        let _ = take(event, &mut emitter).unwrap();
     }
-    (calls, counted(reading.finish(&mut telling)))
+    (calls, counted(reading.finish(&mut emitter)))
 }
 
 fn is_bounded<P: Protocol>(provider: Provider) {
@@ -129,11 +133,11 @@ fn is_bounded<P: Protocol>(provider: Provider) {
         "the rest is not read"
     );
     assert_eq!(
-        counted(P::whole(&whole(provider, 256), &cleaner())),
+        counted(P::read_unstreamed(&whole(provider, 256), &cleaner())),
         Ok(256)
     );
     assert_eq!(
-        counted(P::whole(&whole(provider, 257), &cleaner())),
+        counted(P::read_unstreamed(&whole(provider, 257), &cleaner())),
         Err(TOO_MANY.to_owned())
     );
 }
@@ -159,14 +163,17 @@ fn chunk_with_60000_calls_is_read_up_to_call_257() {
         .map(|call| json!({"index": call, "function": {"name": "pay"}}))
         .collect();
     let chunk = json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}}]});
-    let (heard, mut reading) = (Heard::default(), ChatCompletions::reading(&cleaner()));
+    let (heard, mut reading) = (
+        CollectingSink::default(),
+        ChatCompletions::stream_reader(&cleaner()),
+    );
     let event = Event {
         name: String::new(),
         data: chunk.to_string(),
     };
     let ended = reading
-        .event(&event, &mut Telling::new(&heard))
+        .read_event(&event, &mut PieceEmitter::new(&heard))
         .unwrap_err();
     assert_eq!(counted(ended), Err(TOO_MANY.to_owned()));
-    assert_eq!(heard.told().calls.len(), 257);
+    assert_eq!(heard.collected().calls.len(), 257);
 }

@@ -7,21 +7,21 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use reqwest::Response;
 
-use super::{Attempt, Endpoint, Failure, Protocol, Telling, net};
-use crate::model::protocol::{Progress, Reading};
+use super::{AttemptOutcome, Endpoint, Failure, PieceEmitter, Protocol, net};
+use crate::model::protocol::{StreamReader, StreamState};
 use crate::net::sse::Decoder;
 use crate::task::text::from_bytes;
 
 /// The longest answer, in bytes. The limit applies to an unstreamed body, to each event of a
 /// stream, and to all content of a stream together.
-pub(in crate::model) const ANSWER: usize = 8 * 1024 * 1024;
+pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// How much of an error's body is read, in bytes.
-pub(super) const PROBLEM: usize = 64 * 1024;
+pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The longest stream, in bytes. A stream is much longer than its content, because every few
 /// characters come in a JSON object of their own.
-const STREAM: usize = 16 * ANSWER;
+const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
 /// The longest time for a whole answer, as a multiple of the timeout.
-pub(super) const WHOLE: u32 = 10;
+pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
 /// Whether the headers declare a stream of events.
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -42,121 +42,136 @@ fn looks_like_stream(body: &str) -> bool {
         .any(|field| begins.starts_with(field))
 }
 
-pub(super) fn too_long() -> Attempt {
-    Attempt::Failed(format!(
+pub(super) fn too_long() -> AttemptOutcome {
+    AttemptOutcome::Failed(format!(
         "its answer is longer than {} MiB",
-        ANSWER / 1024 / 1024
+        MAX_ANSWER_BYTES / 1024 / 1024
     ))
 }
 
 /// Reads one streamed answer: decodes its events and passes them to the protocol's reader.
-struct Stream<P: Protocol> {
+struct EventStream<P: Protocol> {
     decoder: Decoder,
-    reading: P::Reading,
-    read: usize,
-    /// The bytes before the first event, up to `PROBLEM` of them: the body may be an unstreamed
-    /// answer although it is declared as a stream.
-    odd: Option<Vec<u8>>,
+    reader: P::StreamReader,
+    bytes_read: usize,
+    /// The bytes before the first event, up to `MAX_PROBLEM_BYTES` of them: the body may be
+    /// an unstreamed answer although it is declared as a stream.
+    unparsed: Option<Vec<u8>>,
 }
 
-impl<P: Protocol> Stream<P> {
+impl<P: Protocol> EventStream<P> {
     /// Takes the next bytes. `Err` is the outcome of the attempt, if later bytes cannot change it.
-    fn take(&mut self, bytes: &[u8], telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
-        self.read = self.read.saturating_add(bytes.len());
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<StreamState, AttemptOutcome> {
+        self.bytes_read = self.bytes_read.saturating_add(bytes.len());
         let events = self.decoder.push(bytes).map_err(|_| too_long())?;
         if !events.is_empty() {
-            self.odd = None;
+            self.unparsed = None;
         }
-        if let Some(odd) = self
-            .odd
+        if let Some(unparsed) = self
+            .unparsed
             .as_mut()
-            .filter(|odd| odd.len() + bytes.len() <= PROBLEM)
+            .filter(|unparsed| unparsed.len() + bytes.len() <= MAX_PROBLEM_BYTES)
         {
-            odd.extend_from_slice(bytes);
+            unparsed.extend_from_slice(bytes);
         }
         for event in events {
-            match self.reading.event(&event, telling)? {
-                Progress::Ended => return Ok(Progress::Ended),
-                Progress::GoesOn => {}
+            match self.reader.read_event(&event, emitter)? {
+                StreamState::Ended => return Ok(StreamState::Ended),
+                StreamState::Open => {}
             }
         }
-        if self.read > STREAM || self.reading.held() > ANSWER {
+        if self.bytes_read > MAX_STREAM_BYTES || self.reader.held_bytes() > MAX_ANSWER_BYTES {
             Err(too_long())
         } else {
-            Ok(Progress::GoesOn)
+            Ok(StreamState::Open)
         }
     }
 }
 
 impl<P: Protocol> Endpoint<P> {
-    fn stream_begins(&self) -> Stream<P> {
-        let reading = P::reading(&self.cleaner);
-        Stream {
-            decoder: Decoder::new(ANSWER),
-            reading,
-            read: 0,
-            odd: Some(Vec::new()),
+    fn new_stream(&self) -> EventStream<P> {
+        let reader = P::stream_reader(&self.cleaner);
+        EventStream {
+            decoder: Decoder::new(MAX_ANSWER_BYTES),
+            reader,
+            bytes_read: 0,
+            unparsed: Some(Vec::new()),
         }
     }
 
     /// Reads the answer in a response with a success status, streamed or whole.
-    pub(super) async fn read(&self, response: Response, telling: &mut Telling<'_>) -> Attempt {
+    pub(super) async fn read(
+        &self,
+        response: Response,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> AttemptOutcome {
         if is_stream(response.headers()) {
-            return self.streamed(response, telling).await;
+            return self.read_stream(response, emitter).await;
         }
-        match self.gathered(response, ANSWER).await {
+        match self.read_up_to(response, MAX_ANSWER_BYTES).await {
             Ok((_, true)) => too_long(),
-            Ok((bytes, false)) => self.read_whole(&bytes, telling),
-            Err(failure) => Attempt::Again(failure.to_string(), None),
+            Ok((bytes, false)) => self.parse_body(&bytes, emitter),
+            Err(failure) => AttemptOutcome::Retry(failure.to_string(), None),
         }
     }
 
-    fn read_whole(&self, bytes: &[u8], telling: &mut Telling<'_>) -> Attempt {
+    fn parse_body(&self, bytes: &[u8], emitter: &mut PieceEmitter<'_>) -> AttemptOutcome {
         let body = from_bytes(bytes);
         if !looks_like_stream(&body) {
-            return P::whole(&body, &self.cleaner);
+            return P::read_unstreamed(&body, &self.cleaner);
         }
-        let mut stream = self.stream_begins();
-        match stream.take(bytes, telling) {
-            Ok(_) => stream.reading.finish(telling),
+        let mut stream = self.new_stream();
+        match stream.take(bytes, emitter) {
+            Ok(_) => stream.reader.finish(emitter),
             Err(attempt) => attempt,
         }
     }
 
-    async fn streamed(&self, mut response: Response, telling: &mut Telling<'_>) -> Attempt {
-        let (mut stream, until) = (self.stream_begins(), self.latest());
+    async fn read_stream(
+        &self,
+        mut response: Response,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> AttemptOutcome {
+        let (mut stream, deadline) = (self.new_stream(), self.deadline());
         loop {
-            match self.next(&mut response, until).await {
-                Ok(Some(bytes)) => match stream.take(&bytes, telling) {
-                    Ok(Progress::GoesOn) => {}
-                    Ok(Progress::Ended) => {
-                        net::read_off(response).await;
-                        return stream.reading.finish(telling);
+            match self.next_bytes(&mut response, deadline).await {
+                Ok(Some(bytes)) => match stream.take(&bytes, emitter) {
+                    Ok(StreamState::Open) => {}
+                    Ok(StreamState::Ended) => {
+                        net::drain(response).await;
+                        return stream.reader.finish(emitter);
                     }
                     Err(attempt) => return attempt,
                 },
                 Ok(None) => {
-                    return match stream.odd.filter(|odd| !odd.trim_ascii().is_empty()) {
-                        Some(odd) => P::whole(&from_bytes(&odd), &self.cleaner),
-                        None => stream.reading.finish(telling),
+                    return match stream
+                        .unparsed
+                        .filter(|unparsed| !unparsed.trim_ascii().is_empty())
+                    {
+                        Some(unparsed) => P::read_unstreamed(&from_bytes(&unparsed), &self.cleaner),
+                        None => stream.reader.finish(emitter),
                     };
                 }
-                Err(failure) => return Attempt::Again(failure.to_string(), None),
+                Err(failure) => return AttemptOutcome::Retry(failure.to_string(), None),
             }
         }
     }
 
     /// Reads at most `limit` bytes of a body. Also returns whether the body is longer.
-    pub(super) async fn gathered(
+    pub(super) async fn read_up_to(
         &self,
         mut response: Response,
         limit: usize,
     ) -> Result<(Vec<u8>, bool), Failure> {
-        let (mut bytes, until) = (Vec::new(), self.latest());
-        while let Some(chunk) = self.next(&mut response, until).await? {
-            let room = limit.saturating_sub(bytes.len());
-            bytes.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
-            if chunk.len() > room {
+        let (mut bytes, deadline) = (Vec::new(), self.deadline());
+        while let Some(chunk) = self.next_bytes(&mut response, deadline).await? {
+            let space_left = limit.saturating_sub(bytes.len());
+            bytes.extend_from_slice(chunk.get(..space_left).unwrap_or(&chunk));
+            if chunk.len() > space_left {
                 return Ok((bytes, true));
             }
         }
@@ -165,21 +180,21 @@ impl<P: Protocol> Endpoint<P> {
 
     /// Returns the deadline of an answer that begins now, on the scale of
     /// [`crate::world::Clock::uptime`].
-    fn latest(&self) -> Duration {
+    fn deadline(&self) -> Duration {
         self.clock
             .uptime()
-            .saturating_add(self.timeout.saturating_mul(WHOLE))
+            .saturating_add(self.timeout.saturating_mul(ANSWER_TIMEOUT_FACTOR))
     }
 
-    async fn next(
+    async fn next_bytes(
         &self,
         response: &mut Response,
-        until: Duration,
+        deadline: Duration,
     ) -> Result<Option<bytes::Bytes>, Failure> {
-        let left = until.saturating_sub(self.clock.uptime());
-        if left.is_zero() {
+        let remaining = deadline.saturating_sub(self.clock.uptime());
+        if remaining.is_zero() {
             return Err(Failure::Lost(net::NO_ANSWER_IN_TIME));
         }
-        net::next_bytes(response, self.timeout.min(left)).await
+        net::next_bytes(response, self.timeout.min(remaining)).await
     }
 }

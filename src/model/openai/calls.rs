@@ -7,25 +7,25 @@ use serde_json::{Map, Value, json};
 
 use super::merge;
 use crate::model::AnswerCall;
-use crate::model::clean::{Cleaner, Passing};
-use crate::model::protocol::Telling;
+use crate::model::clean::{Cleaner, StreamCleaner};
+use crate::model::protocol::PieceEmitter;
 
-/// The bytes that [`Calls::held`] counts for each call in addition to its texts.
-const CALL: usize = 1024;
+/// The bytes that [`PartialCalls::held_bytes`] counts for each call in addition to its texts.
+const CALL_OVERHEAD_BYTES: usize = 1024;
 
 /// If this many bytes or more at the end of a call's name may begin a secret, the name is held back
 /// until the arguments come. The number is half of the length of the shortest secret that is
 /// searched for.
-const PART: usize = 4;
+const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls so far, in their final order.
-pub(super) struct Calls {
+pub(super) struct PartialCalls {
     cleaner: Cleaner,
-    all: Vec<Call>,
-    held: usize,
+    all: Vec<PartialCall>,
+    held_bytes: usize,
 }
 
-struct Call {
+struct PartialCall {
     index: u64,
     id: String,
     name: String,
@@ -33,16 +33,16 @@ struct Call {
     /// The arguments, if they came as JSON instead of text.
     value: Option<Value>,
     /// The remaining members, with `function` once a fragment had it.
-    rest: Map<String, Value>,
-    told: Told,
+    other_members: Map<String, Value>,
+    emitted: EmittedPart,
 }
 
 /// How much of a call has been emitted, and the redacted arguments that wait for the name.
-struct Told {
-    named: bool,
-    passing: Passing,
+struct EmittedPart {
+    name_emitted: bool,
+    cleaner: StreamCleaner,
     /// Redacted arguments held back until the name is emitted.
-    waiting: String,
+    pending_arguments: String,
 }
 
 /// A parsed element of a delta's `tool_calls`.
@@ -52,20 +52,22 @@ struct Fragment {
     name: String,
     arguments: String,
     value: Option<Value>,
-    rest: Map<String, Value>,
+    other_members: Map<String, Value>,
 }
 
 impl Fragment {
     /// Parses a fragment; `None` if it is not a call. `exact` is the original text of arguments
     /// that were sent as JSON.
     fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
-        let Value::Object(mut rest) = sent else {
+        let Value::Object(mut other_members) = sent else {
             return None;
         };
-        let index = rest.remove("index").and_then(|index| index.as_u64());
-        let id = text(rest.remove("id"));
+        let index = other_members
+            .remove("index")
+            .and_then(|index| index.as_u64());
+        let id = text(other_members.remove("id"));
         let (mut name, mut arguments, mut value) = (String::new(), String::new(), None);
-        match rest.get_mut("function") {
+        match other_members.get_mut("function") {
             Some(Value::Object(function)) => {
                 name = text(function.remove("name"));
                 match function.remove("arguments") {
@@ -78,7 +80,7 @@ impl Fragment {
                 }
             }
             Some(Value::Null) | None => {
-                rest.remove("function");
+                other_members.remove("function");
             }
             Some(_) => return None,
         }
@@ -88,7 +90,7 @@ impl Fragment {
             name,
             arguments,
             value,
-            rest,
+            other_members,
         })
     }
 }
@@ -101,12 +103,12 @@ fn text(value: Option<Value>) -> String {
     }
 }
 
-impl Calls {
+impl PartialCalls {
     pub(super) fn new(cleaner: Cleaner) -> Self {
         Self {
             cleaner,
             all: Vec::new(),
-            held: 0,
+            held_bytes: 0,
         }
     }
 
@@ -119,36 +121,36 @@ impl Calls {
     }
 
     /// Returns the approximate number of bytes held.
-    pub(super) fn held(&self) -> usize {
-        self.held
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Takes a fragment and emits the text that it adds. `Some(true)` if pieces emitted earlier are
     /// wrong now, so that all calls must be emitted again; `None` if the fragment cannot be read.
-    pub(super) fn take(
+    pub(super) fn take_fragment(
         &mut self,
         sent: Value,
         exact: Option<&str>,
-        telling: &mut Telling<'_>,
+        emitter: &mut PieceEmitter<'_>,
     ) -> Option<bool> {
-        self.held = self.held.saturating_add(sent.to_string().len());
+        self.held_bytes = self.held_bytes.saturating_add(sent.to_string().len());
         let fragment = Fragment::read(sent, exact)?;
-        let (at, shifted) = match self.place(&fragment) {
+        let (at, shifted) = match self.continued_call(&fragment) {
             Some(at) => (at, false),
-            None => self.begin(fragment.index),
+            None => self.insert_call(fragment.index),
         };
         let call = self.all.get_mut(at)?;
         let renamed = call.add(fragment);
         if shifted || renamed {
             return Some(true);
         }
-        call.tell(at, &self.cleaner, telling);
+        call.emit(at, &self.cleaner, emitter);
         Some(false)
     }
 
     /// Returns the position of the call that a fragment continues; `None` if the fragment begins a
     /// call.
-    fn place(&self, fragment: &Fragment) -> Option<usize> {
+    fn continued_call(&self, fragment: &Fragment) -> Option<usize> {
         let has_id = !fragment.id.is_empty();
         let found = match fragment.index {
             Some(index) => {
@@ -165,30 +167,30 @@ impl Calls {
                 at.filter(|at| {
                     self.all
                         .get(*at)
-                        .is_some_and(|call| !has_id || call.may_have(fragment))
+                        .is_some_and(|call| !has_id || call.may_continue_with(fragment))
                 })
             }
             None if has_id => {
                 let same = self.all.iter().rposition(|call| call.id == fragment.id);
-                let goes_on = fragment.name.is_empty() && !fragment.arguments.is_empty();
-                same.or_else(|| self.all.len().checked_sub(1).filter(|_| goes_on))
+                let continues = fragment.name.is_empty() && !fragment.arguments.is_empty();
+                same.or_else(|| self.all.len().checked_sub(1).filter(|_| continues))
             }
             None => {
                 let last = self.all.last()?;
                 let repeats = fragment.name == last.name && !last.arguments.is_empty();
-                let goes_on = fragment.name.is_empty() || last.name.is_empty() || repeats;
-                self.all.len().checked_sub(1).filter(|_| goes_on)
+                let continues = fragment.name.is_empty() || last.name.is_empty() || repeats;
+                self.all.len().checked_sub(1).filter(|_| continues)
             }
         };
         found.filter(|at| {
             self.all
                 .get(*at)
-                .is_some_and(|call| !call.is_over_before(fragment))
+                .is_some_and(|call| !call.is_complete_before(fragment))
         })
     }
 
     /// Inserts an empty call. Returns its position, and whether later calls moved.
-    fn begin(&mut self, index: Option<u64>) -> (usize, bool) {
+    fn insert_call(&mut self, index: Option<u64>) -> (usize, bool) {
         let index = index
             .or_else(|| self.all.last().map(|call| call.index))
             .unwrap_or(0);
@@ -198,26 +200,26 @@ impl Calls {
             .rposition(|call| call.index <= index)
             .map_or(0, |before| before + 1);
         let moves = at < self.all.len();
-        self.held = self.held.saturating_add(CALL);
-        self.all.insert(at, Call::new(index, &self.cleaner));
+        self.held_bytes = self.held_bytes.saturating_add(CALL_OVERHEAD_BYTES);
+        self.all.insert(at, PartialCall::new(index, &self.cleaner));
         (at, moves)
     }
 
     /// Emits all calls again, after a reset.
-    pub(super) fn tell_anew(&mut self, telling: &mut Telling<'_>) {
+    pub(super) fn emit_again(&mut self, emitter: &mut PieceEmitter<'_>) {
         for (at, call) in self.all.iter_mut().enumerate() {
-            call.told = Told::nothing(&self.cleaner);
-            call.told.hear(&call.arguments);
-            call.tell(at, &self.cleaner, telling);
+            call.emitted = EmittedPart::new(&self.cleaner);
+            call.emitted.add_arguments(&call.arguments);
+            call.emit(at, &self.cleaner, emitter);
         }
     }
 
     /// Emits the rest, after the last fragment.
-    pub(super) fn tell_rest(&mut self, telling: &mut Telling<'_>) {
+    pub(super) fn emit_rest(&mut self, emitter: &mut PieceEmitter<'_>) {
         for (at, call) in self.all.iter_mut().enumerate() {
-            call.told.hear_end();
-            call.name_it(at, &self.cleaner, telling);
-            call.tell(at, &self.cleaner, telling);
+            call.emitted.end_arguments();
+            call.emit_name(at, &self.cleaner, emitter);
+            call.emit(at, &self.cleaner, emitter);
         }
     }
 
@@ -226,23 +228,23 @@ impl Calls {
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {
-            let function = call.rest.get_mut("function")?.as_object_mut()?;
+            let function = call.other_members.get_mut("function")?.as_object_mut()?;
             function.insert("name".to_owned(), json!(call.name));
             function.insert(
                 "arguments".to_owned(),
                 call.value.unwrap_or_else(|| json!(call.arguments)),
             );
             if !call.id.is_empty() {
-                call.rest.insert("id".to_owned(), json!(call.id));
+                call.other_members.insert("id".to_owned(), json!(call.id));
             }
-            sent.push(Value::Object(call.rest));
+            sent.push(Value::Object(call.other_members));
             read.push(self.cleaner.call(&call.id, &call.name, &call.arguments));
         }
         Some((read, sent))
     }
 }
 
-impl Call {
+impl PartialCall {
     fn new(index: u64, cleaner: &Cleaner) -> Self {
         let (id, name, arguments) = (String::new(), String::new(), String::new());
         Self {
@@ -251,8 +253,8 @@ impl Call {
             name,
             arguments,
             value: None,
-            rest: Map::new(),
-            told: Told::nothing(cleaner),
+            other_members: Map::new(),
+            emitted: EmittedPart::new(cleaner),
         }
     }
 
@@ -260,16 +262,16 @@ impl Call {
     /// alone cannot decide: some endpoints send index 0 for every call, and some give each fragment
     /// of a call a new id. The name decides: of a call's fragments with an id, only the first has
     /// a name.
-    fn may_have(&self, fragment: &Fragment) -> bool {
+    fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
     /// Whether the call is already complete and the fragment brings a name and arguments again.
-    fn is_over_before(&self, fragment: &Fragment) -> bool {
-        let again = !fragment.name.is_empty()
+    fn is_complete_before(&self, fragment: &Fragment) -> bool {
+        let restarts = !fragment.name.is_empty()
             && !self.name.is_empty()
             && !fragment.arguments.trim().is_empty();
-        again
+        restarts
             && self.arguments.trim_end().ends_with('}')
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
@@ -280,64 +282,64 @@ impl Call {
         if self.id.is_empty() {
             self.id = fragment.id;
         }
-        merge::members(&mut self.rest, fragment.rest);
+        merge::members(&mut self.other_members, fragment.other_members);
         if !fragment.arguments.is_empty() {
             self.value = fragment.value.filter(|_| self.arguments.is_empty());
             self.arguments.push_str(&fragment.arguments);
         }
-        let goes_on = !fragment.name.is_empty() && fragment.name != self.name;
-        let renamed = goes_on && !self.name.is_empty();
-        if goes_on {
+        let continues = !fragment.name.is_empty() && fragment.name != self.name;
+        let renamed = continues && !self.name.is_empty();
+        if continues {
             self.name.push_str(&fragment.name);
         }
         if !renamed {
-            self.told.hear(&fragment.arguments);
+            self.emitted.add_arguments(&fragment.arguments);
         }
         renamed
     }
 
     /// Emits what is new, once the name is known.
-    fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
+    fn emit(&mut self, at: usize, cleaner: &Cleaner, emitter: &mut PieceEmitter<'_>) {
         // A name whose end may begin a secret is held back until the arguments or the end of the
         // answer show that the name is complete.
-        let held = || {
+        let held_bytes = || {
             cleaner
                 .text(&self.name)
                 .len()
-                .saturating_sub(cleaner.passing_text().push(&self.name).len())
+                .saturating_sub(cleaner.text_stream().push(&self.name).len())
         };
-        let clear = || !self.arguments.is_empty() || held() < PART;
+        let clear = || !self.arguments.is_empty() || held_bytes() < MIN_SECRET_PREFIX_BYTES;
         if !self.name.is_empty() && clear() {
-            self.name_it(at, cleaner, telling);
+            self.emit_name(at, cleaner, emitter);
         }
-        if self.told.named {
-            telling.arguments(at, &std::mem::take(&mut self.told.waiting));
+        if self.emitted.name_emitted {
+            emitter.arguments(at, &std::mem::take(&mut self.emitted.pending_arguments));
         }
     }
 
-    fn name_it(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
-        if !std::mem::replace(&mut self.told.named, true) {
-            telling.named(at, &cleaner.text(&self.name));
+    fn emit_name(&mut self, at: usize, cleaner: &Cleaner, emitter: &mut PieceEmitter<'_>) {
+        if !std::mem::replace(&mut self.emitted.name_emitted, true) {
+            emitter.call_name(at, &cleaner.text(&self.name));
         }
     }
 }
 
-impl Told {
-    fn nothing(cleaner: &Cleaner) -> Self {
+impl EmittedPart {
+    fn new(cleaner: &Cleaner) -> Self {
         Self {
-            named: false,
-            passing: cleaner.passing_arguments(),
-            waiting: String::new(),
+            name_emitted: false,
+            cleaner: cleaner.arguments_stream(),
+            pending_arguments: String::new(),
         }
     }
 
-    fn hear(&mut self, arguments: &str) {
-        let passed = self.passing.push(arguments);
-        self.waiting.push_str(&passed);
+    fn add_arguments(&mut self, arguments: &str) {
+        let cleaned = self.cleaner.push(arguments);
+        self.pending_arguments.push_str(&cleaned);
     }
 
-    fn hear_end(&mut self) {
-        let passed = self.passing.finish();
-        self.waiting.push_str(&passed);
+    fn end_arguments(&mut self) {
+        let cleaned = self.cleaner.finish();
+        self.pending_arguments.push_str(&cleaned);
     }
 }

@@ -5,36 +5,37 @@ use serde_json::{Map, Value};
 
 /// Members that identify something: a later delta repeats or replaces their text and does not
 /// extend it.
-const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
+const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
 /// How many elements from the end of a list are searched for the element that a delta continues.
-const FAR: usize = 64;
+const MAX_SEARCHED_ELEMENTS: usize = 64;
 
-/// Merges the members of a delta: texts and lists are extended (except the texts of `SAID_ONCE`),
-/// objects are merged, and any other value replaces the known one. A `null` replaces nothing.
-pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>) {
+/// Merges the members of a delta: texts and lists are extended (except the texts of
+/// `REPLACED_MEMBERS`), objects are merged, and any other value replaces the known one. A `null`
+/// replaces nothing.
+pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
-        match (whole.get_mut(&name), value) {
+        match (merged.get_mut(&name), value) {
             (None, value) => {
-                whole.insert(name, value);
+                merged.insert(name, value);
             }
             (Some(_), Value::Null) => {}
-            (Some(Value::String(said)), Value::String(more)) => text(&name, said, &more),
+            (Some(Value::String(known)), Value::String(more)) => text(&name, known, &more),
             (Some(Value::Array(all)), Value::Array(more)) => {
                 for piece in more {
                     element(all, piece);
                 }
             }
-            (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
-            (Some(said), value) => *said = value,
+            (Some(Value::Object(merged)), Value::Object(piece)) => members(merged, piece),
+            (Some(known), value) => *known = value,
         }
     }
 }
 
-fn text(name: &str, said: &mut String, more: &str) {
-    if !SAID_ONCE.contains(&name) {
-        said.push_str(more);
+fn text(name: &str, known: &mut String, more: &str) {
+    if !REPLACED_MEMBERS.contains(&name) {
+        known.push_str(more);
     } else if !more.is_empty() {
-        more.clone_into(said);
+        more.clone_into(known);
     }
 }
 
@@ -44,17 +45,17 @@ fn text(name: &str, said: &mut String, more: &str) {
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
-            let mut recent = all.iter().enumerate().rev().take(FAR);
+            let mut recent = all.iter().enumerate().rev().take(MAX_SEARCHED_ELEMENTS);
             let same = |one: &Value| one.get("index") == Some(index) && same_type(one, &piece);
             recent.find(|(_, one)| same(one)).map(|(at, _)| at)
         }
         None => all
             .len()
             .checked_sub(1)
-            .filter(|last| all.get(*last).is_some_and(|last| goes_on(last, &piece))),
+            .filter(|last| all.get(*last).is_some_and(|last| continues(last, &piece))),
     };
     match (place.and_then(|at| all.get_mut(at)), piece) {
-        (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
+        (Some(Value::Object(merged)), Value::Object(piece)) => members(merged, piece),
         (_, piece) => all.push(piece),
     }
 }
@@ -65,7 +66,7 @@ fn same_type(one: &Value, other: &Value) -> bool {
 }
 
 /// Whether a delta continues the last element: a text, or thinking that is not signed yet.
-fn goes_on(last: &Value, piece: &Value) -> bool {
+fn continues(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);
     let signed = last
@@ -85,7 +86,7 @@ pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
     let content = message.entry("content").or_insert(Value::Null);
     match (&mut *content, piece) {
         (_, Value::Null) => {}
-        (Value::String(said), Value::String(more)) => said.push_str(&more),
+        (Value::String(known), Value::String(more)) => known.push_str(&more),
         (Value::Array(parts), Value::String(more)) => {
             if !more.is_empty() {
                 element(parts, text_part(&more));
@@ -96,11 +97,11 @@ pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
                 element(parts, part);
             }
         }
-        (Value::String(said), Value::Array(more)) => {
-            let said = std::mem::take(said);
-            let mut parts: Vec<_> = Some(said)
-                .filter(|said| !said.is_empty())
-                .map(|said| text_part(&said))
+        (Value::String(known), Value::Array(more)) => {
+            let known = std::mem::take(known);
+            let mut parts: Vec<_> = Some(known)
+                .filter(|known| !known.is_empty())
+                .map(|known| text_part(&known))
                 .into_iter()
                 .collect();
             for part in more {
@@ -123,11 +124,11 @@ mod tests {
     use super::*;
 
     fn merged(pieces: Value) -> Value {
-        let mut whole = Map::new();
+        let mut merged = Map::new();
         for piece in serde_json::from_value::<Vec<Map<String, Value>>>(pieces).unwrap() {
-            members(&mut whole, piece);
+            members(&mut merged, piece);
         }
-        Value::Object(whole)
+        Value::Object(merged)
     }
 
     fn contents(pieces: Value) -> Value {

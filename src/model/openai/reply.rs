@@ -7,18 +7,18 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::request::is_derivable;
-use crate::model::clean::{Cleaner, Mend, mended};
-use crate::model::problem::{is_said, reported};
-use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
+use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::problem::{classify_answer_error, is_non_empty};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
 /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
-pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
-    let body = mended(body, Mend::LoneSurrogates);
+pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
+    let body = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&body) else {
-        return again("its answer is not complete JSON");
+        return retryable("its answer is not complete JSON");
     };
     let choice = match reply
         .get_mut("choices")
@@ -28,37 +28,37 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
         Some(Value::Object(choice)) => Some(std::mem::take(choice)),
         Some(_) | None => None,
     };
-    let said = [Some(&reply), choice.as_ref()];
-    if let Some(error) = said
+    let error_places = [Some(&reply), choice.as_ref()];
+    if let Some(error) = error_places
         .into_iter()
         .flatten()
-        .find_map(|object| object.get("error").filter(|error| is_said(error)))
+        .find_map(|object| object.get("error").filter(|error| is_non_empty(error)))
     {
-        return reported(error, cleaner);
+        return classify_answer_error(error, cleaner);
     }
     let Some(mut choice) = choice else {
-        return again("its answer holds no choice");
+        return retryable("its answer holds no choice");
     };
     let finish = choice.remove("finish_reason");
     if finish.as_ref().is_some_and(Value::is_null) {
-        return again("its answer ended without a finish_reason");
+        return retryable("its answer ended without a finish_reason");
     }
     let Some(Value::Object(message)) = choice.remove("message") else {
-        return again("its answer holds no message");
+        return retryable("its answer holds no message");
     };
     if message
         .get("tool_calls")
         .and_then(Value::as_array)
-        .is_some_and(|calls| calls.len() > CALLS)
+        .is_some_and(|calls| calls.len() > MAX_CALLS)
     {
-        return Attempt::Failed(too_many_calls());
+        return AttemptOutcome::Failed(too_many_calls());
     }
     let Some(calls) = calls(&message, Some(&body), cleaner) else {
         return unreadable();
     };
     let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
     answer(
-        Said {
+        ReceivedAnswer {
             message,
             calls,
             finish,
@@ -69,7 +69,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
 }
 
 /// The parts of an answer, whether streamed or not.
-pub(super) struct Said {
+pub(super) struct ReceivedAnswer {
     pub(super) message: Map<String, Value>,
     pub(super) calls: Vec<AnswerCall>,
     pub(super) finish: Option<String>,
@@ -77,14 +77,14 @@ pub(super) struct Said {
 }
 
 /// Builds the answer; rejects a message whose `finish_reason` is an error.
-pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
-    let Said {
+pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutcome {
+    let ReceivedAnswer {
         message,
         calls,
         finish,
-        usage: used,
-    } = said;
-    if finish.as_deref() == Some(ERROR) {
+        usage: reported_usage,
+    } = received;
+    if finish.as_deref() == Some(FINISH_ERROR) {
         return ended_in_error();
     }
     let text = Some(cleaner.text(&text(&message))).filter(|text| !text.is_empty());
@@ -94,7 +94,7 @@ pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
         text
     };
     let raw = raw(message, &calls, cleaner);
-    Attempt::Answered(Box::new(Answer {
+    AttemptOutcome::Answered(Box::new(Answer {
         raw: if is_derivable(&raw, text.as_deref(), &calls) {
             Value::Null
         } else {
@@ -102,20 +102,20 @@ pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
         },
         text,
         finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
-        usage: usage(used.as_ref()),
+        usage: usage(reported_usage.as_ref()),
         calls,
     }))
 }
 
 /// The `finish_reason` of an answer that ended in an error.
-pub(super) const ERROR: &str = "error";
+pub(super) const FINISH_ERROR: &str = "error";
 
-pub(super) fn ended_in_error() -> Attempt {
-    again("its answer ended in an error")
+pub(super) fn ended_in_error() -> AttemptOutcome {
+    retryable("its answer ended in an error")
 }
 
-pub(super) fn unreadable() -> Attempt {
-    again("its tool_calls cannot be read")
+pub(super) fn unreadable() -> AttemptOutcome {
+    retryable("its tool_calls cannot be read")
 }
 
 /// Returns the text of a message: its content, or its refusal if the content is empty.
@@ -261,8 +261,8 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     )
 }
 
-fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
-    match said.map(str::to_ascii_lowercase).as_deref() {
+fn finish_reason(stated: Option<&str>, has_calls: bool) -> FinishReason {
+    match stated.map(str::to_ascii_lowercase).as_deref() {
         // Some endpoints send `stop` together with calls, and some give no reason in an unstreamed
         // answer.
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
@@ -328,8 +328,10 @@ mod tests {
 
     fn answered(body: &str) -> Answer {
         match read(body, &cleaner()) {
-            Attempt::Answered(answer) => *answer,
-            Attempt::Again(why, _) | Attempt::Failed(why) | Attempt::Plainer(why) => {
+            AttemptOutcome::Answered(answer) => *answer,
+            AttemptOutcome::Retry(why, _)
+            | AttemptOutcome::Failed(why)
+            | AttemptOutcome::RetrySimpler(why) => {
                 panic!("{why}")
             }
         }
@@ -483,9 +485,9 @@ mod tests {
             ),
         ] {
             let found = match read(body, &cleaner()) {
-                Attempt::Answered(_) => panic!("answered: {body}"),
-                Attempt::Again(..) => true,
-                Attempt::Failed(_) | Attempt::Plainer(_) => false,
+                AttemptOutcome::Answered(_) => panic!("answered: {body}"),
+                AttemptOutcome::Retry(..) => true,
+                AttemptOutcome::Failed(_) | AttemptOutcome::RetrySimpler(_) => false,
             };
             assert_eq!(found, again, "{body}");
         }

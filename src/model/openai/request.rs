@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::protocol::Manner;
+use crate::model::protocol::RequestMode;
 use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
@@ -14,22 +14,22 @@ pub(super) fn body(
     prompt: &Prompt,
     model: &str,
     extra: &Map<String, Value>,
-    manner: Manner,
+    mode: RequestMode,
 ) -> Value {
     let mut body = extra.clone();
     body.insert("model".to_owned(), json!(model));
-    if manner != Manner::Whole {
+    if mode != RequestMode::Unstreamed {
         body.insert("stream".to_owned(), json!(true));
     }
-    if manner == Manner::Counted {
+    if mode == RequestMode::StreamedWithUsage {
         body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
     let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
     if let Some(system) = &prompt.system {
         messages.push(json!({"role": "system", "content": system}));
     }
-    for said in &prompt.messages {
-        match said {
+    for message in &prompt.messages {
+        match message {
             Message::User { context, parts } => {
                 messages.extend(
                     context
@@ -40,7 +40,7 @@ pub(super) fn body(
                 messages.push(json!({"role": "user", "content": content(parts)}));
             }
             Message::Assistant { raw, text, calls } => {
-                messages.push(assistant(raw, text.as_deref(), calls));
+                messages.push(assistant_message(raw, text.as_deref(), calls));
             }
             Message::Result {
                 provider_id,
@@ -56,7 +56,7 @@ pub(super) fn body(
     if !prompt.tools.is_empty() {
         body.insert(
             "tools".to_owned(),
-            prompt.tools.iter().map(function).collect(),
+            prompt.tools.iter().map(function_definition).collect(),
         );
     }
     Value::Object(body)
@@ -87,7 +87,7 @@ fn content(parts: &[Part]) -> Value {
     }
 }
 
-fn function(tool: &OfferedTool) -> Value {
+fn function_definition(tool: &OfferedTool) -> Value {
     let mut function = json!({"name": tool.name, "parameters": tool.parameters});
     if let (Some(members), false) = (function.as_object_mut(), tool.description.is_empty()) {
         members.insert("description".to_owned(), json!(tool.description));
@@ -99,13 +99,13 @@ fn function(tool: &OfferedTool) -> Value {
 /// results will name. A turn of another protocol (an agent's model may change while a task waits)
 /// is built from its parsed form. Each of `calls` is a call's id, its tool's name and its
 /// arguments.
-fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
+fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()
-        .filter(|raw| is_ours(raw, calls.len()))
+        .filter(|raw| is_own_message(raw, calls.len()))
         .cloned()
     else {
-        return rewritten(Map::new(), text, calls);
+        return rebuilt_message(Map::new(), text, calls);
     };
     if calls.is_empty() {
         // Some endpoints answer without any content, but refuse such a message in a request.
@@ -117,9 +117,9 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
         message.entry("role").or_insert_with(|| json!("assistant"));
         return Value::Object(message);
     }
-    if sent_calls(&message) == 0 {
+    if call_count(&message) == 0 {
         message.remove("function_call");
-        return rewritten(message, text, calls);
+        return rebuilt_message(message, text, calls);
     }
     message.entry("role").or_insert_with(|| json!("assistant"));
     let sent = message
@@ -142,12 +142,12 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
-    *raw == rewritten(Map::new(), text, &calls.collect::<Vec<_>>())
+    *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
 }
 
 /// Whether `raw` is a message of this protocol with this many calls. Turns of the other protocols
 /// are recognized by their `type`; this protocol cannot express their content.
-fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
+fn is_own_message(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw
         .get("type")
         .is_some_and(|kind| kind == "message" || kind == "response")
@@ -156,18 +156,18 @@ fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
     }
     let role = raw.get("role").is_none_or(|role| role == "assistant");
     let legacy = usize::from(raw.get("function_call").is_some_and(Value::is_object));
-    let sent = sent_calls(raw);
+    let sent = call_count(raw);
     role && !raw.is_empty() && calls == if sent == 0 { legacy } else { sent }
 }
 
-fn sent_calls(message: &Map<String, Value>) -> usize {
+fn call_count(message: &Map<String, Value>) -> usize {
     message
         .get("tool_calls")
         .and_then(Value::as_array)
         .map_or(0, Vec::len)
 }
 
-fn rewritten(
+fn rebuilt_message(
     mut message: Map<String, Value>,
     text: Option<&str>,
     calls: &[(String, String, String)],
@@ -207,8 +207,8 @@ mod tests {
         let plain = json!({"role": "assistant", "content": null, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
         assert!(is_derivable(&plain, None, &calls));
-        let sent = assistant(&Value::Null, None, &[call("a")]);
-        assert_eq!(sent, assistant(&plain, None, &[call("a")]));
+        let sent = assistant_message(&Value::Null, None, &[call("a")]);
+        assert_eq!(sent, assistant_message(&plain, None, &[call("a")]));
         let text = json!({"role": "assistant", "content": "so"});
         assert!(is_derivable(&text, Some("so"), &[]));
         for (member, value) in [
@@ -227,12 +227,12 @@ mod tests {
         let raw = json!({"role": "assistant", "content": null, "x_signature": {"deep": [1]},
             "tool_calls": [{"id": "", "type": "function", "x": 1, "function": {"name": "pay", "arguments": "{ }"}},
                            {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
-        let sent = assistant(&raw, None, &[call("ours"), call("b")]);
+        let sent = assistant_message(&raw, None, &[call("ours"), call("b")]);
         let mut expected = raw.clone();
         expected["tool_calls"][0]["id"] = json!("ours");
         assert_eq!(sent, expected);
         assert_eq!(
-            assistant(&expected, None, &[call("ours"), call("b")]),
+            assistant_message(&expected, None, &[call("ours"), call("b")]),
             expected
         );
     }
@@ -242,7 +242,7 @@ mod tests {
         let foreign = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "pay"}]});
         for raw in [foreign, Value::Null, json!("text"), json!({})] {
             assert_eq!(
-                assistant(&raw, Some("so"), &[call("t")]),
+                assistant_message(&raw, Some("so"), &[call("t")]),
                 json!({"role": "assistant", "content": "so", "tool_calls": [
                     {"id": "t", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
             );
@@ -253,7 +253,7 @@ mod tests {
     fn legacy_function_call_is_sent_back_as_a_tool_call() {
         let raw = json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
-            assistant(&raw, None, &[call("ours")]),
+            assistant_message(&raw, None, &[call("ours")]),
             json!({"role": "assistant", "content": null, "x": 1, "tool_calls": [
                 {"id": "ours", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
         );
@@ -263,10 +263,10 @@ mod tests {
     fn empty_answer_is_sent_back_as_an_empty_text() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
         assert_eq!(
-            assistant(&raw, Some(""), &[]),
+            assistant_message(&raw, Some(""), &[]),
             json!({"role": "assistant", "content": "", "reasoning": "hm"})
         );
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
-        assert_eq!(assistant(&refusal, Some("no"), &[]), refusal);
+        assert_eq!(assistant_message(&refusal, Some("no"), &[]), refusal);
     }
 }

@@ -4,65 +4,67 @@
 
 use serde_json::{Map, Value};
 
-use super::calls::Calls;
+use super::calls::PartialCalls;
 use super::merge;
-use super::reply::{self, Said, unreadable};
+use super::reply::{self, ReceivedAnswer, unreadable};
 use crate::model::AnswerCall;
-use crate::model::clean::{Cleaner, Mend, Passing, mended};
-use crate::model::problem::{broken_off, is_said};
-use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
+use crate::model::clean::{Cleaner, InvalidEscape, StreamCleaner, replace_escapes};
+use crate::model::problem::{classify_stream_error, is_non_empty};
+use crate::model::protocol::{
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
+};
 use crate::net::sse::Event;
 
 /// The end marker of a stream.
-const DONE: &str = "[DONE]";
+const END_MARKER: &str = "[DONE]";
 
 /// An answer while it arrives.
-pub(in crate::model) struct Streamed {
+pub(in crate::model) struct ChatStreamReader {
     cleaner: Cleaner,
     /// The message without its calls.
     message: Map<String, Value>,
-    calls: Calls,
-    /// The text so far. `voice` says whether it is content or a refusal.
+    calls: PartialCalls,
+    /// The text so far. `text_source` says whether it is content or a refusal.
     text: String,
-    voice: Voice,
-    passing: Passing,
+    text_source: TextSource,
+    text_cleaner: StreamCleaner,
     finish: Option<String>,
-    done: bool,
+    has_end_marker: bool,
     usage: Option<Value>,
-    held: usize,
+    held_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
+enum TextSource {
     Content,
     Refusal,
 }
 
-impl Streamed {
+impl ChatStreamReader {
     pub(super) fn new(cleaner: Cleaner) -> Self {
         Self {
             message: Map::new(),
-            calls: Calls::new(cleaner.clone()),
+            calls: PartialCalls::new(cleaner.clone()),
             text: String::new(),
-            voice: Voice::Refusal,
-            passing: cleaner.passing_text(),
+            text_source: TextSource::Refusal,
+            text_cleaner: cleaner.text_stream(),
             finish: None,
-            done: false,
+            has_end_marker: false,
             usage: None,
-            held: 0,
+            held_bytes: 0,
             cleaner,
         }
     }
 
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`.
-    fn choice(
+    fn take_choice(
         &mut self,
         mut choice: Map<String, Value>,
         chunk: &str,
-        telling: &mut Telling<'_>,
-    ) -> Result<(), Attempt> {
-        if let Some(error) = choice.get("error").filter(|error| is_said(error)) {
-            return Err(broken_off(error, &self.cleaner));
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<(), AttemptOutcome> {
+        if let Some(error) = choice.get("error").filter(|error| is_non_empty(error)) {
+            return Err(classify_stream_error(error, &self.cleaner));
         }
         // Some endpoints send a whole message in a single chunk.
         let delta = choice
@@ -70,10 +72,10 @@ impl Streamed {
             .filter(Value::is_object)
             .or_else(|| choice.remove("message"));
         if let Some(Value::Object(delta)) = delta {
-            self.delta(delta, chunk, telling)?;
+            self.take_delta(delta, chunk, emitter)?;
         }
-        if let Some(Value::String(finish)) = choice.remove("finish_reason").filter(is_said) {
-            if finish == reply::ERROR {
+        if let Some(Value::String(finish)) = choice.remove("finish_reason").filter(is_non_empty) {
+            if finish == reply::FINISH_ERROR {
                 return Err(reply::ended_in_error());
             }
             self.finish = Some(finish);
@@ -81,29 +83,29 @@ impl Streamed {
         Ok(())
     }
 
-    fn delta(
+    fn take_delta(
         &mut self,
         mut delta: Map<String, Value>,
         chunk: &str,
-        telling: &mut Telling<'_>,
-    ) -> Result<(), Attempt> {
-        self.fragments(delta.remove("tool_calls"), chunk, telling)?;
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<(), AttemptOutcome> {
+        self.take_fragments(delta.remove("tool_calls"), chunk, emitter)?;
         let content = delta.remove("content");
-        let (said, voice) = match reply::text_of(content.as_ref()) {
-            said if !said.is_empty() => (said, Voice::Content),
+        let (text, text_source) = match reply::text_of(content.as_ref()) {
+            text if !text.is_empty() => (text, TextSource::Content),
             _ => (
                 reply::text_of(delta.get("refusal").filter(|refusal| refusal.is_string())),
-                Voice::Refusal,
+                TextSource::Refusal,
             ),
         };
-        self.say(&said, voice, telling);
+        self.add_text(&text, text_source, emitter);
         let more: usize = content
             .iter()
             .chain(delta.values())
-            .filter(|value| is_said(value))
-            .map(length)
+            .filter(|value| is_non_empty(value))
+            .map(byte_length)
             .sum();
-        self.held = self.held.saturating_add(more);
+        self.held_bytes = self.held_bytes.saturating_add(more);
         if let Some(content) = content {
             merge::content(&mut self.message, content);
         }
@@ -112,12 +114,12 @@ impl Streamed {
     }
 
     /// Takes the elements of a delta's `tool_calls`. `chunk` is the text of the whole chunk.
-    fn fragments(
+    fn take_fragments(
         &mut self,
         sent: Option<Value>,
         chunk: &str,
-        telling: &mut Telling<'_>,
-    ) -> Result<(), Attempt> {
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<(), AttemptOutcome> {
         let sent = match sent {
             None | Some(Value::Null) => return Ok(()),
             Some(Value::Array(sent)) => sent,
@@ -131,43 +133,45 @@ impl Streamed {
         } else {
             reply::exact_arguments(chunk)
         };
-        let mut anew = false;
+        let mut emitted_is_wrong = false;
         for (at, fragment) in sent.into_iter().enumerate() {
             let exact = exact.as_ref().and_then(|exact| exact.get(at).copied());
-            anew |= self
+            emitted_is_wrong |= self
                 .calls
-                .take(fragment, exact, telling)
+                .take_fragment(fragment, exact, emitter)
                 .ok_or_else(unreadable)?;
-            if self.calls.len() > CALLS {
-                return Err(Attempt::Failed(too_many_calls()));
+            if self.calls.len() > MAX_CALLS {
+                return Err(AttemptOutcome::Failed(too_many_calls()));
             }
         }
-        if anew {
-            self.tell_anew(telling);
+        if emitted_is_wrong {
+            self.emit_again(emitter);
         }
         Ok(())
     }
 
     /// Adds to the text and emits the addition. A refusal counts as the text only while there is no
     /// content.
-    fn say(&mut self, more: &str, voice: Voice, telling: &mut Telling<'_>) {
-        if more.is_empty() || (self.voice, voice) == (Voice::Content, Voice::Refusal) {
+    fn add_text(&mut self, more: &str, text_source: TextSource, emitter: &mut PieceEmitter<'_>) {
+        if more.is_empty()
+            || (self.text_source, text_source) == (TextSource::Content, TextSource::Refusal)
+        {
             return;
         }
-        if self.voice != voice && !self.text.is_empty() {
+        if self.text_source != text_source && !self.text.is_empty() {
             more.clone_into(&mut self.text);
-            self.voice = voice;
-            return self.tell_anew(telling);
+            self.text_source = text_source;
+            return self.emit_again(emitter);
         }
-        self.voice = voice;
+        self.text_source = text_source;
         self.text.push_str(more);
-        telling.text(&self.passing.push(more));
+        emitter.text(&self.text_cleaner.push(more));
     }
 
     /// Returns the calls, and puts them into the message.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
-            std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
+            std::mem::replace(&mut self.calls, PartialCalls::new(self.cleaner.clone())).finish()?;
         // Endpoints begin a stream with an empty content. For a message without text, an unstreamed
         // answer would have `null`.
         if self
@@ -184,25 +188,25 @@ impl Streamed {
 
     /// Returns the call in `function_call`, if there is one, and emits it at once. Old endpoints
     /// send `function_call` instead of `tool_calls`.
-    fn legacy(&mut self, telling: &mut Telling<'_>) -> Option<Vec<AnswerCall>> {
+    fn take_legacy_call(&mut self, emitter: &mut PieceEmitter<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {
-            telling.named(at, &call.name);
-            telling.arguments(at, &call.arguments_text);
+            emitter.call_name(at, &call.name);
+            emitter.arguments(at, &call.arguments_text);
         }
         Some(calls)
     }
 
-    fn tell_anew(&mut self, telling: &mut Telling<'_>) {
-        telling.reset();
-        self.passing = self.cleaner.passing_text();
-        telling.text(&self.passing.push(&self.text));
-        self.calls.tell_anew(telling);
+    fn emit_again(&mut self, emitter: &mut PieceEmitter<'_>) {
+        emitter.reset();
+        self.text_cleaner = self.cleaner.text_stream();
+        emitter.text(&self.text_cleaner.push(&self.text));
+        self.calls.emit_again(emitter);
     }
 }
 
 /// Returns the approximate length of a value in bytes.
-fn length(value: &Value) -> usize {
+fn byte_length(value: &Value) -> usize {
     if let Value::String(text) = value {
         text.len()
     } else {
@@ -210,32 +214,36 @@ fn length(value: &Value) -> usize {
     }
 }
 
-impl Reading for Streamed {
-    fn event(&mut self, event: &Event, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
+impl StreamReader for ChatStreamReader {
+    fn read_event(
+        &mut self,
+        event: &Event,
+        emitter: &mut PieceEmitter<'_>,
+    ) -> Result<StreamState, AttemptOutcome> {
         let data = event.data.trim();
-        if data == DONE {
-            self.done = true;
-            return Ok(Progress::Ended);
+        if data == END_MARKER {
+            self.has_end_marker = true;
+            return Ok(StreamState::Ended);
         }
         if data.is_empty() {
-            return Ok(Progress::GoesOn);
+            return Ok(StreamState::Open);
         }
-        let data = mended(data, Mend::LoneSurrogates);
+        let data = replace_escapes(data, InvalidEscape::LoneSurrogates);
         let chunk = serde_json::from_str::<Value>(&data);
         if event.name == "error" {
-            return Err(broken_off(
+            return Err(classify_stream_error(
                 &chunk.unwrap_or_else(|_| data.into()),
                 &self.cleaner,
             ));
         }
         let Ok(Value::Object(mut chunk)) = chunk else {
-            return Err(again("a part of its answer is no complete JSON"));
+            return Err(retryable("a part of its answer is not complete JSON"));
         };
-        if let Some(error) = chunk.get("error").filter(|error| is_said(error)) {
-            return Err(broken_off(error, &self.cleaner));
+        if let Some(error) = chunk.get("error").filter(|error| is_non_empty(error)) {
+            return Err(classify_stream_error(error, &self.cleaner));
         }
         if chunk.get("object").is_some_and(|object| object == "error") {
-            return Err(broken_off(&Value::Object(chunk), &self.cleaner));
+            return Err(classify_stream_error(&Value::Object(chunk), &self.cleaner));
         }
         if let Some(usage @ Value::Object(_)) = chunk.remove("usage") {
             self.usage = Some(usage);
@@ -249,31 +257,31 @@ impl Reading for Streamed {
             .into_iter()
             .find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         if let Some(Value::Object(choice)) = first {
-            self.choice(choice, &data, telling)?;
+            self.take_choice(choice, &data, emitter)?;
         }
-        Ok(Progress::GoesOn)
+        Ok(StreamState::Open)
     }
 
-    fn held(&self) -> usize {
-        self.held.saturating_add(self.calls.held())
+    fn held_bytes(&self) -> usize {
+        self.held_bytes.saturating_add(self.calls.held_bytes())
     }
 
-    fn finish(mut self, telling: &mut Telling<'_>) -> Attempt {
+    fn finish(mut self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome {
         let Some(finish) = self.finish.take() else {
-            return again("its answer ended without a finish_reason");
+            return retryable("its answer ended without a finish_reason");
         };
-        if !self.done {
-            return again("its answer ended without its end marker");
+        if !self.has_end_marker {
+            return retryable("its answer ended without its end marker");
         }
         let text = reply::text(&self.message);
         if self.text != text {
             self.text = text;
-            self.tell_anew(telling);
+            self.emit_again(emitter);
         }
-        telling.text(&self.passing.finish());
-        self.calls.tell_rest(telling);
+        emitter.text(&self.text_cleaner.finish());
+        self.calls.emit_rest(emitter);
         let calls = if self.calls.is_empty() {
-            self.legacy(telling)
+            self.take_legacy_call(emitter)
         } else {
             self.with_calls()
         };
@@ -281,7 +289,7 @@ impl Reading for Streamed {
             return unreadable();
         };
         reply::answer(
-            Said {
+            ReceivedAnswer {
                 message: self.message,
                 calls,
                 finish: Some(finish),

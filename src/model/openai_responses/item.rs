@@ -11,13 +11,13 @@ use crate::model::clean::Cleaner;
 
 /// An item of a request or an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Item {
+pub(super) struct ResponseItem {
     /// The JSON of the item, exactly as it came or as it is sent.
     text: String,
     members: Map<String, Value>,
 }
 
-impl Item {
+impl ResponseItem {
     /// Parses an item; `None` if the text is not a JSON object.
     pub(super) fn read(text: &str) -> Option<Self> {
         Some(Self {
@@ -42,7 +42,7 @@ impl Item {
     }
 
     /// Whether the item was cut off.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(super) fn is_incomplete(&self) -> bool {
         self.str("status") == "incomplete"
     }
 
@@ -74,7 +74,7 @@ impl Item {
     }
 
     /// Returns the text of a message, refusals included.
-    pub(super) fn said(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn message_texts(&self) -> impl Iterator<Item = &str> {
         self.parts().filter_map(|part| {
             let member = match part.get("type").and_then(Value::as_str) {
                 Some("output_text") => "text",
@@ -93,7 +93,11 @@ impl Item {
 
     /// Returns the JSON of the item as it is stored: exactly as it came, unless it holds a secret
     /// or U+0000. A call gets the arguments of `call`. `None` if no JSON is left after redaction.
-    pub(super) fn kept(&self, call: Option<&AnswerCall>, cleaner: &Cleaner) -> Option<String> {
+    pub(super) fn stored_json(
+        &self,
+        call: Option<&AnswerCall>,
+        cleaner: &Cleaner,
+    ) -> Option<String> {
         let mut clean = cleaner.json(Value::Object(self.members.clone()));
         if let (Some(call), Some(arguments @ Value::String(_))) = (call, clean.get_mut("arguments"))
         {
@@ -108,7 +112,7 @@ impl Item {
     }
 }
 
-impl Serialize for Item {
+impl Serialize for ResponseItem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match serde_json::from_str::<&RawValue>(&self.text) {
             Ok(exact) => exact.serialize(serializer),

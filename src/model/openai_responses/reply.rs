@@ -6,19 +6,19 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::item::Item;
-use crate::model::clean::{Cleaner, Mend, mended};
-use crate::model::problem::{broken_off, is_said, reports};
-use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
+use super::item::ResponseItem;
+use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::problem::{classify_stream_error, is_non_empty, reported_error_text};
+use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
 /// The `type` of the stored form of a turn.
-pub(super) const STORED: &str = "response";
+pub(super) const STORED_TYPE: &str = "response";
 
 /// Error codes for which a retry is useless, in addition to all codes that begin with `invalid_` or
 /// `image_`.
-const FINAL: [&str; 11] = [
+const FINAL_ERROR_CODES: [&str; 11] = [
     "bio_policy",
     "context_length_exceeded",
     "cyber_policy",
@@ -34,13 +34,13 @@ const FINAL: [&str; 11] = [
 
 /// How a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ResponseEnd {
     Completed,
     /// The response was cut off, for this reason. None of its calls may run.
-    Cut(FinishReason),
+    Incomplete(FinishReason),
 }
 
-impl End {
+impl ResponseEnd {
     /// Reads the end of the response with this status.
     ///
     /// # Errors
@@ -49,58 +49,58 @@ impl End {
         status: &str,
         response: &Map<String, Value>,
         cleaner: &Cleaner,
-    ) -> Result<Self, Attempt> {
-        let error = response.get("error").filter(|error| is_said(error));
+    ) -> Result<Self, AttemptOutcome> {
+        let error = response.get("error").filter(|error| is_non_empty(error));
         match (error, status) {
-            (Some(error), _) => Err(reported(error, cleaner)),
+            (Some(error), _) => Err(classify_error(error, cleaner)),
             (None, "completed") => Ok(Self::Completed),
             (None, "incomplete") => {
                 let details = response.get("incomplete_details");
                 let reason = details.and_then(|details| details.get("reason"));
-                Ok(Self::Cut(match reason.and_then(Value::as_str) {
+                Ok(Self::Incomplete(match reason.and_then(Value::as_str) {
                     Some("max_output_tokens") => FinishReason::Length,
                     Some("content_filter") => FinishReason::ContentFilter,
                     Some(_) | None => FinishReason::Other,
                 }))
             }
-            (None, "failed") => Err(again("it failed and gave no reason")),
-            (None, _) => Err(again("its answer has not ended")),
+            (None, "failed") => Err(retryable("it failed and gave no reason")),
+            (None, _) => Err(retryable("its answer has not ended")),
         }
     }
 }
 
 /// An answer as received, not redacted yet.
 #[derive(Debug)]
-pub(super) struct Said {
-    pub(super) items: Vec<Item>,
-    pub(super) end: End,
+pub(super) struct ReceivedResponse {
+    pub(super) items: Vec<ResponseItem>,
+    pub(super) end: ResponseEnd,
     pub(super) usage: Option<Value>,
 }
 
 /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
-pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
-    let body = mended(body, Mend::LoneSurrogates);
+pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
+    let body = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut response)) = serde_json::from_str::<Value>(&body) else {
-        return again("its answer is not complete JSON");
+        return retryable("its answer is not complete JSON");
     };
     let status = response.get("status").and_then(Value::as_str);
-    let end = match End::read(status.unwrap_or_default(), &response, cleaner) {
+    let end = match ResponseEnd::read(status.unwrap_or_default(), &response, cleaner) {
         Ok(end) => end,
         Err(attempt) => return attempt,
     };
-    let Some(output) = output(&body) else {
-        return again("its answer holds no output");
+    let Some(output) = exact_output(&body) else {
+        return retryable("its answer holds no output");
     };
-    let Some(items) = output.into_iter().map(Item::read).collect() else {
+    let Some(items) = output.into_iter().map(ResponseItem::read).collect() else {
         return unreadable();
     };
     let usage = response.remove("usage");
-    Said { items, end, usage }.answer(cleaner)
+    ReceivedResponse { items, end, usage }.answer(cleaner)
 }
 
 /// Returns the exact text of each item of a response's `output`.
-pub(super) fn output(response: &str) -> Option<Vec<&str>> {
+pub(super) fn exact_output(response: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Response<'a> {
         #[serde(borrow)]
@@ -111,44 +111,48 @@ pub(super) fn output(response: &str) -> Option<Vec<&str>> {
 }
 
 /// Classifies an error event, or the error of a response that failed.
-pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let code = error
         .get("code")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let is_final =
-        FINAL.contains(&code) || code.starts_with("invalid_") || code.starts_with("image_");
+    let is_final = FINAL_ERROR_CODES.contains(&code)
+        || code.starts_with("invalid_")
+        || code.starts_with("image_");
     if is_final {
-        Attempt::Failed(reports(error, cleaner))
+        AttemptOutcome::Failed(reported_error_text(error, cleaner))
     } else {
-        broken_off(error, cleaner)
+        classify_stream_error(error, cleaner)
     }
 }
 
-pub(super) fn unreadable() -> Attempt {
-    again("its answer cannot be read")
+pub(super) fn unreadable() -> AttemptOutcome {
+    retryable("its answer cannot be read")
 }
 
-impl Said {
+impl ReceivedResponse {
     /// Returns the text of all messages in the answer, refusals included.
     pub(super) fn text(&self) -> String {
-        self.items.iter().flat_map(Item::said).collect()
+        self.items
+            .iter()
+            .flat_map(ResponseItem::message_texts)
+            .collect()
     }
 
     /// Turns the response into the outcome of the attempt.
-    pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
-        let called: Vec<_> = self.items.iter().filter(|item| item.is_call()).collect();
-        if called.len() > CALLS {
-            return Attempt::Failed(too_many_calls());
+    pub(super) fn answer(self, cleaner: &Cleaner) -> AttemptOutcome {
+        let call_items: Vec<_> = self.items.iter().filter(|item| item.is_call()).collect();
+        if call_items.len() > MAX_CALLS {
+            return AttemptOutcome::Failed(too_many_calls());
         }
-        let calls = called.into_iter().map(|item| {
+        let calls = call_items.into_iter().map(|item| {
             Some(cleaner.call(item.str("call_id"), item.str("name"), item.arguments()?))
         });
         let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
             return unreadable();
         };
         let text = Some(cleaner.text(&self.text())).filter(|text| !text.is_empty());
-        Attempt::Answered(Box::new(Answer {
+        AttemptOutcome::Answered(Box::new(Answer {
             text: if calls.is_empty() {
                 Some(text.unwrap_or_default())
             } else {
@@ -165,11 +169,15 @@ impl Said {
     /// makes the reason `Other`; in both cases none of the calls runs.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
-            End::Cut(reason) => reason,
-            End::Completed if self.items.iter().any(Item::refuses) => FinishReason::ContentFilter,
-            End::Completed if self.items.iter().any(Item::is_cut) => FinishReason::Other,
-            End::Completed if has_calls => FinishReason::ToolCalls,
-            End::Completed => FinishReason::Stop,
+            ResponseEnd::Incomplete(reason) => reason,
+            ResponseEnd::Completed if self.items.iter().any(ResponseItem::refuses) => {
+                FinishReason::ContentFilter
+            }
+            ResponseEnd::Completed if self.items.iter().any(ResponseItem::is_incomplete) => {
+                FinishReason::Other
+            }
+            ResponseEnd::Completed if has_calls => FinishReason::ToolCalls,
+            ResponseEnd::Completed => FinishReason::Stop,
         }
     }
 
@@ -180,10 +188,13 @@ impl Said {
         let mut calls = calls.iter();
         let items = self.items.iter().map(|item| {
             let call = item.is_call().then(|| calls.next());
-            item.kept(call.flatten(), cleaner)
+            item.stored_json(call.flatten(), cleaner)
         });
         let items: Option<Vec<_>> = items.collect();
-        items.map_or(Value::Null, |items| json!({"type": STORED, "items": items}))
+        items.map_or(
+            Value::Null,
+            |items| json!({"type": STORED_TYPE, "items": items}),
+        )
     }
 }
 

@@ -4,10 +4,10 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::item::Item;
-use super::turn::{assistant, item};
-use crate::model::ids::Ids;
-use crate::model::protocol::{Manner, Thoughts};
+use super::item::ResponseItem;
+use super::turn::{text_item, turn_items};
+use crate::model::ids::CallIds;
+use crate::model::protocol::{EarlierThinking, RequestMode};
 use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
@@ -16,7 +16,7 @@ use crate::task::transcript::Message;
 struct Body {
     #[serde(flatten)]
     rest: Map<String, Value>,
-    input: Vec<Item>,
+    input: Vec<ResponseItem>,
 }
 
 /// Writes the request body; `extra` holds further members from the configuration.
@@ -27,17 +27,17 @@ pub(super) fn body(
     prompt: &Prompt,
     model: &str,
     extra: &Map<String, Value>,
-    manner: Manner,
-    thoughts: Thoughts,
+    mode: RequestMode,
+    earlier_thinking: EarlierThinking,
 ) -> serde_json::Result<String> {
     let mut rest = extra.clone();
     let mut set = |name: &str, value: Value| rest.insert(name.to_owned(), value);
     set("model", json!(model));
     set("store", json!(false));
-    if thoughts == Thoughts::Kept {
+    if earlier_thinking == EarlierThinking::Included {
         set("include", json!(["reasoning.encrypted_content"]));
     }
-    if manner != Manner::Whole {
+    if mode != RequestMode::Unstreamed {
         set("stream", json!(true));
     }
     if let Some(system) = prompt
@@ -48,37 +48,46 @@ pub(super) fn body(
         set("instructions", json!(system));
     }
     if !prompt.tools.is_empty() {
-        set("tools", prompt.tools.iter().map(function).collect());
+        set(
+            "tools",
+            prompt.tools.iter().map(function_definition).collect(),
+        );
     }
     serde_json::to_string(&Body {
         rest,
-        input: input(&prompt.messages, thoughts),
+        input: input(&prompt.messages, earlier_thinking),
     })
 }
 
-fn input(conversation: &[Message], thoughts: Thoughts) -> Vec<Item> {
+fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<ResponseItem> {
     let mut input = Vec::new();
-    let mut ids = Ids::default();
-    for said in conversation {
-        match said {
+    let mut ids = CallIds::default();
+    for message in conversation {
+        match message {
             Message::User { context, parts } => {
                 let about = context.as_ref().filter(|context| !context.is_empty());
                 input.extend(about.map(|context| {
-                    item([("role", "user"), ("content", &data_about_the_user(context))])
+                    text_item([("role", "user"), ("content", &data_about_the_user(context))])
                 }));
-                input.push(user(parts));
+                input.push(user_item(parts));
             }
             Message::Assistant { raw, text, calls } => {
-                ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
-                input.extend(assistant(raw, text.as_deref(), calls, &ids, thoughts));
+                ids.start_turn(calls.iter().map(|(id, ..)| id.as_str()));
+                input.extend(turn_items(
+                    raw,
+                    text.as_deref(),
+                    calls,
+                    &ids,
+                    earlier_thinking,
+                ));
             }
             Message::Result {
                 provider_id,
                 content,
                 ..
-            } => input.push(item([
+            } => input.push(text_item([
                 ("type", "function_call_output"),
-                ("call_id", &ids.of(provider_id)),
+                ("call_id", &ids.sent_id(provider_id)),
                 ("output", content),
             ])),
         }
@@ -88,7 +97,7 @@ fn input(conversation: &[Message], thoughts: Thoughts) -> Vec<Item> {
 
 /// Converts the parts of a user message: a single text into a string, which every endpoint accepts,
 /// anything else into a list of parts.
-fn user(parts: &[Part]) -> Item {
+fn user_item(parts: &[Part]) -> ResponseItem {
     let content = match parts {
         [] => json!(""),
         [
@@ -108,14 +117,14 @@ fn user(parts: &[Part]) -> Item {
             .collect(),
     };
     let members = [("role", json!("user")), ("content", content)];
-    Item::new(Map::from_iter(
+    ResponseItem::new(Map::from_iter(
         members.map(|(name, value)| (name.to_owned(), value)),
     ))
 }
 
 /// Describes a tool as a function with `strict: false`, because `strict` functions, the API's
 /// default, may not have optional members.
-fn function(tool: &OfferedTool) -> Value {
+fn function_definition(tool: &OfferedTool) -> Value {
     let mut parameters = tool.parameters.as_object().cloned().unwrap_or_default();
     parameters.entry("type").or_insert_with(|| json!("object"));
     parameters.entry("properties").or_insert_with(|| json!({}));

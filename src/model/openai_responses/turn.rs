@@ -5,49 +5,49 @@
 
 use serde_json::{Map, Value, json};
 
-use super::item::Item;
-use super::reply::STORED;
-use crate::model::ids::{Ids, name};
-use crate::model::protocol::Thoughts;
+use super::item::ResponseItem;
+use super::reply::STORED_TYPE;
+use crate::model::ids::{CallIds, tool_name};
+use crate::model::protocol::EarlierThinking;
 
 /// Returns the items of a turn; empty if no item of the turn may be sent. Each of `calls` is a
 /// call's stored id, its tool's name and its arguments.
-pub(super) fn assistant(
+pub(super) fn turn_items(
     raw: &Value,
     text: Option<&str>,
     calls: &[(String, String, String)],
-    ids: &Ids,
-    thoughts: Thoughts,
-) -> Vec<Item> {
-    match own(raw, calls.len()) {
-        Some(items) => sent_back(items, calls, ids, thoughts),
-        None => written(text, calls, ids),
+    ids: &CallIds,
+    earlier_thinking: EarlierThinking,
+) -> Vec<ResponseItem> {
+    match own_items(raw, calls.len()) {
+        Some(items) => sendable_items(items, calls, ids, earlier_thinking),
+        None => rebuilt_items(text, calls, ids),
     }
 }
 
 /// Returns the items of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
-fn own(raw: &Value, calls: usize) -> Option<Vec<Item>> {
-    let is_stored = raw.get("type").is_some_and(|kind| kind == STORED);
+fn own_items(raw: &Value, calls: usize) -> Option<Vec<ResponseItem>> {
+    let is_stored = raw.get("type").is_some_and(|kind| kind == STORED_TYPE);
     let items = raw
         .get("items")
         .filter(|_| is_stored)
         .and_then(Value::as_array)?;
     let items: Vec<_> = items
         .iter()
-        .map(|item| Item::read(item.as_str()?))
+        .map(|item| ResponseItem::read(item.as_str()?))
         .collect::<Option<_>>()?;
     (items.iter().filter(|item| item.is_call()).count() == calls).then_some(items)
 }
 
-fn sent_back(
-    mut items: Vec<Item>,
+fn sendable_items(
+    mut items: Vec<ResponseItem>,
     calls: &[(String, String, String)],
-    ids: &Ids,
-    thoughts: Thoughts,
-) -> Vec<Item> {
-    items.retain(|item| thoughts == Thoughts::Kept || !item.is_reasoning());
+    ids: &CallIds,
+    earlier_thinking: EarlierThinking,
+) -> Vec<ResponseItem> {
+    items.retain(|item| earlier_thinking == EarlierThinking::Included || !item.is_reasoning());
     // The endpoint refuses reasoning at the end of a turn, as after a cut-off while reasoning.
-    while items.last().is_some_and(Item::is_reasoning) {
+    while items.last().is_some_and(ResponseItem::is_reasoning) {
         items.pop();
     }
     let mut calls = calls.iter();
@@ -55,10 +55,10 @@ fn sent_back(
         let call = item.is_call().then(|| calls.next());
         let mut members = item.members().clone();
         if let Some((id, tool, _)) = call.flatten() {
-            members.insert("call_id".to_owned(), json!(ids.of(id)));
-            members.insert("name".to_owned(), json!(name(tool)));
+            members.insert("call_id".to_owned(), json!(ids.sent_id(id)));
+            members.insert("name".to_owned(), json!(tool_name(tool)));
         }
-        if thoughts == Thoughts::Left {
+        if earlier_thinking == EarlierThinking::Omitted {
             // With its id, the endpoint would recognize an item that belongs to reasoning, and
             // would refuse the item without that reasoning.
             members.remove("id");
@@ -66,31 +66,35 @@ fn sent_back(
         if members == *item.members() {
             item
         } else {
-            Item::new(members)
+            ResponseItem::new(members)
         }
     });
     sent.collect()
 }
 
-fn written(text: Option<&str>, calls: &[(String, String, String)], ids: &Ids) -> Vec<Item> {
-    let said = text
+fn rebuilt_items(
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+    ids: &CallIds,
+) -> Vec<ResponseItem> {
+    let message = text
         .filter(|text| !text.is_empty())
-        .map(|text| item([("role", "assistant"), ("content", text)]));
+        .map(|text| text_item([("role", "assistant"), ("content", text)]));
     let calls = calls.iter().map(|(id, tool, arguments)| {
-        item([
+        text_item([
             ("type", "function_call"),
-            ("call_id", &ids.of(id)),
-            ("name", &name(tool)),
+            ("call_id", &ids.sent_id(id)),
+            ("name", &tool_name(tool)),
             ("arguments", arguments),
         ])
     });
-    said.into_iter().chain(calls).collect()
+    message.into_iter().chain(calls).collect()
 }
 
 /// Builds an item whose members are texts.
-pub(super) fn item<const N: usize>(members: [(&str, &str); N]) -> Item {
+pub(super) fn text_item<const N: usize>(members: [(&str, &str); N]) -> ResponseItem {
     let members = members.map(|(name, text)| (name.to_owned(), json!(text)));
-    Item::new(Map::from_iter(members))
+    ResponseItem::new(Map::from_iter(members))
 }
 
 #[cfg(test)]
@@ -109,10 +113,14 @@ mod tests {
             .collect()
     }
 
-    fn sent(raw: &Value, calls: &[(String, String, String)], thoughts: Thoughts) -> String {
-        let mut ids = Ids::default();
-        ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
-        serde_json::to_string(&assistant(raw, Some("so"), calls, &ids, thoughts)).unwrap()
+    fn sent(
+        raw: &Value,
+        calls: &[(String, String, String)],
+        earlier_thinking: EarlierThinking,
+    ) -> String {
+        let mut ids = CallIds::default();
+        ids.start_turn(calls.iter().map(|(id, ..)| id.as_str()));
+        serde_json::to_string(&turn_items(raw, Some("so"), calls, &ids, earlier_thinking)).unwrap()
     }
 
     #[test]
@@ -120,7 +128,7 @@ mod tests {
         let raw = json!({"type": "response", "items": [REASONING, LATER, CALL]});
         let one = calls(&[("call_1", "pay", "{\"a\": 1}")]);
         assert_eq!(
-            sent(&raw, &one, Thoughts::Kept),
+            sent(&raw, &one, EarlierThinking::Included),
             format!("[{REASONING},{LATER},{CALL}]")
         );
     }
@@ -130,7 +138,7 @@ mod tests {
         let raw = json!({"type": "response", "items": [REASONING, CALL]});
         let one = calls(&[("call_1", "pay", "{\"a\": 1}")]);
         assert_eq!(
-            sent(&raw, &one, Thoughts::Left),
+            sent(&raw, &one, EarlierThinking::Omitted),
             r#"[{"arguments":"{\"a\": 1}","call_id":"call_1","name":"pay","status":"completed","type":"function_call"}]"#
         );
     }
@@ -138,7 +146,7 @@ mod tests {
     #[test]
     fn turn_that_ended_in_reasoning_is_sent_without_it() {
         let raw = json!({"type": "response", "items": [REASONING]});
-        assert_eq!(sent(&raw, &[], Thoughts::Kept), "[]");
+        assert_eq!(sent(&raw, &[], EarlierThinking::Included), "[]");
     }
 
     #[test]
@@ -148,7 +156,7 @@ mod tests {
             ("call_1", "pay", "{\"a\": 1}"),
             ("ours", "pay", "{\"a\": 1}"),
         ]);
-        let sent = sent(&raw, &two, Thoughts::Kept);
+        let sent = sent(&raw, &two, EarlierThinking::Included);
         assert!(sent.starts_with(&format!("[{CALL},")), "{sent}");
         assert!(sent.contains(r#""call_id":"ours""#), "{sent}");
     }
@@ -166,7 +174,7 @@ mod tests {
             json!({"type": "response"}),
         ] {
             assert_eq!(
-                sent(&raw, &one, Thoughts::Kept),
+                sent(&raw, &one, EarlierThinking::Included),
                 concat!(
                     r#"[{"content":"so","role":"assistant"},"#,
                     r#"{"arguments":"{\"a\":1}","call_id":"call_1","name":"functions_pay","type":"function_call"}]"#

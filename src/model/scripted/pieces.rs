@@ -3,42 +3,50 @@
 
 use std::time::Duration;
 
-use crate::model::{AnswerCall, Piece, Sink};
+use crate::model::{AnswerCall, Piece, PieceSink};
 use crate::world::Clock;
 
 /// The least number of bytes in a piece of arguments.
-const ARGUMENTS: usize = 8;
+const MIN_ARGUMENT_BYTES: usize = 8;
 /// The shortest pause. Sleeps are inaccurate, and the errors of many short ones would add up.
-const SHORTEST: Duration = Duration::from_millis(25);
+const MIN_PAUSE: Duration = Duration::from_millis(25);
 
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {
     let mut pieces: Vec<_> = words(text.unwrap_or_default()).map(Piece::Text).collect();
-    for (call, asked) in calls.iter().enumerate() {
-        pieces.push(Piece::Named {
+    for (call, answer_call) in calls.iter().enumerate() {
+        pieces.push(Piece::CallName {
             call,
-            name: &asked.name,
+            name: &answer_call.name,
         });
-        pieces.extend(lengths(&asked.arguments_text).map(|text| Piece::Arguments { call, text }));
+        pieces.extend(
+            chunks(&answer_call.arguments_text).map(|text| Piece::Arguments { call, text }),
+        );
     }
     pieces
 }
 
 /// Emits the pieces, spread over `time`: the first piece after the first pause, the last piece at
 /// the end of `time`.
-pub(super) async fn tell(pieces: &[Piece<'_>], time: Duration, clock: &dyn Clock, sink: &dyn Sink) {
-    let most = usize::try_from(time.as_millis() / SHORTEST.as_millis()).unwrap_or(usize::MAX);
-    let groups = most.min(pieces.len()).max(1);
+pub(super) async fn emit(
+    pieces: &[Piece<'_>],
+    time: Duration,
+    clock: &dyn Clock,
+    sink: &dyn PieceSink,
+) {
+    let max_groups =
+        usize::try_from(time.as_millis() / MIN_PAUSE.as_millis()).unwrap_or(usize::MAX);
+    let groups = max_groups.min(pieces.len()).max(1);
     let pause = u32::try_from(groups).map_or(Duration::ZERO, |groups| time / groups);
-    let mut told = 0;
+    let mut emitted = 0;
     for group in 1..=groups {
         if !pause.is_zero() {
             clock.sleep(pause).await;
         }
-        let upto = pieces.len() * group / groups;
-        for piece in pieces.iter().take(upto).skip(told) {
-            sink.piece(*piece);
+        let end = pieces.len() * group / groups;
+        for piece in pieces.iter().take(end).skip(emitted) {
+            sink.receive(*piece);
         }
-        told = upto;
+        emitted = end;
     }
 }
 
@@ -50,18 +58,18 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Cuts a text every few bytes.
-fn lengths(text: &str) -> impl Iterator<Item = &str> {
-    cut(text, |length, _| length >= ARGUMENTS)
+fn chunks(text: &str) -> impl Iterator<Item = &str> {
+    cut(text, |length, _| length >= MIN_ARGUMENT_BYTES)
 }
 
-/// Cuts a text wherever `here` returns true. The parameters of `here` are the length of the piece
-/// so far, in bytes, and the characters before and after the possible cut.
-fn cut(text: &str, here: impl Fn(usize, (char, char)) -> bool) -> impl Iterator<Item = &str> {
+/// Cuts a text wherever `cuts_at` returns true. The parameters of `cuts_at` are the length of the
+/// piece so far, in bytes, and the characters before and after the possible cut.
+fn cut(text: &str, cuts_at: impl Fn(usize, (char, char)) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let borders = rest.char_indices().zip(rest.char_indices().skip(1));
         let mut ends = borders
-            .filter(|&((_, before), (at, after))| here(at, (before, after)))
+            .filter(|&((_, before), (at, after))| cuts_at(at, (before, after)))
             .map(|(_, (at, _))| at);
         let (piece, after) = rest.split_at(ends.next().unwrap_or(rest.len()));
         rest = after;

@@ -18,22 +18,22 @@ pub(super) struct Script {
 
 #[derive(Debug)]
 pub(super) struct Rule {
-    when: When,
+    when: Condition,
     pub(super) say: Option<Template>,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ScriptedCall>,
     pub(super) delay: Option<Duration>,
     pub(super) fail: Option<u16>,
 }
 
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct ScriptedCall {
     pub(super) name: Template,
     pub(super) arguments: Arguments,
 }
 
 #[derive(Debug, Default)]
-struct When {
-    last: Option<Speaker>,
+struct Condition {
+    last: Option<AuthorKind>,
     matches: Option<Regex>,
     tool: Option<String>,
     turn: Option<u32>,
@@ -41,9 +41,9 @@ struct When {
 
 /// The part of the conversation that rules match on.
 #[derive(Debug)]
-pub(super) struct Moment<'a> {
+pub(super) struct MatchInput<'a> {
     /// The author of the last message; `None` if that is the model, or there is no message.
-    pub(super) last: Option<Last<'a>>,
+    pub(super) last: Option<LastAuthor<'a>>,
     /// The text of the last message; empty if `last` is `None`.
     pub(super) text: String,
     /// The number of the answer within the task.
@@ -56,7 +56,7 @@ pub(super) struct Moment<'a> {
 
 /// The author of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Last<'a> {
+pub(super) enum LastAuthor<'a> {
     User,
     /// The tool with this name: the message is its result.
     Tool(&'a str),
@@ -64,20 +64,20 @@ pub(super) enum Last<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RuleText {
+struct RawRule {
     #[serde(default)]
-    when: WhenText,
+    when: RawCondition,
     say: Option<String>,
     #[serde(default)]
-    calls: Vec<CallText>,
+    calls: Vec<RawCall>,
     delay: Option<String>,
     fail: Option<u16>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WhenText {
-    last: Option<Speaker>,
+struct RawCondition {
+    last: Option<AuthorKind>,
     matches: Option<String>,
     tool: Option<String>,
     turn: Option<u32>,
@@ -85,14 +85,14 @@ struct WhenText {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Speaker {
+enum AuthorKind {
     User,
     Tool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CallText {
+struct RawCall {
     name: String,
     #[serde(default)]
     arguments: Value,
@@ -103,8 +103,8 @@ impl Script {
     /// there are mistakes.
     pub(super) fn read(text: &str, mistakes: &mut Mistakes, place: &[&str]) -> Option<Self> {
         let before = mistakes.found.len();
-        let written: Vec<Value> = match serde_saphyr::from_str(text) {
-            Ok(written) => written,
+        let raw_rules: Vec<Value> = match serde_saphyr::from_str(text) {
+            Ok(raw_rules) => raw_rules,
             Err(error) => {
                 let error = error.to_string();
                 let line = error.lines().next().unwrap_or_default();
@@ -112,20 +112,27 @@ impl Script {
                 return None;
             }
         };
-        let mut read = Vec::new();
-        for (at, rule) in written.into_iter().enumerate() {
+        let mut parsed_rules = Vec::new();
+        for (at, rule) in raw_rules.into_iter().enumerate() {
             let number = at.to_string();
             let place = [place, &[number.as_str()]].concat();
-            match rule_text(rule) {
-                Ok((rule, when)) => read.push((at, rule, when)),
+            match parse_rule(rule) {
+                Ok((rule, when)) => parsed_rules.push((at, rule, when)),
                 Err(detail) => mistakes.add(&place, detail),
             }
         }
-        let named: BTreeSet<String> = read.iter().flat_map(|(_, _, when)| when.names()).collect();
+        let named_captures: BTreeSet<String> = parsed_rules
+            .iter()
+            .flat_map(|(_, _, when)| when.names())
+            .collect();
         let mut rules = Vec::new();
-        for (at, rule, when) in read {
-            let known = named.iter().cloned().chain(when.numbers()).collect();
-            match rule.checked(when, &known) {
+        for (at, rule, when) in parsed_rules {
+            let known = named_captures
+                .iter()
+                .cloned()
+                .chain(when.numbers())
+                .collect();
+            match rule.into_rule(when, &known) {
                 Ok(rule) => rules.push(rule),
                 Err(detail) => mistakes.add(&[place, &[at.to_string().as_str()]].concat(), detail),
             }
@@ -134,37 +141,41 @@ impl Script {
     }
 
     /// Returns the first rule that matches.
-    pub(super) fn rule(&self, moment: &Moment<'_>) -> Option<&Rule> {
-        self.rules
-            .iter()
-            .find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
+    pub(super) fn rule(&self, match_input: &MatchInput<'_>) -> Option<&Rule> {
+        self.rules.iter().find(|rule| {
+            rule.when
+                .is_met(match_input.last, &match_input.text, match_input.turn)
+        })
     }
 
     /// Returns the captures that a rule's texts may use: all captures of the rule itself, and the
     /// named captures of the rule that matched the user's last message. So a value from that
     /// message is still known after the calls that follow it.
-    pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
-        let of_user = self
+    pub(super) fn captures(&self, rule: &Rule, match_input: &MatchInput<'_>) -> Captures {
+        let user_captures = self
             .rules
             .iter()
             .find(|rule| {
-                rule.when
-                    .holds(Some(Last::User), &moment.user_text, moment.user_turn)
+                rule.when.is_met(
+                    Some(LastAuthor::User),
+                    &match_input.user_text,
+                    match_input.user_turn,
+                )
             })
-            .map(|rule| rule.when.captures(&moment.user_text))
+            .map(|rule| rule.when.captures(&match_input.user_text))
             .unwrap_or_default();
-        let mut captures: Captures = of_user
+        let mut captures: Captures = user_captures
             .into_iter()
             .filter(|(name, _)| !name.starts_with(|first: char| first.is_ascii_digit()))
             .collect();
-        captures.extend(rule.when.captures(&moment.text));
+        captures.extend(rule.when.captures(&match_input.text));
         captures
     }
 }
 
-fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
-    let mut rule: RuleText = serde_json::from_value(rule).map_err(|error| error.to_string())?;
-    let WhenText {
+fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
+    let mut rule: RawRule = serde_json::from_value(rule).map_err(|error| error.to_string())?;
+    let RawCondition {
         last,
         matches,
         tool,
@@ -174,12 +185,12 @@ fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
     let matches = matches
         .map(|matches| {
             Regex::new(&matches)
-                .map_err(|error| format!("`matches` is no regular expression: {error}"))
+                .map_err(|error| format!("`matches` is not a regular expression: {error}"))
         })
         .transpose()?;
     Ok((
         rule,
-        When {
+        Condition {
             last,
             matches,
             tool,
@@ -188,15 +199,15 @@ fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
     ))
 }
 
-impl RuleText {
-    fn checked(self, when: When, known: &BTreeSet<String>) -> Result<Rule, String> {
+impl RawRule {
+    fn into_rule(self, when: Condition, known: &BTreeSet<String>) -> Result<Rule, String> {
         let say = self
             .say
             .map(|say| Template::read(&say, known))
             .transpose()?;
         let calls = self.calls.into_iter().map(|call| {
             let name = Template::read(&call.name, known)?;
-            Ok(Call {
+            Ok(ScriptedCall {
                 name,
                 arguments: Arguments::read(&call.arguments, known)?,
             })
@@ -204,7 +215,7 @@ impl RuleText {
         let calls = calls.collect::<Result<_, String>>()?;
         let delay = self.delay.map(|delay| {
             duration(&delay).ok_or_else(|| {
-                format!("`{delay}` is no duration: write 500ms, 30s, 10m, 24h or 7d")
+                format!("`{delay}` is not a duration: write 500ms, 30s, 10m, 24h or 7d")
             })
         });
         let delay = delay.transpose()?;
@@ -221,18 +232,18 @@ impl RuleText {
     }
 }
 
-impl When {
-    fn holds(&self, last: Option<Last<'_>>, text: &str, turn: u32) -> bool {
-        let speaker = match last {
-            Some(Last::User) => Some(Speaker::User),
-            Some(Last::Tool(_)) => Some(Speaker::Tool),
+impl Condition {
+    fn is_met(&self, last: Option<LastAuthor<'_>>, text: &str, turn: u32) -> bool {
+        let author = match last {
+            Some(LastAuthor::User) => Some(AuthorKind::User),
+            Some(LastAuthor::Tool(_)) => Some(AuthorKind::Tool),
             None => None,
         };
-        self.last.is_none_or(|wanted| speaker == Some(wanted))
+        self.last.is_none_or(|wanted| author == Some(wanted))
             && self
                 .tool
                 .as_ref()
-                .is_none_or(|wanted| last == Some(Last::Tool(wanted)))
+                .is_none_or(|wanted| last == Some(LastAuthor::Tool(wanted)))
             && self.turn.is_none_or(|wanted| wanted == turn)
             && self
                 .matches

@@ -9,10 +9,10 @@ use serde_json::{Number, Value};
 pub(super) type Captures = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Template(Vec<Piece>);
+pub(super) struct Template(Vec<Segment>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum Segment {
     Text(String),
     Capture(String),
 }
@@ -20,7 +20,7 @@ enum Piece {
 impl Template {
     /// Reads a text that may use the `known` captures; the error is for a person.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
-        let mut pieces = Vec::new();
+        let mut segments = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
@@ -35,36 +35,36 @@ impl Template {
             };
             if !known.contains(name) {
                 return Err(format!(
-                    "nothing captures `{name}`; a literal `${{` is written `$${{`"
+                    "no rule captures `{name}`; a literal `${{` is written `$${{`"
                 ));
             }
             if !literal.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut literal)));
+                segments.push(Segment::Text(std::mem::take(&mut literal)));
             }
-            pieces.push(Piece::Capture(name.to_owned()));
+            segments.push(Segment::Capture(name.to_owned()));
             rest = after;
         }
         literal.push_str(rest);
         if !literal.is_empty() {
-            pieces.push(Piece::Text(literal));
+            segments.push(Segment::Text(literal));
         }
-        Ok(Self(pieces))
+        Ok(Self(segments))
     }
 
     /// Returns the text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
-        let pieces = self.0.iter().map(|piece| match piece {
-            Piece::Text(text) => text.as_str(),
-            Piece::Capture(name) => captures.get(name).map_or("", String::as_str),
+        let segments = self.0.iter().map(|segment| match segment {
+            Segment::Text(text) => text.as_str(),
+            Segment::Capture(name) => captures.get(name).map_or("", String::as_str),
         });
-        pieces.collect()
+        segments.collect()
     }
 
     /// Returns the text as JSON. If the template is a single capture and its text is a JSON number,
     /// the result is that number with the same digits. Any other text becomes a string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
-        let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
+        let is_capture = matches!(self.0.as_slice(), [Segment::Capture(_)]);
         if is_capture && is_number(&text) {
             text
         } else {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Piece, Unheard};
+use crate::model::{DiscardingSink, Piece};
 use crate::task::item::Part;
 use crate::task::time::Time;
 
@@ -84,7 +84,7 @@ fn prompt(messages: Vec<Message>, turn: u32) -> Prompt {
 
 async fn say(script: &Scripted, messages: Vec<Message>, turn: u32) -> String {
     script
-        .answer(&prompt(messages, turn), &Unheard)
+        .answer(&prompt(messages, turn), &DiscardingSink)
         .await
         .unwrap()
         .text
@@ -139,7 +139,7 @@ async fn calls_have_the_arguments_of_the_script_and_repeating_ids() {
     )
     .unwrap();
     let first = script
-        .answer(&prompt(vec![user("pay 20.50 to bob")], 1), &Unheard)
+        .answer(&prompt(vec![user("pay 20.50 to bob")], 1), &DiscardingSink)
         .await
         .unwrap();
     let calls: Vec<_> = first
@@ -188,7 +188,7 @@ async fn rule_may_delay_and_may_fail() {
     let asked = Arc::clone(&clock);
     let script = Scripted::read("demo", rules, asked, &mut Mistakes::default()).unwrap();
     let error = script
-        .answer(&prompt(vec![user("x")], 1), &Unheard)
+        .answer(&prompt(vec![user("x")], 1), &DiscardingSink)
         .await
         .unwrap_err();
     assert_eq!(
@@ -257,11 +257,11 @@ struct Heard {
     pieces: Mutex<Vec<(String, Duration)>>,
 }
 
-impl Sink for Heard {
-    fn piece(&self, piece: Piece<'_>) {
+impl PieceSink for Heard {
+    fn receive(&self, piece: Piece<'_>) {
         let said = match piece {
             Piece::Text(text) => format!("text {text}"),
-            Piece::Named { call, name } => format!("call {call} {name}"),
+            Piece::CallName { call, name } => format!("call {call} {name}"),
             Piece::Arguments { call, text } => format!("arguments {call} {text}"),
             Piece::Reset => "reset".to_owned(),
         };
@@ -364,7 +364,7 @@ async fn delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
 #[tokio::test]
 async fn rule_with_257_calls_gives_no_answer_and_streams_no_delta() {
     let rules = |calls: usize| format!("- calls: [{}]", vec!["{ name: pay }"; calls].join(", "));
-    let heard = crate::model::heard::Heard::default();
+    let heard = crate::model::test_sinks::CollectingSink::default();
     let asked = prompt(vec![user("go")], 1);
     let error = read(&rules(257))
         .unwrap()
@@ -375,7 +375,7 @@ async fn rule_with_257_calls_gives_no_answer_and_streams_no_delta() {
         error.detail,
         "Model `demo` gave no usable answer: it asked for more than 256 calls."
     );
-    assert_eq!(heard.told().pieces, 0);
+    assert_eq!(heard.collected().pieces, 0);
     assert_eq!(
         read(&rules(256))
             .unwrap()

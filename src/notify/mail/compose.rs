@@ -12,40 +12,41 @@ use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart};
 use maud::{DOCTYPE, Markup, html};
 
-use super::words::Words;
-use crate::notify::chat::{cut, moment};
+use super::texts::MailTexts;
+use crate::notify::chat::{cut, format_time};
 use crate::notify::digest::{Digest, Question};
 use crate::people::language::Language;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
 /// The maximum number of characters of a name.
-const NAME: usize = 80;
+const MAX_NAME_CHARS: usize = 80;
 /// The maximum number of bytes of a mail, as it is sent.
-const MOST: usize = 50 * 1024;
+const MAX_MAIL_BYTES: usize = 50 * 1024;
 
 /// The limits of the texts that a mail shows of each question.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct TextLimits {
     /// The maximum number of characters of a text.
-    text: usize,
+    max_chars: usize,
     /// The maximum number of summaries.
-    summaries: usize,
+    max_summaries: usize,
 }
 
-/// The limits, the widest first. A mail that exceeds [`MOST`] is built again with the next.
-const ROOMS: [Room; 3] = [
-    Room {
-        text: 300,
-        summaries: 3,
+/// The limits, the widest first. A mail that exceeds [`MAX_MAIL_BYTES`] is built again with the
+/// next.
+const TEXT_LIMITS: [TextLimits; 3] = [
+    TextLimits {
+        max_chars: 300,
+        max_summaries: 3,
     },
-    Room {
-        text: 80,
-        summaries: 1,
+    TextLimits {
+        max_chars: 80,
+        max_summaries: 1,
     },
-    Room {
-        text: 24,
-        summaries: 0,
+    TextLimits {
+        max_chars: 24,
+        max_summaries: 0,
     },
 ];
 
@@ -64,22 +65,22 @@ pub(super) struct Head<'h> {
 
 /// Builds the mail of a digest; `None` if it cannot be built.
 pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
-    let words = Words::of(head.language);
-    let subject = subject(words, digest);
+    let texts = MailTexts::for_language(head.language);
+    let subject = subject(texts, digest);
     let threads: Vec<String> = digest
         .questions
         .iter()
         .map(|question| format!("<{}@{}>", question.request_id, head.domain))
         .collect();
-    let made = ROOMS.into_iter().map(|room| {
-        let html = markup(head.language, &subject, digest, room);
-        let bodies = (plain(words, &subject, digest, room), html);
-        built(head.clone(), subject.clone(), &threads, bodies)
+    let candidates = TEXT_LIMITS.into_iter().map(|limits| {
+        let html = markup(head.language, &subject, digest, limits);
+        let bodies = (plain(texts, &subject, digest, limits), html);
+        build(head.clone(), subject.clone(), &threads, bodies)
     });
     let mut last = None;
-    for mail in made {
+    for mail in candidates {
         last = mail;
-        let fits = |mail: &Message| mail.formatted().len() <= MOST;
+        let fits = |mail: &Message| mail.formatted().len() <= MAX_MAIL_BYTES;
         if last.as_ref().is_none_or(fits) {
             break;
         }
@@ -89,17 +90,17 @@ pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
 
 /// Builds the mail of a ping; `None` if it cannot be built.
 pub(super) fn ping(head: Head<'_>) -> Option<Message> {
-    let words = Words::of(head.language);
+    let texts = MailTexts::for_language(head.language);
     let html = page(
         head.language,
-        words.ping_subject,
-        &html! { p { (words.ping) } },
+        texts.ping_subject,
+        &html! { p { (texts.ping) } },
     );
-    let subject = words.ping_subject.to_owned();
-    built(head, subject, &[], (format!("{}\r\n", words.ping), html))
+    let subject = texts.ping_subject.to_owned();
+    build(head, subject, &[], (format!("{}\r\n", texts.ping), html))
 }
 
-fn built(
+fn build(
     head: Head<'_>,
     subject: String,
     threads: &[String],
@@ -126,117 +127,129 @@ fn built(
     message.multipart(parts).ok()
 }
 
-/// Returns the text in one line of at most `most` characters, with every invisible character shown.
-fn shown(text: &str, most: usize) -> String {
+/// Returns the text in one line of at most `max_chars` characters, with every invisible character
+/// shown.
+fn visible_line(text: &str, max_chars: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    cut(visible(&flat), most)
+    cut(visible(&flat), max_chars)
 }
 
-fn tools(words: &Words, question: &Question, most: usize) -> String {
+fn tools(texts: &MailTexts, question: &Question, max_chars: usize) -> String {
     let names: Vec<String> = question
         .tools
         .iter()
-        .map(|name| shown(name, NAME))
+        .map(|name| visible_line(name, MAX_NAME_CHARS))
         .collect();
-    shown(&names.join(words.between), most)
+    visible_line(&names.join(texts.separator), max_chars)
 }
 
-fn count(digest: &Digest) -> u64 {
+fn question_count(digest: &Digest) -> u64 {
     u64::try_from(digest.questions.len())
         .unwrap_or(u64::MAX)
-        .saturating_add(digest.more)
+        .saturating_add(digest.unlisted)
 }
 
-fn subject(words: &Words, digest: &Digest) -> String {
-    match (digest.questions.as_slice(), digest.more) {
-        ([only], 0) => words.one(
+fn subject(texts: &MailTexts, digest: &Digest) -> String {
+    match (digest.questions.as_slice(), digest.unlisted) {
+        ([only], 0) => texts.single_subject(
             digest.reason,
-            &tools(words, only, 2 * NAME),
-            &shown(&only.agent, NAME),
+            &tools(texts, only, 2 * MAX_NAME_CHARS),
+            &visible_line(&only.agent, MAX_NAME_CHARS),
         ),
-        _ => words.several(digest.reason, count(digest)),
+        _ => texts.digest_subject(digest.reason, question_count(digest)),
     }
 }
 
 /// Returns the lines about a question: the label and the text of each.
-fn lines(words: &'static Words, question: &Question, room: Room) -> Vec<(&'static str, String)> {
+fn lines(
+    texts: &'static MailTexts,
+    question: &Question,
+    limits: TextLimits,
+) -> Vec<(&'static str, String)> {
     let deadline = question
         .expires_at
-        .map_or_else(|| words.no_deadline.to_owned(), |at| moment(at, None));
+        .map_or_else(|| texts.no_deadline.to_owned(), |at| format_time(at, None));
     let mut lines = vec![
-        (words.tool, tools(words, question, room.text)),
-        (words.agent, shown(&question.agent, NAME.min(room.text))),
-        (words.asked, moment(question.created_at, None)),
-        (words.deadline, deadline),
+        (texts.tool, tools(texts, question, limits.max_chars)),
+        (
+            texts.agent,
+            visible_line(&question.agent, MAX_NAME_CHARS.min(limits.max_chars)),
+        ),
+        (texts.asked, format_time(question.created_at, None)),
+        (texts.deadline, deadline),
     ];
-    let summaries = question.summaries.iter().take(room.summaries);
-    lines.extend(summaries.map(|summary| (words.summary, shown(summary, room.text))));
+    let summaries = question.summaries.iter().take(limits.max_summaries);
+    lines.extend(summaries.map(|summary| (texts.summary, visible_line(summary, limits.max_chars))));
     lines
 }
 
 /// Returns the URL that the mail has for a question: the recipient's link, or the page.
-fn address(question: &Question) -> &str {
+fn question_url(question: &Question) -> &str {
     question.link.as_deref().unwrap_or(&question.url)
 }
 
 /// Returns the sentences at the end of the mail.
-fn notes(words: &'static Words, digest: &Digest) -> [&'static str; 2] {
+fn notes(texts: &'static MailTexts, digest: &Digest) -> [&'static str; 2] {
     let linked = digest
         .questions
         .iter()
         .any(|question| question.link.is_some());
-    let worth = if linked {
-        words.own_link
+    let link_note = if linked {
+        texts.own_link
     } else {
-        words.sign_in
+        texts.sign_in
     };
-    [worth, words.reason]
+    [link_note, texts.reason]
 }
 
-fn plain(words: &'static Words, subject: &str, digest: &Digest, room: Room) -> String {
+fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: TextLimits) -> String {
     let mut text = format!("{subject}\r\n");
     for question in &digest.questions {
         text.push_str("\r\n");
         if let Some(message) = &question.message {
-            let _ = write!(text, "{}\r\n", shown(message, room.text));
+            let _ = write!(text, "{}\r\n", visible_line(message, limits.max_chars));
         }
-        for (word, line) in lines(words, question, room) {
-            let _ = write!(text, "{word}{}{line}\r\n", words.colon);
+        for (word, line) in lines(texts, question, limits) {
+            let _ = write!(text, "{word}{}{line}\r\n", texts.label_separator);
         }
         let _ = write!(
             text,
             "{}{}{}\r\n",
-            words.review,
-            words.colon,
-            address(question)
+            texts.review,
+            texts.label_separator,
+            question_url(question)
         );
     }
-    if digest.more > 0 {
-        let _ = write!(text, "\r\n{}\r\n", words.more(digest.more));
+    if digest.unlisted > 0 {
+        let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
     }
     if let Some(inbox) = &digest.inbox {
-        let _ = write!(text, "\r\n{}{}{inbox}\r\n", words.inbox, words.colon);
+        let _ = write!(
+            text,
+            "\r\n{}{}{inbox}\r\n",
+            texts.inbox, texts.label_separator
+        );
     }
-    let _ = write!(text, "\r\n-- \r\n{}\r\n", notes(words, digest).join("\r\n"));
+    let _ = write!(text, "\r\n-- \r\n{}\r\n", notes(texts, digest).join("\r\n"));
     text
 }
 
-fn markup(language: Language, subject: &str, digest: &Digest, room: Room) -> Markup {
-    let words = Words::of(language);
+fn markup(language: Language, subject: &str, digest: &Digest, limits: TextLimits) -> Markup {
+    let texts = MailTexts::for_language(language);
     let body = html! {
         @for question in &digest.questions {
-            @if let Some(message) = &question.message { p { (shown(message, room.text)) } }
+            @if let Some(message) = &question.message { p { (visible_line(message, limits.max_chars)) } }
             table {
-                @for (word, line) in lines(words, question, room) {
+                @for (word, line) in lines(texts, question, limits) {
                     tr { th align="left" { (word) } td { (line) } }
                 }
             }
-            p { a href=(address(question)) { (words.review) } }
+            p { a href=(question_url(question)) { (texts.review) } }
             hr;
         }
-        @if digest.more > 0 { p { (words.more(digest.more)) } }
-        @if let Some(inbox) = &digest.inbox { p { a href=(inbox) { (words.inbox) } } }
-        @for note in notes(words, digest) { p { small { (note) } } }
+        @if digest.unlisted > 0 { p { (texts.more(digest.unlisted)) } }
+        @if let Some(inbox) = &digest.inbox { p { a href=(inbox) { (texts.inbox) } } }
+        @for note in notes(texts, digest) { p { small { (note) } } }
     };
     page(language, subject, &body)
 }
@@ -254,7 +267,7 @@ fn page(language: Language, title: &str, body: &Markup) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notify::digest::{LISTED, Reason};
+    use crate::notify::digest::{MAX_LISTED_QUESTIONS, Reason};
     use crate::task::id::RequestId;
     use crate::task::request::RequestKind;
     use uuid::Uuid;
@@ -296,10 +309,10 @@ mod tests {
             let digest = Digest {
                 reason: Reason::New,
                 questions: (0..20).map(|number| question(number, &text)).collect(),
-                more: 980,
+                unlisted: 980,
                 inbox: Some("https://agents.acme.com/inbox".to_owned()),
             };
-            assert_eq!(digest.questions.len(), LISTED);
+            assert_eq!(digest.questions.len(), MAX_LISTED_QUESTIONS);
             let size = formatted(&digest, language).len();
             assert!(size <= 50 * 1024, "{size}");
         }
@@ -311,7 +324,7 @@ mod tests {
         let digest = Digest {
             reason: Reason::Expiring,
             questions: vec![question(1, hostile)],
-            more: 0,
+            unlisted: 0,
             inbox: None,
         };
         for language in Language::ALL {

@@ -12,100 +12,111 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
 use tokio::net::TcpStream;
 
-use super::by_line::ByLine;
-use crate::net::{io_kind, unreached};
-use crate::notify::answer::Answer;
-use crate::notify::settings::{MailServer, Relay, Security};
+use super::line_stream::LineStream;
+use crate::net::{connect_failure, io_kind};
+use crate::notify::attempt_result::AttemptResult;
+use crate::notify::settings::{MailServer, MailServerAddress, Security};
 use crate::world::Clock;
 
 /// The maximum duration of an attempt. lettre's own timeout covers only connecting (lettre#1027),
 /// so this one covers connecting and sending.
-pub(in crate::notify) const WITHIN: Duration = Duration::from_secs(20);
+pub(in crate::notify) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time to wait for the answer to QUIT after the server has accepted the mail.
-const FAREWELL: Duration = Duration::from_secs(1);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NO_TLS: &str = "no secure connection could be made (TLS)";
-const NOT_OFFERED: &str = "the mail server does not offer STARTTLS, so nothing was sent";
-const IN_TIME: &str = "the mail server did not answer in time";
+const NO_STARTTLS: &str = "the mail server does not offer STARTTLS, so nothing was sent";
+const NO_ANSWER: &str = "the mail server did not answer in time";
 const BUSY: &str = "the mail server asks to try again later (4xx)";
 const REFUSED: &str = "the mail server refuses the mail (5xx)";
 const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
-const CUT_OFF: &str = "the connection to the mail server was lost";
+const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
 /// Reply codes about the session and not the mail (RFC 4954, section 6).
-const OF_THE_SESSION: [&str; 4] = ["530", "534", "535", "538"];
+const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 /// The mail server with everything that a session needs.
 pub(super) struct Server {
-    relay: Relay,
+    address: MailServerAddress,
     /// The parameters of TLS; `None` if TLS is not needed or cannot be set up.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
     /// The name that the service gives itself in EHLO.
-    hello: ClientId,
+    ehlo_name: ClientId,
 }
 
 impl Server {
-    /// Returns the server of these settings; `None` if they have mistakes. `own` is the domain of
-    /// the sender.
-    pub(super) fn of(settings: &MailServer, own: &str) -> Option<Self> {
-        let relay = Relay::of(&settings.url)?;
-        let tls = match relay.security {
+    /// Returns the server of these settings; `None` if they have mistakes. `sender_domain` is the
+    /// domain of the sender.
+    pub(super) fn from_settings(settings: &MailServer, sender_domain: &str) -> Option<Self> {
+        let address = MailServerAddress::parse(&settings.url)?;
+        let tls = match address.security {
             Security::Loopback => None,
-            Security::Tls | Security::StartTls => TlsParameters::new(relay.host.clone()).ok(),
+            Security::Tls | Security::StartTls => TlsParameters::new(address.host.clone()).ok(),
         };
         let credentials = settings.user.clone().zip(settings.password.as_ref());
         Some(Self {
-            relay,
+            address,
             tls,
             credentials: credentials
                 .map(|(user, password)| Credentials::new(user, password.reveal().clone())),
-            hello: ClientId::Domain(own.to_owned()),
+            ehlo_name: ClientId::Domain(sender_domain.to_owned()),
         })
     }
 
     /// Opens a session and sends one mail in it.
-    pub(super) async fn send(&self, clock: &dyn Clock, envelope: &Envelope, mail: &[u8]) -> Answer {
-        let conversation = async {
-            let mut connection = self.open().await.map_err(Answer::none)?;
+    pub(super) async fn send(
+        &self,
+        clock: &dyn Clock,
+        envelope: &Envelope,
+        mail: &[u8],
+    ) -> AttemptResult {
+        let session = async {
+            let mut connection = self.open().await.map_err(AttemptResult::without_status)?;
             match connection.send(envelope, mail).await {
                 Ok(_) => Ok(connection),
-                Err(error) => Err(refusal(&error)),
+                Err(error) => Err(failure_result(&error)),
             }
         };
         tokio::select! {
-            said = conversation => match said {
+            result = session => match result {
                 Ok(connection) => {
-                    farewell(clock, connection).await;
-                    Answer::taken()
+                    quit(clock, connection).await;
+                    AttemptResult::success()
                 }
-                Err(answer) => answer,
+                Err(result) => result,
             },
-            () = clock.sleep(WITHIN) => Answer::none(IN_TIME),
+            () = clock.sleep(ATTEMPT_TIMEOUT) => AttemptResult::without_status(NO_ANSWER),
         }
     }
 
     /// Opens a session that is ready for a mail.
     async fn open(&self) -> Result<AsyncSmtpConnection, &'static str> {
-        let (host, port) = (self.relay.host.as_str(), self.relay.port);
-        let mut connection = match (self.relay.security, &self.tls) {
+        let (host, port) = (self.address.host.as_str(), self.address.port);
+        let mut connection = match (self.address.security, &self.tls) {
             (Security::Tls, Some(tls)) => {
-                let (hello, tls) = (&self.hello, Some(tls.clone()));
-                AsyncSmtpConnection::connect_tokio1((host, port), Some(WITHIN), hello, tls, None)
-                    .await
-                    .map_err(|error| unopened(&error))?
+                let (ehlo_name, tls) = (&self.ehlo_name, Some(tls.clone()));
+                AsyncSmtpConnection::connect_tokio1(
+                    (host, port),
+                    Some(ATTEMPT_TIMEOUT),
+                    ehlo_name,
+                    tls,
+                    None,
+                )
+                .await
+                .map_err(|error| open_problem(&error))?
             }
             (Security::StartTls, Some(tls)) => {
-                let mut connection = self.plain(host, port).await?;
+                let mut connection = self.connect_plain(host, port).await?;
                 if !connection.can_starttls() {
-                    return Err(NOT_OFFERED);
+                    return Err(NO_STARTTLS);
                 }
-                let secured = connection.starttls(tls.clone(), &self.hello).await;
-                secured.map_err(|error| unopened(&error))?;
+                let secured = connection.starttls(tls.clone(), &self.ehlo_name).await;
+                secured.map_err(|error| open_problem(&error))?;
                 connection
             }
-            (Security::Loopback, _) => self.plain(host, port).await?,
+            (Security::Loopback, _) => self.connect_plain(host, port).await?,
             (Security::Tls | Security::StartTls, None) => return Err(NO_TLS),
         };
         if let Some(credentials) = &self.credentials {
@@ -115,33 +126,40 @@ impl Server {
                 if error.is_permanent() {
                     NO_SIGN_IN
                 } else {
-                    unopened(&error)
+                    open_problem(&error)
                 }
             })?;
         }
         Ok(connection)
     }
 
-    async fn plain(&self, host: &str, port: u16) -> Result<AsyncSmtpConnection, &'static str> {
+    async fn connect_plain(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<AsyncSmtpConnection, &'static str> {
         let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|error| unreached(Some(error.kind())))?;
-        AsyncSmtpConnection::connect_with_transport(Box::new(ByLine::new(stream)), &self.hello)
-            .await
-            .map_err(|error| unopened(&error))
+        let stream = stream.map_err(|error| connect_failure(Some(error.kind())))?;
+        AsyncSmtpConnection::connect_with_transport(
+            Box::new(LineStream::new(stream)),
+            &self.ehlo_name,
+        )
+        .await
+        .map_err(|error| open_problem(&error))
     }
 }
 
 /// Sends QUIT after the mail was accepted. The mail counts as sent whatever the server answers.
-async fn farewell(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
+async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}
-        () = clock.sleep(FAREWELL) => {}
+        () = clock.sleep(QUIT_TIMEOUT) => {}
     }
 }
 
 /// Returns the reason why no session could be opened. The delivery is tried again, because the
 /// failure is not about the mail itself.
-fn unopened(error: &Error) -> &'static str {
+fn open_problem(error: &Error) -> &'static str {
     if error.is_tls() {
         NO_TLS
     } else if error.is_transient() {
@@ -151,23 +169,27 @@ fn unopened(error: &Error) -> &'static str {
     } else {
         match io_kind(error) {
             Some(io::ErrorKind::InvalidData) => NO_TLS,
-            Some(kind @ io::ErrorKind::ConnectionRefused) => unreached(Some(kind)),
-            _ => CUT_OFF,
+            Some(kind @ io::ErrorKind::ConnectionRefused) => connect_failure(Some(kind)),
+            _ => CONNECTION_LOST,
         }
     }
 }
 
 /// Returns the result of an attempt whose mail the server did not accept.
-fn refusal(error: &Error) -> Answer {
+fn failure_result(error: &Error) -> AttemptResult {
     if error.is_permanent() {
         let code = error.status().map(|code| code.to_string());
-        if code.is_some_and(|code| OF_THE_SESSION.contains(&code.as_str())) {
-            return Answer::none(NO_SIGN_IN);
+        if code.is_some_and(|code| SESSION_REPLY_CODES.contains(&code.as_str())) {
+            return AttemptResult::without_status(NO_SIGN_IN);
         }
-        return Answer {
-            unwanted: true,
-            ..Answer::none(REFUSED)
+        return AttemptResult {
+            is_permanent_failure: true,
+            ..AttemptResult::without_status(REFUSED)
         };
     }
-    Answer::none(if error.is_transient() { BUSY } else { CUT_OFF })
+    AttemptResult::without_status(if error.is_transient() {
+        BUSY
+    } else {
+        CONNECTION_LOST
+    })
 }

@@ -4,13 +4,14 @@ use reqwest::header::HeaderValue;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::address;
+use super::parse_url;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
 /// The default of `api_url`.
-const SLACK: &str = "https://slack.com/api";
-const ADDRESS: &str = "expected an address such as `https://host/path`, without user or fragment";
+const DEFAULT_SLACK_API: &str = "https://slack.com/api";
+const EXPECTED_URL: &str =
+    "expected an address such as `https://host/path`, without user or fragment";
 
 /// A channel of Slack. Set either `token` and `channel`, or `url`. With `token` and `channel`, a
 /// bot posts the messages and updates them with the outcomes. With `url`, an incoming webhook posts
@@ -36,7 +37,7 @@ impl Default for Slack {
         Self {
             token: None,
             channel: None,
-            api_url: SLACK.to_owned(),
+            api_url: DEFAULT_SLACK_API.to_owned(),
             url: None,
             summaries: false,
         }
@@ -71,19 +72,19 @@ impl Slack {
 
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let mut add = |key: &str, detail: &str| mistakes.add(&[place, &[key]].concat(), detail);
-        if address(&self.api_url).is_none_or(|url| url.query().is_some()) {
+        if parse_url(&self.api_url).is_none_or(|url| url.query().is_some()) {
             add(
                 "api_url",
                 "expected an address such as `https://slack.com/api`",
             );
         }
         match (&self.url, &self.token, &self.channel) {
-            (Some(_), None, None) if self.api_url != SLACK => {
+            (Some(_), None, None) if self.api_url != DEFAULT_SLACK_API => {
                 add("api_url", "an incoming webhook has its address in `url`");
             }
             (Some(url), None, None) => {
-                if address(url.reveal()).is_none() {
-                    add("url", ADDRESS);
+                if parse_url(url.reveal()).is_none() {
+                    add("url", EXPECTED_URL);
                 }
             }
             (Some(_), _, _) => add(
@@ -95,7 +96,7 @@ impl Slack {
                 "`token` and `channel` of a bot, or the `url` of an incoming webhook, are missing",
             ),
             (None, Some(_), None) => add("channel", "`channel` is missing: a bot posts to one"),
-            (None, None, Some(_)) => add("token", "`token` is missing: a bot has one"),
+            (None, None, Some(_)) => add("token", "`token` is missing: a bot needs one"),
             (None, Some(token), Some(channel)) => {
                 if bearer(token).is_none() {
                     add("token", "expected the token of a bot, such as `xoxb-…`");
@@ -114,8 +115,8 @@ impl Slack {
 impl Teams {
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let url = self.url.reveal();
-        if !url.is_empty() && address(url).is_none() {
-            mistakes.add(&[place, &["url"]].concat(), ADDRESS);
+        if !url.is_empty() && parse_url(url).is_none() {
+            mistakes.add(&[place, &["url"]].concat(), EXPECTED_URL);
         }
     }
 }

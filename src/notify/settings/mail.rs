@@ -35,7 +35,7 @@ pub struct MailServer {
 
 /// The address of the mail server, and the encryption of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::notify) struct Relay {
+pub(in crate::notify) struct MailServerAddress {
     pub(in crate::notify) host: String,
     pub(in crate::notify) port: u16,
     pub(in crate::notify) security: Security,
@@ -52,33 +52,33 @@ pub(in crate::notify) enum Security {
     Loopback,
 }
 
-impl Relay {
+impl MailServerAddress {
     /// Parses the URL of a mail server; `None` if it is not valid.
-    pub(in crate::notify) fn of(url: &str) -> Option<Self> {
+    pub(in crate::notify) fn parse(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let host = url
             .host_str()?
             .trim_start_matches('[')
             .trim_end_matches(']');
         let ip = host.parse::<IpAddr>().ok();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let sound = !host.is_empty()
-            && (ip.is_some() || host.chars().all(plain))
+        let is_host_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_valid = !host.is_empty()
+            && (ip.is_some() || host.chars().all(is_host_char))
             && url.username().is_empty()
             && url.password().is_none()
             && matches!(url.path(), "" | "/")
             && url.query().is_none()
             && url.fragment().is_none();
-        let local = ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| {
+        let is_local = ip.map_or(host.eq_ignore_ascii_case("localhost"), |ip| {
             ip.is_loopback()
         });
         let (security, port) = match url.scheme() {
             "smtps" => (Security::Tls, 465),
-            "smtp" if local => (Security::Loopback, 587),
+            "smtp" if is_local => (Security::Loopback, 587),
             "smtp" => (Security::StartTls, 587),
             _ => return None,
         };
-        sound.then(|| Self {
+        is_valid.then(|| Self {
             host: host.to_owned(),
             port: url.port().unwrap_or(port),
             security,
@@ -99,7 +99,7 @@ impl MailServer {
     pub(super) fn check(&self, mistakes: &mut Mistakes) {
         let place = ["notify", "mail"];
         let at = |key: &'static str| [&place[..], &[key]].concat();
-        if !self.url.is_empty() && Relay::of(&self.url).is_none() {
+        if !self.url.is_empty() && MailServerAddress::parse(&self.url).is_none() {
             let detail = "expected an address such as `smtp://host:587` or `smtps://host`, without user, path or query";
             mistakes.add(&at("url"), detail);
         }
@@ -152,7 +152,7 @@ pub struct Named {
 const APPROVERS: &str = "approvers";
 
 impl<'de> Deserialize<'de> for Recipients {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct WordOrMap;
         impl<'de> Visitor<'de> for WordOrMap {
             type Value = Recipients;
@@ -172,7 +172,7 @@ impl<'de> Deserialize<'de> for Recipients {
                 Named::deserialize(MapAccessDeserializer::new(map)).map(Recipients::Named)
             }
         }
-        from.deserialize_any(WordOrMap)
+        deserializer.deserialize_any(WordOrMap)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::secret::Secret;
 use crate::world::Mistakes;
 
 /// Headers that an operator may not set: those that the service sets, and those of the connection.
-const OURS: [&str; 8] = [
+const RESERVED_HEADERS: [&str; 8] = [
     "connection",
     "content-length",
     "content-type",
@@ -23,7 +23,7 @@ const OURS: [&str; 8] = [
     "user-agent",
 ];
 /// The prefix of the headers of the signature, which an operator may not set either.
-const OURS_PREFIX: &str = "webhook-";
+const RESERVED_PREFIX: &str = "webhook-";
 
 /// A receiver of signed POSTs by the specification Standard Webhooks.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -72,20 +72,20 @@ pub enum Payload {
 impl Webhook {
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let url = self.url.reveal();
-        if !url.is_empty() && address(url).is_none() {
+        if !url.is_empty() && parse_url(url).is_none() {
             let detail = "expected an address such as `https://host/path`, without user or fragment; credentials \
-                          belong into `headers`";
+                          belong in `headers`";
             mistakes.add(&[place, &["url"]].concat(), detail);
         }
         for (index, secret) in self.secrets.iter().enumerate() {
             let index = index.to_string();
             let place = [place, &["secrets", &index]].concat();
-            if let Err(detail) = sign::key(secret) {
+            if let Err(detail) = sign::parse_key(secret) {
                 mistakes.add(&place, detail);
             }
         }
         for (name, value) in &self.headers {
-            if let Err(detail) = header(name, value) {
+            if let Err(detail) = parse_header(name, value) {
                 mistakes.add(&[place, &["headers", name]].concat(), detail);
             }
         }
@@ -93,27 +93,27 @@ impl Webhook {
 }
 
 /// Parses the URL of a webhook; `None` if it is not valid.
-pub(in crate::notify) fn address(text: &str) -> Option<Url> {
+pub(in crate::notify) fn parse_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
-    let sound = matches!(url.scheme(), "http" | "https")
+    let is_valid = matches!(url.scheme(), "http" | "https")
         && url.has_host()
         && url.username().is_empty()
         && url.password().is_none()
         && url.fragment().is_none();
-    sound.then_some(url)
+    is_valid.then_some(url)
 }
 
 /// Parses a header that the operator sets.
 ///
 /// # Errors
 /// The reason why the header is not allowed, without its value.
-pub(in crate::notify) fn header(
+pub(in crate::notify) fn parse_header(
     name: &str,
     value: &Secret<String>,
 ) -> Result<(HeaderName, HeaderValue), String> {
     let header = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{name}` is no name of a header"))?;
-    if OURS.contains(&header.as_str()) || header.as_str().starts_with(OURS_PREFIX) {
+        .map_err(|_| format!("`{name}` is not a name of a header"))?;
+    if RESERVED_HEADERS.contains(&header.as_str()) || header.as_str().starts_with(RESERVED_PREFIX) {
         return Err(format!("the service sets `{name}` itself"));
     }
     let mut value = HeaderValue::from_str(value.reveal())

@@ -6,42 +6,42 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::notify::chat::{Asked, Shown, title};
+use crate::notify::chat::{ListedQuestion, RoomMessage, title};
 
 /// Returns the members `text` and `blocks` of a message.
-pub(in crate::notify) fn content(shown: &Shown) -> Map<String, Value> {
+pub(in crate::notify) fn content(message: &RoomMessage) -> Map<String, Value> {
     let mut blocks = Vec::new();
-    if shown.digest.questions.len() == 1 {
-        for asked in shown.each() {
-            blocks.extend(whole(&asked, &shown.first_line(&asked)));
+    if message.digest.questions.len() == 1 {
+        for listed in message.listed_questions() {
+            blocks.extend(details(&listed, &message.first_line(&listed)));
         }
     } else {
-        blocks.push(section(&plain(&shown.heading())));
-        for asked in shown.each() {
-            if shown.is_whole() {
-                blocks.extend(whole(&asked, &title(asked.question)));
+        blocks.push(section(&plain(&message.heading())));
+        for listed in message.listed_questions() {
+            if message.shows_details() {
+                blocks.extend(details(&listed, &title(listed.question)));
             } else {
-                blocks.push(in_a_line(&asked));
+                blocks.push(summary_line(&listed));
             }
         }
     }
-    if let Some(further) = shown.further() {
-        let inbox = shown.digest.inbox.as_deref();
-        let mut elements = vec![plain(&further)];
+    if let Some(unlisted_text) = message.unlisted_text() {
+        let inbox = message.digest.inbox.as_deref();
+        let mut elements = vec![plain(&unlisted_text)];
         elements.extend(inbox.map(|url| link(url, "Inbox")));
         blocks.push(context(&elements));
     }
-    message(&shown.in_brief(), Some(blocks))
+    message_members(&message.notification_text(), Some(blocks))
 }
 
 /// Returns the member `text` of a message without blocks.
 pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
-    message(words, None)
+    message_members(words, None)
 }
 
-fn message(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
+fn message_members(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
     let mut members = Map::new();
-    members.insert("text".to_owned(), escaped(words).into());
+    members.insert("text".to_owned(), escape(words).into());
     if let Some(blocks) = blocks {
         members.insert("blocks".to_owned(), blocks.into());
     }
@@ -49,39 +49,39 @@ fn message(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value> {
 }
 
 /// Returns the blocks of a question that is shown whole: title, message, summaries, facts and link.
-fn whole(asked: &Asked<'_>, title: &str) -> Vec<Value> {
+fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut head = vec![title.to_owned()];
-    head.extend(asked.message());
+    head.extend(listed.message());
     let mut blocks = vec![section(&plain(&head.join("\n")))];
-    let summaries = asked.summaries();
+    let summaries = listed.summaries();
     if !summaries.is_empty() {
         blocks.push(section(&plain(&summaries.join("\n"))));
     }
-    blocks.push(context(&[plain(&facts(asked))]));
-    blocks.push(section(&link(&asked.question.url, asked.link_word())));
+    blocks.push(context(&[plain(&facts(listed))]));
+    blocks.push(section(&link(&listed.question.url, listed.link_text())));
     blocks
 }
 
 /// Returns the block of a question that is shown in one line.
-fn in_a_line(asked: &Asked<'_>) -> Value {
-    let title = title(asked.question);
-    let state = match asked.outcome {
-        Some(outcome) => outcome.words.clone(),
-        None => facts(asked),
+fn summary_line(listed: &ListedQuestion<'_>) -> Value {
+    let title = title(listed.question);
+    let state = match listed.outcome {
+        Some(outcome) => outcome.text.clone(),
+        None => facts(listed),
     };
     context(&[
-        link(&asked.question.url, asked.link_word()),
+        link(&listed.question.url, listed.link_text()),
         plain(&format!("{title} · {state}")),
     ])
 }
 
-fn facts(asked: &Asked<'_>) -> String {
-    let facts = asked.facts().into_iter();
-    let said = facts.map(|(name, value)| match name {
+fn facts(listed: &ListedQuestion<'_>) -> String {
+    let facts = listed.facts().into_iter();
+    let texts = facts.map(|(name, value)| match name {
         "Kind" | "State" => value,
         name => format!("{} {value}", name.to_lowercase()),
     });
-    said.collect::<Vec<_>>().join(" · ")
+    texts.collect::<Vec<_>>().join(" · ")
 }
 
 fn section(text: &Value) -> Value {
@@ -93,17 +93,17 @@ fn context(elements: &[Value]) -> Value {
 }
 
 fn plain(words: &str) -> Value {
-    json!({"type": "plain_text", "text": escaped(words), "emoji": false})
+    json!({"type": "plain_text", "text": escape(words), "emoji": false})
 }
 
 /// Returns a link. `url` must be an address of this service.
 fn link(url: &str, word: &'static str) -> Value {
-    let url = escaped(url).replace('|', "%7C");
+    let url = escape(url).replace('|', "%7C");
     json!({"type": "mrkdwn", "text": format!("<{url}|{word}>"), "verbatim": true})
 }
 
 /// Escapes the three control characters of Slack.
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -112,7 +112,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notify::chat::samples::{HOSTILE, closed, shown};
+    use crate::notify::chat::samples::{HOSTILE, closed, room_message};
 
     /// Every text object of the blocks.
     fn texts(value: &Value) -> Vec<(String, String)> {
@@ -120,8 +120,8 @@ mod tests {
             Value::Object(members)
                 if members.contains_key("text") && members["text"].is_string() =>
             {
-                let said = |key: &str| members[key].as_str().unwrap().to_owned();
-                vec![(said("type"), said("text"))]
+                let member = |key: &str| members[key].as_str().unwrap().to_owned();
+                vec![(member("type"), member("text"))]
             }
             Value::Object(members) => members.values().flat_map(texts).collect(),
             Value::Array(all) => all.iter().flat_map(texts).collect(),
@@ -129,13 +129,13 @@ mod tests {
         }
     }
 
-    fn blocks(shown: &Shown) -> Value {
-        content(shown)["blocks"].clone()
+    fn blocks(message: &RoomMessage) -> Value {
+        content(message)["blocks"].clone()
     }
 
     #[test]
     fn one_question_is_a_title_its_facts_and_a_text_link() {
-        let found = content(&shown(1));
+        let found = content(&room_message(1));
         let kinds = |value: &Value| value["type"].as_str().unwrap().to_owned();
         let all = found["blocks"].as_array().unwrap();
         assert_eq!(
@@ -159,9 +159,9 @@ mod tests {
 
     #[test]
     fn five_questions_are_shown_whole_and_six_in_a_line_each() {
-        let five = blocks(&shown(5));
+        let five = blocks(&room_message(5));
         assert_eq!(five.as_array().unwrap().len(), 1 + 5 * 3);
-        let six = blocks(&shown(6));
+        let six = blocks(&room_message(6));
         assert_eq!(six.as_array().unwrap().len(), 1 + 6);
         assert_eq!(six[0]["text"]["text"], "6 questions wait");
         assert!(!six.to_string().contains("Refunds above 20"));
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn further_questions_are_a_number_with_a_link_to_the_inbox() {
-        let mut many = shown(20);
-        many.digest.more = 980;
+        let mut many = room_message(20);
+        many.digest.unlisted = 980;
         let all = blocks(&many);
         let last = all.as_array().unwrap().last().unwrap();
         assert_eq!(last["elements"][0]["text"], "and 980 more");
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn text_that_is_not_ours_is_plain_and_escaped_whatever_it_says() {
         for hostile in HOSTILE {
-            let mut many = shown(2);
+            let mut many = room_message(2);
             for question in &mut many.digest.questions {
                 question.message = Some(hostile.to_owned());
                 question.summaries = vec![hostile.to_owned()];
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn largest_message_keeps_to_the_limits_of_slack() {
         for count in [5, 20] {
-            let mut many = shown(count);
+            let mut many = room_message(count);
             for question in &mut many.digest.questions {
                 question.message = Some("&".repeat(100_000));
                 question.summaries = vec!["<".repeat(100_000); 3];
@@ -244,26 +244,30 @@ mod tests {
 
     #[test]
     fn message_says_who_decided_and_invites_nobody_any_more() {
-        let mut one = shown(1);
+        let mut one = room_message(1);
         one.outcomes = vec![closed("Approved by carol, 09:13 UTC")];
         let found = content(&one);
         assert_eq!(
             found["text"],
             "Approved by carol, 09:13 UTC: refund (billing)"
         );
-        let said = found["blocks"].to_string();
-        assert!(said.contains("|Read>") && !said.contains("Review") && !said.contains("answer by"));
-        let mut three = shown(3);
-        three.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
-        let said = blocks(&three).to_string();
+        let rendered = found["blocks"].to_string();
         assert!(
-            said.contains("2 of 3 questions still wait")
-                && said.contains("Rejected by bob, 09:14 UTC")
+            rendered.contains("|Read>")
+                && !rendered.contains("Review")
+                && !rendered.contains("answer by")
+        );
+        let mut three = room_message(3);
+        three.outcomes[1] = closed("Rejected by bob, 09:14 UTC");
+        let rendered = blocks(&three).to_string();
+        assert!(
+            rendered.contains("2 of 3 questions still wait")
+                && rendered.contains("Rejected by bob, 09:14 UTC")
         );
         assert_eq!(
             (
-                said.matches("|Review>").count(),
-                said.matches("|Read>").count()
+                rendered.matches("|Review>").count(),
+                rendered.matches("|Read>").count()
             ),
             (2, 1)
         );

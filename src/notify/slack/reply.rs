@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
-use crate::notify::answer::Answer;
+use crate::notify::attempt_result::AttemptResult;
 
 /// The members of an answer that are read. The other members repeat the message, and may be cut
 /// off.
@@ -22,35 +22,35 @@ pub(super) struct Reply {
 
 impl Reply {
     /// Reads the members of a body, which may be cut off.
-    pub(super) fn read(body: &[u8]) -> Self {
+    pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
         // An error is ignored: the members before it count.
-        let _ = json.deserialize_map(Members(&mut reply));
+        let _ = json.deserialize_map(ReplyVisitor(&mut reply));
         reply
     }
 
-    /// Returns the result of the attempt. `answer` is the result by the HTTP status alone.
-    pub(super) fn answer(self, answer: &Answer) -> Answer {
-        let (problem, unwanted) = match (self.ok, self.error.as_deref()) {
+    /// Returns the result of the attempt. `result` is the result by the HTTP status alone.
+    pub(super) fn attempt_result(self, result: &AttemptResult) -> AttemptResult {
+        let (problem, is_permanent_failure) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
-            (Some(false), error) => meaning(error.unwrap_or_default()),
-            (None, _) => ("what came was no answer of Slack's", false),
+            (Some(false), error) => explain_error(error.unwrap_or_default()),
+            (None, _) => ("the answer is not one of Slack's API", false),
         };
-        let taken = problem.is_empty();
-        Answer {
-            status: answer.status,
-            asked: answer.asked,
+        let is_accepted = problem.is_empty();
+        AttemptResult {
+            status: result.status,
+            retry_after: result.retry_after,
             problem,
-            unwanted,
-            reference: self.ts.filter(|ts| taken && is_id(ts)),
+            is_permanent_failure,
+            reference: self.ts.filter(|ts| is_accepted && is_message_id(ts)),
         }
     }
 }
 
 /// Returns fixed words for an error code of Slack, and whether Slack would refuse the same message
 /// again.
-fn meaning(error: &str) -> (&'static str, bool) {
+fn explain_error(error: &str) -> (&'static str, bool) {
     match error {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" => ("Slack asks to wait", false),
         "invalid_auth"
@@ -60,12 +60,12 @@ fn meaning(error: &str) -> (&'static str, bool) {
         | "token_expired"
         | "not_allowed_token_type"
         | "org_login_required"
-        | "ekm_access_denied" => ("Slack does not take the token", false),
+        | "ekm_access_denied" => ("Slack does not accept the token", false),
         "missing_scope" | "no_permission" | "access_denied" | "restricted_action" => {
             ("the bot lacks a right in Slack", false)
         }
         "channel_not_found" => (
-            "Slack knows no such channel, or the bot may not see it",
+            "Slack does not know the channel, or the bot may not see it",
             false,
         ),
         "not_in_channel" => ("the bot is not a member of the channel", false),
@@ -74,10 +74,10 @@ fn meaning(error: &str) -> (&'static str, bool) {
         | "msg_blocks_too_long"
         | "invalid_blocks"
         | "invalid_blocks_format"
-        | "no_text" => ("Slack does not take a message like this", true),
-        "message_not_found" => (GONE, true),
+        | "no_text" => ("Slack does not accept a message like this", true),
+        "message_not_found" => (MESSAGE_DELETED, true),
         "cant_update_message" | "edit_window_closed" => {
-            ("Slack lets nobody change the message any more", true)
+            ("the message can no longer be changed in Slack", true)
         }
         "internal_error"
         | "fatal_error"
@@ -89,18 +89,18 @@ fn meaning(error: &str) -> (&'static str, bool) {
 }
 
 /// The problem of an update of a message that was deleted in Slack.
-pub(in crate::notify) const GONE: &str = "the message was deleted in Slack";
+pub(in crate::notify) const MESSAGE_DELETED: &str = "the message was deleted in Slack";
 
 /// Whether a text has the form of a message's id.
-fn is_id(ts: &str) -> bool {
+fn is_message_id(ts: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let sound = |(seconds, rest): (&str, &str)| digits(seconds) && digits(rest);
-    ts.len() <= 32 && ts.split_once('.').is_some_and(sound)
+    let is_valid = |(seconds, rest): (&str, &str)| digits(seconds) && digits(rest);
+    ts.len() <= 32 && ts.split_once('.').is_some_and(is_valid)
 }
 
-struct Members<'r>(&'r mut Reply);
+struct ReplyVisitor<'r>(&'r mut Reply);
 
-impl<'de> Visitor<'de> for Members<'_> {
+impl<'de> Visitor<'de> for ReplyVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,22 +124,24 @@ impl<'de> Visitor<'de> for Members<'_> {
 mod tests {
     use super::*;
 
-    fn of(body: &str) -> Answer {
-        Reply::read(body.as_bytes()).answer(&Answer {
+    fn result_of(body: &str) -> AttemptResult {
+        Reply::parse(body.as_bytes()).attempt_result(&AttemptResult {
             status: Some(200),
-            ..Answer::taken()
+            ..AttemptResult::success()
         })
     }
 
     #[test]
     fn answer_that_is_ok_is_a_success_with_the_id_of_its_message() {
-        let answer = of(
+        let result = result_of(
             r#"{"ok":true,"channel":"C012AB3CD","ts":"1503435956.000247","message":{"text":"x"}}"#,
         );
-        assert!(answer.is_success());
-        assert_eq!(answer.reference.as_deref(), Some("1503435956.000247"));
-        let cut = of(r#"{"ok":true,"channel":"C012AB3CD","ts":"1503435956.000247","message":{"te"#);
-        assert_eq!(cut, answer);
+        assert!(result.is_success());
+        assert_eq!(result.reference.as_deref(), Some("1503435956.000247"));
+        let cut = result_of(
+            r#"{"ok":true,"channel":"C012AB3CD","ts":"1503435956.000247","message":{"te"#,
+        );
+        assert_eq!(cut, result);
     }
 
     #[test]
@@ -155,21 +157,24 @@ mod tests {
             "１.２",
             "xoxb-canary",
         ] {
-            let answer = of(&format!(r#"{{"ok":true,"ts":"{ts}"}}"#));
-            assert!(answer.is_success() && answer.reference.is_none(), "{ts}");
+            let result = result_of(&format!(r#"{{"ok":true,"ts":"{ts}"}}"#));
+            assert!(result.is_success() && result.reference.is_none(), "{ts}");
         }
-        let long = of(&format!(r#"{{"ok":true,"ts":"1.{}"}}"#, "2".repeat(64)));
+        let long = result_of(&format!(r#"{{"ok":true,"ts":"1.{}"}}"#, "2".repeat(64)));
         assert!(long.is_success() && long.reference.is_none());
-        assert_eq!(of(r#"{"ok":false,"error":"x","ts":"1.2"}"#).reference, None);
+        assert_eq!(
+            result_of(r#"{"ok":false,"error":"x","ts":"1.2"}"#).reference,
+            None
+        );
     }
 
     #[test]
     fn error_is_told_in_fixed_words_and_tried_again_unless_it_would_surely_return() {
-        for (error, problem, unwanted) in [
+        for (error, problem, is_permanent_failure) in [
             ("ratelimited", "Slack asks to wait", false),
             ("rate_limited", "Slack asks to wait", false),
-            ("invalid_auth", "Slack does not take the token", false),
-            ("token_revoked", "Slack does not take the token", false),
+            ("invalid_auth", "Slack does not accept the token", false),
+            ("token_revoked", "Slack does not accept the token", false),
             ("missing_scope", "the bot lacks a right in Slack", false),
             (
                 "not_in_channel",
@@ -179,43 +184,47 @@ mod tests {
             ("is_archived", "the channel is archived", false),
             (
                 "msg_too_long",
-                "Slack does not take a message like this",
+                "Slack does not accept a message like this",
                 true,
             ),
             (
                 "invalid_blocks",
-                "Slack does not take a message like this",
+                "Slack does not accept a message like this",
                 true,
             ),
-            ("message_not_found", GONE, true),
+            ("message_not_found", MESSAGE_DELETED, true),
             (
                 "edit_window_closed",
-                "Slack lets nobody change the message any more",
+                "the message can no longer be changed in Slack",
                 true,
             ),
             ("fatal_error", "Slack had an error of its own", false),
             ("xoxb-canary <script>", "Slack refused the message", false),
         ] {
-            let answer = of(&format!(r#"{{"ok":false,"error":"{error}"}}"#));
+            let result = result_of(&format!(r#"{{"ok":false,"error":"{error}"}}"#));
             assert_eq!(
-                (answer.problem, answer.unwanted),
-                (problem, unwanted),
+                (result.problem, result.is_permanent_failure),
+                (problem, is_permanent_failure),
                 "{error}"
             );
         }
-        let found = of(r#"{"ok":false,"error":"channel_not_found"}"#);
-        assert!(!found.is_success() && !found.unwanted);
+        let found = result_of(r#"{"ok":false,"error":"channel_not_found"}"#);
+        assert!(!found.is_success() && !found.is_permanent_failure);
     }
 
     #[test]
     fn wait_that_slack_asks_for_is_kept_whatever_its_status() {
-        let asked = Some(std::time::Duration::from_secs(30));
-        let answer = Reply::read(br#"{"ok":false,"error":"ratelimited"}"#).answer(&Answer {
-            status: Some(200),
-            asked,
-            ..Answer::taken()
-        });
-        assert_eq!((answer.status, answer.asked), (Some(200), asked));
+        let retry_after = Some(std::time::Duration::from_secs(30));
+        let result =
+            Reply::parse(br#"{"ok":false,"error":"ratelimited"}"#).attempt_result(&AttemptResult {
+                status: Some(200),
+                retry_after,
+                ..AttemptResult::success()
+            });
+        assert_eq!(
+            (result.status, result.retry_after),
+            (Some(200), retry_after)
+        );
     }
 
     #[test]
@@ -229,13 +238,16 @@ mod tests {
             r#"{"ok":"true"}"#,
             r#"{"ts":"1.2"}"#,
         ] {
-            let answer = of(body);
+            let result = result_of(body);
             assert_eq!(
-                answer.problem, "what came was no answer of Slack's",
+                result.problem, "the answer is not one of Slack's API",
                 "{body}"
             );
-            assert!(!answer.unwanted && answer.reference.is_none());
+            assert!(!result.is_permanent_failure && result.reference.is_none());
         }
-        assert_eq!(of(r#"{"ok":false}"#).problem, "Slack refused the message");
+        assert_eq!(
+            result_of(r#"{"ok":false}"#).problem,
+            "Slack refused the message"
+        );
     }
 }

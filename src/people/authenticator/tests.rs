@@ -1,28 +1,28 @@
 //! Admission of requests by key, header and session.
 
 use super::*;
-use crate::people::directory::hash;
+use crate::people::directory::hash_key;
 
-fn keys() -> Keys {
+fn keys() -> KeyAuthenticator {
     let account = |user: &str, act_as, admin| Account {
         user: user.to_owned(),
         tenant: "acme".to_owned(),
         groups: vec!["own".to_owned()],
         act_as,
         admin,
-        may: if user == "ops" {
-            May {
+        permissions: if user == "ops" {
+            Permissions {
                 create: false,
                 read: true,
                 decide: false,
                 gate: false,
             }
         } else {
-            May::ALL
+            Permissions::ALL
         },
-        key_sha256: hash(&format!("{user}-key")),
+        key_sha256: hash_key(&format!("{user}-key")),
     };
-    Keys::new(Directory::new(vec![
+    KeyAuthenticator::new(Directory::new(vec![
         account("alice", false, false),
         account("web", true, true),
         account("ops", false, true),
@@ -54,7 +54,7 @@ fn key_authenticates_its_user() {
             ("alice", "acme")
         );
         assert_eq!(
-            (caller.groups, caller.via, caller.unaccounted),
+            (caller.groups, caller.via, caller.without_accounts),
             (vec!["own".to_owned()], None, false)
         );
     }
@@ -62,10 +62,10 @@ fn key_authenticates_its_user() {
         .authenticate(&headers(&[("authorization", "Bearer ops-key")]))
         .unwrap();
     assert_eq!(
-        (ops.admin, ops.may),
+        (ops.admin, ops.permissions),
         (
             true,
-            May {
+            Permissions {
                 create: false,
                 read: true,
                 decide: false,
@@ -88,19 +88,19 @@ fn unknown_or_malformed_key_is_refused() {
     ];
     for value in wrong {
         let found = keys().authenticate(&headers(&[("authorization", value)]));
-        assert_eq!(found, Err(AuthError::Wrong), "{value}");
+        assert_eq!(found, Err(AuthError::UnknownKey), "{value}");
     }
     assert_eq!(keys().authenticate(&headers(&[])), Err(AuthError::Missing));
     let two = headers(&[
         ("authorization", "Bearer alice-key"),
         ("authorization", "Bearer alice-key"),
     ]);
-    assert_eq!(keys().authenticate(&two), Err(AuthError::Wrong));
+    assert_eq!(keys().authenticate(&two), Err(AuthError::UnknownKey));
     let unknown = headers(&[
         ("authorization", "Bearer nobody"),
         ("holdpoint-user", "bob"),
     ]);
-    assert_eq!(keys().authenticate(&unknown), Err(AuthError::Wrong));
+    assert_eq!(keys().authenticate(&unknown), Err(AuthError::UnknownKey));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn unknown_holdpoint_header_is_refused_and_gateway_headers_are_not() {
     let wrong = headers(&[("authorization", "Bearer nobody"), ("holdpoint-usr", "x")]);
     assert_eq!(
         keys().authenticate(&wrong),
-        Err(AuthError::Wrong),
+        Err(AuthError::UnknownKey),
         "a key comes first"
     );
 }
@@ -220,48 +220,50 @@ fn key_without_act_as_that_sends_either_header_is_forbidden() {
 
 #[test]
 fn session_is_the_user_of_its_key_and_speaks_for_no_other_user() {
-    let token = Token::of([9; 32]);
-    let binding = keys().bind(&token, "web-key").unwrap();
-    let caller = keys().by_session(&headers(&[]), &token, &binding).unwrap();
+    let token = Token::from_bytes([9; 32]);
+    let binding = keys().session_binding(&token, "web-key").unwrap();
+    let caller = keys()
+        .authenticate_session(&headers(&[]), &token, &binding)
+        .unwrap();
     assert_eq!(
         (caller.user_id.as_str(), caller.tenant.as_str(), caller.via),
         ("web", "acme", None)
     );
-    let ops = keys().bind(&token, "ops-key").unwrap();
+    let ops = keys().session_binding(&token, "ops-key").unwrap();
     assert!(
         !keys()
-            .by_session(&headers(&[]), &token, &ops)
+            .authenticate_session(&headers(&[]), &token, &ops)
             .unwrap()
-            .may
+            .permissions
             .create,
         "what the key may, no more"
     );
     for name in ["holdpoint-user", "holdpoint-groups", "holdpoint-anything"] {
-        let found = keys().by_session(&headers(&[(name, "bob")]), &token, &binding);
+        let found = keys().authenticate_session(&headers(&[(name, "bob")]), &token, &binding);
         assert!(matches!(found, Err(AuthError::Forbidden(_))), "{name}");
     }
-    assert_eq!(keys().bind(&token, "nobody"), None);
-    let other = Token::of([8; 32]);
+    assert_eq!(keys().session_binding(&token, "nobody"), None);
+    let other = Token::from_bytes([8; 32]);
     assert_eq!(
-        keys().by_session(&headers(&[]), &other, &binding),
+        keys().authenticate_session(&headers(&[]), &other, &binding),
         Err(AuthError::Missing)
     );
-    let without = Keys::new(Directory::default());
+    let without = KeyAuthenticator::new(Directory::default());
     assert_eq!(
-        without.by_session(&headers(&[]), &token, &binding),
+        without.authenticate_session(&headers(&[]), &token, &binding),
         Err(AuthError::Missing),
         "dead with its key"
     );
-    assert_eq!(Open.bind(&token, "web-key"), None);
+    assert_eq!(OpenAuthenticator.session_binding(&token, "web-key"), None);
     assert_eq!(
-        Open.by_session(&headers(&[]), &token, &binding),
+        OpenAuthenticator.authenticate_session(&headers(&[]), &token, &binding),
         Err(AuthError::Missing)
     );
 }
 
 #[test]
 fn every_caller_is_local_without_accounts_and_may_name_no_user() {
-    let caller = Open
+    let caller = OpenAuthenticator
         .authenticate(&headers(&[("authorization", "Bearer whatever")]))
         .unwrap();
     assert_eq!(
@@ -269,13 +271,13 @@ fn every_caller_is_local_without_accounts_and_may_name_no_user() {
         ("local", "default")
     );
     assert_eq!(
-        (caller.unaccounted, caller.admin, caller.may),
-        (true, false, May::ALL)
+        (caller.without_accounts, caller.admin, caller.permissions),
+        (true, false, Permissions::ALL)
     );
     for name in ["holdpoint-user", "holdpoint-groups"] {
         assert!(
             matches!(
-                Open.authenticate(&headers(&[(name, "x")])),
+                OpenAuthenticator.authenticate(&headers(&[(name, "x")])),
                 Err(AuthError::Forbidden(_))
             ),
             "{name}"
@@ -284,7 +286,7 @@ fn every_caller_is_local_without_accounts_and_may_name_no_user() {
     for name in ["holdpoint-tenant", "holdpoint-anything"] {
         assert!(
             matches!(
-                Open.authenticate(&headers(&[(name, "x")])),
+                OpenAuthenticator.authenticate(&headers(&[(name, "x")])),
                 Err(AuthError::BadHeader(_))
             ),
             "{name}"

@@ -4,7 +4,7 @@
 use super::{Account, Directory};
 use crate::people::link::LinkMay;
 use crate::people::person::Person;
-use crate::people::{Caller, May};
+use crate::people::{Caller, Permissions};
 use crate::task::decision::Door;
 use crate::task::user::UserKey;
 use crate::task::verdict::Approvers;
@@ -12,7 +12,7 @@ use crate::task::verdict::Approvers;
 impl Directory {
     /// Replaces the people whom messages reach. A person who has a key gets the groups of the key.
     #[must_use]
-    pub fn telling(self, people: Vec<Person>) -> Self {
+    pub fn with_people(self, people: Vec<Person>) -> Self {
         let people = people.into_iter().map(|person| {
             let key = self.ids.key(&person.user);
             let account = self.accounts_of(&person.tenant, &key).next();
@@ -29,7 +29,7 @@ impl Directory {
 
     /// Sets the permission that the links in messages give; `None` if messages have no links.
     #[must_use]
-    pub fn linking(self, links: Option<LinkMay>) -> Self {
+    pub fn with_links(self, links: Option<LinkMay>) -> Self {
         Self { links, ..self }
     }
 
@@ -51,20 +51,20 @@ impl Directory {
     /// current groups: the caller of their key if that key may decide, otherwise the caller of a
     /// link.
     #[must_use]
-    pub fn who_is(&self, person: &Person) -> Caller {
-        let by_link = self.by_link(person);
+    pub fn most_entitled_caller(&self, person: &Person) -> Caller {
+        let by_link = self.link_caller(person);
         let user = by_link.user_id.key();
         if !self
             .accounts_of(&person.tenant, user)
-            .any(|account| account.may.decide)
+            .any(|account| account.permissions.decide)
         {
             return by_link;
         }
         Caller {
             door: Some(Door::Key),
-            may: May {
+            permissions: Permissions {
                 decide: true,
-                ..by_link.may
+                ..by_link.permissions
             },
             ..by_link
         }
@@ -73,10 +73,10 @@ impl Directory {
     /// Returns the caller of a link that was made for this person, with the person's current
     /// groups. A link gives no right that the person's keys deny.
     #[must_use]
-    pub fn by_link(&self, person: &Person) -> Caller {
+    pub fn link_caller(&self, person: &Person) -> Caller {
         let user_id = self.user(&person.tenant, &person.user);
         let own: Vec<&Account> = self.accounts_of(&person.tenant, user_id.key()).collect();
-        let entitled = own.is_empty() || own.iter().any(|account| account.may.decide);
+        let may_decide = own.is_empty() || own.iter().any(|account| account.permissions.decide);
         Caller {
             user_id,
             tenant: person.tenant.clone(),
@@ -84,13 +84,13 @@ impl Directory {
             via: None,
             door: Some(Door::Link),
             admin: false,
-            may: May {
+            permissions: Permissions {
                 create: false,
                 read: true,
-                decide: entitled && self.links == Some(LinkMay::Decide),
+                decide: may_decide && self.links == Some(LinkMay::Decide),
                 gate: false,
             },
-            unaccounted: false,
+            without_accounts: false,
         }
     }
 
@@ -104,12 +104,12 @@ impl Directory {
     ) -> impl Iterator<Item = (&'d UserKey, &'d [String])> {
         let by_key = self.deciders(tenant);
         let by_key = by_key.map(|(key, account)| (key, account.groups.as_slice()));
-        let links = approvers.by_link();
+        let links = approvers.accepts_links();
         let people = self.people.iter().filter(move |(_, person)| {
             links
                 && person.tenant == tenant
                 && person.email.is_some()
-                && self.by_link(person).may.decide
+                && self.link_caller(person).permissions.decide
         });
         by_key.chain(people.map(|(key, person)| (key, person.groups.as_slice())))
     }
@@ -117,29 +117,29 @@ impl Directory {
     /// Returns the current groups of a user who may decide by a link. `None` when messages do not
     /// reach the user, or the user's links may not decide.
     #[must_use]
-    pub fn groups_by_link(&self, tenant: &str, user: &str) -> Option<&[String]> {
+    pub fn groups_of_link_decider(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let person = self.person(tenant, user)?;
-        let entitled = self.by_link(person).may.decide;
-        entitled.then_some(person.groups.as_slice())
+        let may_decide = self.link_caller(person).permissions.decide;
+        may_decide.then_some(person.groups.as_slice())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::people::directory::hash;
+    use crate::people::directory::hash_key;
     use crate::people::language::Language;
     use crate::task::user::UserIds;
 
-    fn account(user: &str, groups: &[&str], may: May) -> Account {
+    fn account(user: &str, groups: &[&str], permissions: Permissions) -> Account {
         Account {
             user: user.to_owned(),
             tenant: "acme".to_owned(),
             groups: groups.iter().map(ToString::to_string).collect(),
             act_as: false,
             admin: true,
-            may,
-            key_sha256: hash(user),
+            permissions,
+            key_sha256: hash_key(user),
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    const READ: May = May {
+    const READ: Permissions = Permissions {
         create: true,
         read: true,
         decide: false,
@@ -167,11 +167,11 @@ mod tests {
             ..person("silent", &["finance"])
         };
         Directory::new(vec![
-            account("Alice", &["support"], May::ALL),
+            account("Alice", &["support"], Permissions::ALL),
             account("reader", &["finance"], READ),
         ])
-        .linking(links)
-        .telling(vec![
+        .with_links(links)
+        .with_people(vec![
             person("alice", &[]),
             person("bob", &["finance"]),
             person("reader", &[]),
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(directory.person("other", spelling), None);
         }
         assert_eq!(directory.user("acme", "BOB").as_str(), "bob");
-        let exact = directory.comparing(UserIds::Exact);
+        let exact = directory.with_user_ids(UserIds::Exact);
         assert_eq!(exact.people().count(), 4);
         assert_eq!(exact.person("acme", "BOB"), None);
         assert!(exact.person("acme", "bob").is_some());
@@ -228,26 +228,32 @@ mod tests {
         for (links, by_link, at_all) in cases {
             let directory = directory(links);
             let each = |caller: &dyn Fn(&Person) -> Caller| {
-                ["alice", "bob", "reader"]
-                    .map(|user| caller(directory.person("acme", user).unwrap()).may.decide)
+                ["alice", "bob", "reader"].map(|user| {
+                    caller(directory.person("acme", user).unwrap())
+                        .permissions
+                        .decide
+                })
             };
-            assert_eq!(each(&|person| directory.by_link(person)), by_link);
-            assert_eq!(each(&|person| directory.who_is(person)), at_all);
+            assert_eq!(each(&|person| directory.link_caller(person)), by_link);
+            assert_eq!(
+                each(&|person| directory.most_entitled_caller(person)),
+                at_all
+            );
         }
     }
 
     #[test]
     fn caller_of_a_link_is_its_person_and_no_admin() {
         let directory = directory(Some(LinkMay::Decide));
-        let caller = directory.by_link(directory.person("acme", "ALICE").unwrap());
+        let caller = directory.link_caller(directory.person("acme", "ALICE").unwrap());
         assert_eq!(caller.user_id.as_str(), "Alice", "as the key spells it");
         assert_eq!((caller.tenant.as_str(), caller.via), ("acme", None));
         assert_eq!(caller.groups, ["support"]);
         assert_eq!(caller.door, Some(Door::Link));
-        assert!(!caller.admin && !caller.may.create && caller.may.read);
+        assert!(!caller.admin && !caller.permissions.create && caller.permissions.read);
         let door = |user| {
             directory
-                .who_is(directory.person("acme", user).unwrap())
+                .most_entitled_caller(directory.person("acme", user).unwrap())
                 .door
         };
         assert_eq!(door("alice"), Some(Door::Key));
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn person_without_a_key_could_approve_only_where_links_decide() {
         let could = |links, approvers: &Approvers| {
-            directory(links).could_approve("acme", approvers, None, None)
+            directory(links).possible_approver_count("acme", approvers, None, None)
         };
         let decide = Some(LinkMay::Decide);
         for (links, approvers, expected) in [

@@ -6,7 +6,7 @@ use regex::Regex;
 #[derive(Debug)]
 pub(in crate::policy) enum Node {
     Literal(Literal),
-    Known(Known),
+    Variable(Variable),
     Local(String),
     List(Vec<Node>),
     Entries(Vec<(Node, Node)>),
@@ -44,7 +44,7 @@ pub(in crate::policy) enum Literal {
 
 /// The variables that a rule may read, by their paths: `tool.name`, `user.groups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::policy) enum Known {
+pub(in crate::policy) enum Variable {
     Args,
     ToolName,
     ToolEffect,

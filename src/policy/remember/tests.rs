@@ -71,7 +71,7 @@ fn offer(policy: &Policy, amount: f64) -> Option<Offer> {
 fn of_same(policy: &Policy, args: &Value) -> Option<Offer> {
     let tool = repeatable().into_iter().find(|tool| tool.name == "refund");
     let path = ["billing".to_owned()];
-    let judged = policy.judge(&crate::policy::Case {
+    let judged = policy.judge(&crate::policy::JudgementInput {
         tool: &tool.unwrap(),
         args,
         agent_path: &path,

@@ -31,7 +31,7 @@ fn sealed_value_opens_only_in_the_place_it_was_sealed_for() {
     for bound in elsewhere {
         assert_eq!(
             with_key.open(bound, &sealed).unwrap_err(),
-            SealError::Broken,
+            SealError::OpeningFailed,
             "{bound:?}"
         );
     }
@@ -55,13 +55,13 @@ fn sealed_text_with_any_bit_changed_or_missing_does_not_open() {
         };
         assert_eq!(
             with_key.open(&BOUND, &sealed).unwrap_err(),
-            SealError::Broken,
+            SealError::OpeningFailed,
             "{}",
             sealed.text
         );
     };
     let bytes = BASE64_STANDARD.decode(&sealed.text).unwrap();
-    assert_eq!(bytes.len(), NONCE + PLAIN.len() + 16);
+    assert_eq!(bytes.len(), NONCE_BYTES + PLAIN.len() + 16);
     for place in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[place / 8] ^= 1 << (place % 8);
@@ -88,7 +88,7 @@ fn other_key_opens_nothing_even_under_the_same_id() {
     let sealed = sealer(&[("k1", 1)]).seal(&BOUND, PLAIN).unwrap();
     assert_eq!(
         sealer(&[("k1", 2)]).open(&BOUND, &sealed).unwrap_err(),
-        SealError::Broken
+        SealError::OpeningFailed
     );
     let both = sealer(&[("k1", 1), ("k2", 1)]);
     let renamed = Sealed {
@@ -97,7 +97,7 @@ fn other_key_opens_nothing_even_under_the_same_id() {
     };
     assert_eq!(
         both.open(&BOUND, &renamed).unwrap_err(),
-        SealError::Broken,
+        SealError::OpeningFailed,
         "the id is bound, too"
     );
     assert!(both.open(&BOUND, &sealed).is_ok());
@@ -135,14 +135,17 @@ fn link_opens_with_its_key_alone_and_is_no_sealed_value() {
     for bound in [LINK, &BOUND] {
         assert_eq!(
             old.open(bound, &as_sealed).unwrap_err(),
-            SealError::Broken,
+            SealError::OpeningFailed,
             "a link has a key of its own"
         );
     }
     let sealed = old.seal(LINK, PLAIN).unwrap();
     let bytes = BASE64_STANDARD.decode(&sealed.text).unwrap();
     let as_link = format!("k1.{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
-    assert_eq!(old.open_link(&as_link).unwrap_err(), SealError::Broken);
+    assert_eq!(
+        old.open_link(&as_link).unwrap_err(),
+        SealError::OpeningFailed
+    );
 }
 
 #[test]
@@ -167,13 +170,13 @@ fn link_with_any_character_changed_or_missing_does_not_open() {
 #[test]
 fn body_is_recognized_by_the_form_it_was_kept_in() {
     let body = |sealer: Option<&Sealer>, bytes: &'static [u8]| {
-        Body::new(Bytes::from_static(bytes), sealer)
+        DigestedBody::new(Bytes::from_static(bytes), sealer)
     };
     let (old, rotated) = (sealer(&[("k1", 1)]), sealer(&[("k2", 2), ("k1", 1)]));
     let (bare, by_old, by_new) = (
-        body(None, PLAIN).kept,
-        body(Some(&old), PLAIN).kept,
-        body(Some(&rotated), PLAIN).kept,
+        body(None, PLAIN).digest,
+        body(Some(&old), PLAIN).digest,
+        body(Some(&rotated), PLAIN).digest,
     );
     assert_eq!(bare.len(), 64);
     assert!(
@@ -183,17 +186,20 @@ fn body_is_recognized_by_the_form_it_was_kept_in() {
     assert_ne!(by_old[3..], by_new[3..]);
     assert_ne!(by_old[3..], bare);
     let now = body(Some(&rotated), PLAIN);
-    for kept in [&bare, &by_old, &by_new] {
-        assert!(now.is_kept_as(kept), "{kept}");
-        assert!(!body(Some(&rotated), b"{}").is_kept_as(kept), "{kept}");
+    for digest in [&bare, &by_old, &by_new] {
+        assert!(now.matches_digest(digest), "{digest}");
+        assert!(
+            !body(Some(&rotated), b"{}").matches_digest(digest),
+            "{digest}"
+        );
     }
     assert!(
-        !body(Some(&old), PLAIN).is_kept_as(&by_new),
+        !body(Some(&old), PLAIN).matches_digest(&by_new),
         "its key is gone"
     );
-    assert!(!body(None, PLAIN).is_kept_as(&by_old));
-    for kept in ["", ":", "k1:", &by_old[..66], &by_old[3..]] {
-        assert!(!now.is_kept_as(kept), "{kept}");
+    assert!(!body(None, PLAIN).matches_digest(&by_old));
+    for digest in ["", ":", "k1:", &by_old[..66], &by_old[3..]] {
+        assert!(!now.matches_digest(digest), "{digest}");
     }
     assert!(!format!("{now:?}").contains("hunter2"));
 }

@@ -11,7 +11,7 @@ fn root(number: u128) -> TaskId {
 }
 
 /// A change of a root with so many items.
-fn waiting(root: TaskId, items: usize) -> Waiting {
+fn waiting(root: TaskId, items: usize) -> QueuedChange {
     let part = Part {
         content_type: PartType::Text,
         content: "x".to_owned(),
@@ -42,8 +42,8 @@ fn waiting(root: TaskId, items: usize) -> Waiting {
         resumed: Vec::new(),
         idempotency: None,
     };
-    Waiting {
-        rows: Arc::new(rows(change, &Wanted::default()).unwrap()),
+    QueuedChange {
+        rows: Arc::new(rows(change, &EventFilters::default()).unwrap()),
         stopped: None,
         reply: oneshot::channel().0,
     }
@@ -79,8 +79,8 @@ fn batch_has_a_bounded_number_of_lines() {
 
 #[test]
 fn change_of_too_many_lines_goes_alone_through_the_general_statement() {
-    let writer = writer([(root(1), 1), (root(2), MOST_LINES + 1), (root(3), 1)]);
-    assert!(!is_single(&waiting(root(2), MOST_LINES + 1).rows));
+    let writer = writer([(root(1), 1), (root(2), MAX_BATCH_LINES + 1), (root(3), 1)]);
+    assert!(!is_single(&waiting(root(2), MAX_BATCH_LINES + 1).rows));
     assert_eq!(taken(&writer), [root(1)]);
     assert_eq!(taken(&writer), [root(2)]);
     assert_eq!(taken(&writer), [root(3)]);
@@ -89,9 +89,9 @@ fn change_of_too_many_lines_goes_alone_through_the_general_statement() {
 #[test]
 fn change_waits_while_an_earlier_one_of_its_root_is_repeated() {
     let writer = writer([(root(1), 1), (root(2), 1)]);
-    writer.queue().busy.insert(root(1));
+    writer.queue().repeated_roots.insert(root(1));
     assert_eq!(taken(&writer), [root(2)]);
     assert_eq!(taken(&writer), []);
-    writer.queue().busy.clear();
+    writer.queue().repeated_roots.clear();
     assert_eq!(taken(&writer), [root(1)]);
 }

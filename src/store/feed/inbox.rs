@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::{Feed, INTEREST, WANTED, locked};
+use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, SUBSCRIPTION_TTL, lock};
 use crate::task::id::RequestId;
 
 /// The maximum number of commits that a reader may fall behind before it misses some.
-const BEHIND: usize = 256;
+const INBOX_BUFFER: usize = 256;
 
 /// The requests that a commit has opened, answered or closed; `None` if commits may have been
 /// missed, so that any request may have changed.
@@ -41,63 +41,78 @@ impl Feed {
     /// Subscribes to the requests of a tenant, and announces the subscription to the other
     /// replicas.
     pub(in crate::store) fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
-        let mut inboxes = locked(&self.inboxes);
+        let mut inboxes = lock(&self.inboxes);
         inboxes.0.retain(|_, sender| sender.receiver_count() > 0);
         let sender = inboxes.0.entry(tenant.to_owned());
-        let listener = sender.or_insert_with(|| broadcast::channel(BEHIND).0);
+        let listener = sender.or_insert_with(|| broadcast::channel(INBOX_BUFFER).0);
         let listener = InboxListener(listener.subscribe());
         drop(inboxes);
-        self.hand_over(|abroad| {
-            abroad.out.inboxes.insert(tenant.to_owned());
+        self.with_replicas(|replicas| {
+            replicas.outgoing.inboxes.insert(tenant.to_owned());
         });
         listener
     }
 
     /// Publishes the requests that a commit of this process has opened, answered or closed.
-    pub(in crate::store) fn touch(&self, tenant: &str, ids: impl Iterator<Item = RequestId>) {
+    pub(in crate::store) fn publish_requests(
+        &self,
+        tenant: &str,
+        ids: impl Iterator<Item = RequestId>,
+    ) {
         let ids: Arc<[RequestId]> = ids.collect();
         if ids.is_empty() {
             return;
         }
-        self.heard_touched(tenant, &ids);
-        self.hand_over(|abroad| {
+        self.deliver_requests(tenant, &ids);
+        self.with_replicas(|replicas| {
             let now = Instant::now();
-            if abroad.inboxes.get(tenant).is_some_and(|until| now < *until) {
-                let touched = abroad.out.touched.entry(tenant.to_owned()).or_default();
-                touched.extend(ids.iter());
+            if replicas
+                .inboxes
+                .get(tenant)
+                .is_some_and(|until| now < *until)
+            {
+                let requests = replicas
+                    .outgoing
+                    .requests
+                    .entry(tenant.to_owned())
+                    .or_default();
+                requests.extend(ids.iter());
             }
         });
     }
 
     /// Delivers the requests of a commit, of this or another replica, to the local readers.
-    pub(in crate::store) fn heard_touched(&self, tenant: &str, ids: &Arc<[RequestId]>) {
-        if let Some(sender) = locked(&self.inboxes).0.get(tenant) {
+    pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
+        if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
             // Without a receiver the notification is not needed.
             let _ = sender.send(Some(Arc::clone(ids)));
         }
     }
 
     /// Tells all readers that commits may have been missed, so that any request may have changed.
-    pub(super) fn touched_unknown(&self) {
-        for sender in locked(&self.inboxes).0.values() {
+    pub(super) fn publish_unknown_requests(&self) {
+        for sender in lock(&self.inboxes).0.values() {
             let _ = sender.send(None);
         }
     }
 
     /// Records that another replica subscribes to the inboxes of these tenants.
-    pub(in crate::store) fn wanted_inboxes(&self, tenants: impl IntoIterator<Item = String>) {
-        let (mut abroad, now) = (locked(&self.abroad), Instant::now());
-        abroad.inboxes.retain(|_, until| now < *until);
-        let room = WANTED.saturating_sub(abroad.inboxes.len());
-        let tenants = tenants.into_iter().take(room);
-        abroad
+    pub(in crate::store) fn record_inbox_subscriptions(
+        &self,
+        tenants: impl IntoIterator<Item = String>,
+    ) {
+        let (mut replicas, now) = (lock(&self.replicas), Instant::now());
+        replicas.inboxes.retain(|_, until| now < *until);
+        let capacity = MAX_REMOTE_SUBSCRIPTIONS.saturating_sub(replicas.inboxes.len());
+        let tenants = tenants.into_iter().take(capacity);
+        replicas
             .inboxes
-            .extend(tenants.map(|tenant| (tenant, now + INTEREST)));
+            .extend(tenants.map(|tenant| (tenant, now + SUBSCRIPTION_TTL)));
     }
 
     /// Returns the tenants whose inboxes are read on this replica.
-    pub(super) fn listened_inboxes(&self) -> Vec<String> {
-        let inboxes = locked(&self.inboxes);
+    pub(super) fn subscribed_inboxes(&self) -> Vec<String> {
+        let inboxes = lock(&self.inboxes);
         let read = inboxes.0.iter();
         read.filter(|(_, sender)| sender.receiver_count() > 0)
             .map(|(tenant, _)| tenant.clone())
@@ -119,9 +134,9 @@ mod tests {
         let feed = Feed::default();
         let mut acme = feed.listen_to_inbox("acme");
         let mut other = feed.listen_to_inbox("other");
-        feed.touch("acme", [id(1), id(2)].into_iter());
-        feed.touch("acme", std::iter::empty());
-        feed.touch("other", [id(3)].into_iter());
+        feed.publish_requests("acme", [id(1), id(2)].into_iter());
+        feed.publish_requests("acme", std::iter::empty());
+        feed.publish_requests("other", [id(3)].into_iter());
         assert_eq!(
             acme.next().await.as_deref(),
             Some([id(1), id(2)].as_slice())
@@ -134,25 +149,25 @@ mod tests {
     async fn reader_that_falls_behind_learns_that_it_missed_something() {
         let feed = Feed::default();
         let mut reader = feed.listen_to_inbox("acme");
-        for number in 0..=u128::try_from(BEHIND).unwrap() {
-            feed.touch("acme", std::iter::once(id(number)));
+        for number in 0..=u128::try_from(INBOX_BUFFER).unwrap() {
+            feed.publish_requests("acme", std::iter::once(id(number)));
         }
         assert_eq!(reader.next().await, None);
-        feed.heard_nothing();
+        feed.publish_unknown_commits();
         while reader.next().await.is_some() {}
     }
 
     #[test]
     fn touched_requests_are_sent_only_to_replicas_that_read_the_tenant() {
         let feed = Feed::default();
-        feed.open();
-        feed.wanted_inboxes(["acme".to_owned()]);
-        feed.touch("acme", std::iter::once(id(1)));
-        feed.touch("other", std::iter::once(id(2)));
+        feed.relay_started();
+        feed.record_inbox_subscriptions(["acme".to_owned()]);
+        feed.publish_requests("acme", std::iter::once(id(1)));
+        feed.publish_requests("other", std::iter::once(id(2)));
         let _reader = feed.listen_to_inbox("third");
-        let out = feed.take();
-        assert_eq!(out.touched, [("acme".to_owned(), [id(1)].into())].into());
+        let out = feed.take_outgoing();
+        assert_eq!(out.requests, [("acme".to_owned(), [id(1)].into())].into());
         assert_eq!(out.inboxes, ["third".to_owned()].into());
-        assert_eq!(feed.listened_inboxes(), ["third"]);
+        assert_eq!(feed.subscribed_inboxes(), ["third"]);
     }
 }

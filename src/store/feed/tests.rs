@@ -1,7 +1,7 @@
 //! Watchers, listeners and other replicas are notified of what they asked for.
 
 use super::*;
-use crate::task::delta::Said;
+use crate::task::delta::DeltaContent;
 use crate::task::time::Time;
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ fn reset(root: TaskId) -> Delta {
         after_seq,
         asking,
         at,
-        said: Said::Reset,
+        said: DeltaContent::Reset,
     }
 }
 
@@ -28,7 +28,7 @@ fn reset(root: TaskId) -> Delta {
 fn only_watchers_of_the_changed_tree_are_notified() {
     let feed = Feed::default();
     let (mut first, second) = (feed.watch(tree(1)), feed.watch(tree(2)));
-    feed.tell(tree(1), Some(false), 1, None);
+    feed.publish_commit(tree(1), Some(false), 1, None);
     assert!(first.has_changed().unwrap());
     assert_eq!(
         *first.borrow_and_update(),
@@ -38,7 +38,7 @@ fn only_watchers_of_the_changed_tree_are_notified() {
             stopped: None,
         }
     );
-    feed.tell(tree(1), None, 1, None);
+    feed.publish_commit(tree(1), None, 1, None);
     assert_eq!(
         *first.borrow_and_update(),
         News {
@@ -53,13 +53,13 @@ fn only_watchers_of_the_changed_tree_are_notified() {
 #[test]
 fn feed_knows_which_trees_have_listeners() {
     let feed = Feed::default();
-    let listener = feed.listen(tree(1), feed.attend(tree(1)));
-    let _attends = feed.attend(tree(2));
+    let listener = feed.subscribe(tree(1), feed.listen_locally(tree(1)));
+    let _attends = feed.listen_locally(tree(2));
     assert_eq!(
         [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
         [true, false, false]
     );
-    feed.wanted([tree(3)]);
+    feed.record_subscriptions([tree(3)]);
     drop(listener);
     assert_eq!(
         [1, 2, 3].map(|number| feed.is_listened_to(tree(number))),
@@ -71,42 +71,52 @@ fn feed_knows_which_trees_have_listeners() {
 fn feed_keeps_nothing_for_unwatched_trees() {
     let feed = Feed::default();
     for number in 0..10_000 {
-        drop((feed.watch(tree(number)), feed.attend(tree(number))));
+        drop((feed.watch(tree(number)), feed.listen_locally(tree(number))));
     }
-    assert!(locked(&feed.trees).senders.len() < 200);
-    assert!(feed.take().is_empty(), "nobody is there to be told");
+    assert!(lock(&feed.trees).channels.len() < 200);
+    assert!(
+        feed.take_outgoing().is_empty(),
+        "nobody is there to be told"
+    );
 }
 
 #[tokio::test]
 async fn slow_listener_misses_deltas_but_no_news() {
     let feed = Feed::default();
-    let mut listener = feed.attend(tree(1));
-    feed.tell(tree(1), None, 1, None);
-    (0..3 * PIECES).for_each(|_| feed.say(reset(tree(1))));
-    assert_eq!(listener.next().await, Heard::News, "it waits for no piece");
-    for _ in 0..PIECES {
+    let mut listener = feed.listen_locally(tree(1));
+    feed.publish_commit(tree(1), None, 1, None);
+    (0..3 * DELTA_BUFFER).for_each(|_| feed.publish_delta(reset(tree(1))));
+    assert_eq!(
+        listener.next().await,
+        Notification::Commit,
+        "it waits for no piece"
+    );
+    for _ in 0..DELTA_BUFFER {
         assert_eq!(
             listener.next().await,
-            Heard::Delta(Arc::new(reset(tree(1))))
+            Notification::Delta(Arc::new(reset(tree(1))))
         );
     }
-    assert_eq!(listener.piece(), None);
+    assert_eq!(listener.try_next_delta(), None);
 }
 
 #[test]
 fn other_replicas_hear_only_of_the_trees_they_listen_to() {
     let feed = Feed::default();
-    feed.open();
-    let _both = [(); 2].map(|()| feed.listen(tree(1), feed.attend(tree(1))));
-    assert_eq!(feed.take().wants, BTreeSet::from([tree(1)]));
-    feed.wanted([tree(2)]);
-    for root in [1, 2, 2, 3].map(tree) {
-        feed.tell(root, Some(true), 1, None);
-        feed.say(reset(root));
-    }
-    let out = feed.take();
+    feed.relay_started();
+    let _both = [(); 2].map(|()| feed.subscribe(tree(1), feed.listen_locally(tree(1))));
     assert_eq!(
-        (out.news, out.said.len()),
+        feed.take_outgoing().subscriptions,
+        BTreeSet::from([tree(1)])
+    );
+    feed.record_subscriptions([tree(2)]);
+    for root in [1, 2, 2, 3].map(tree) {
+        feed.publish_commit(root, Some(true), 1, None);
+        feed.publish_delta(reset(root));
+    }
+    let out = feed.take_outgoing();
+    assert_eq!(
+        (out.news, out.deltas.len()),
         (BTreeMap::from([(tree(2), Some(true))]), 2)
     );
 }
@@ -114,28 +124,28 @@ fn other_replicas_hear_only_of_the_trees_they_listen_to() {
 #[test]
 fn replica_without_peers_announces_no_work() {
     let feed = Feed::default();
-    feed.open();
-    feed.queued();
-    assert!(feed.take().is_empty());
-    feed.met();
-    feed.queued();
-    assert!(feed.take().work);
+    feed.relay_started();
+    feed.announce_queued_task();
+    assert!(feed.take_outgoing().is_empty());
+    feed.record_replica();
+    feed.announce_queued_task();
+    assert!(feed.take_outgoing().has_queued_task);
 }
 
 #[tokio::test]
 async fn known_event_number_is_no_news() {
     let feed = Feed::default();
-    let mut listener = feed.attend(tree(1));
-    let news = |feed: &Feed| feed.with(tree(1), |senders| senders.news.borrow().commits);
+    let mut listener = feed.listen_locally(tree(1));
+    let news = |feed: &Feed| feed.with_channels(tree(1), |channels| channels.news.borrow().commits);
     for (last_event, told) in [(5, 1), (5, 1), (7, 2), (7, 2)] {
-        feed.reached(tree(1), last_event);
+        feed.set_last_event(tree(1), last_event);
         assert_eq!(news(&feed), told);
     }
-    assert_eq!(listener.next().await, Heard::News);
-    feed.tell(tree(1), None, 2, None);
-    feed.reached(tree(1), 9);
+    assert_eq!(listener.next().await, Notification::Commit);
+    feed.publish_commit(tree(1), None, 2, None);
+    feed.set_last_event(tree(1), 9);
     assert_eq!(news(&feed), 3);
-    feed.heard(tree(1), None);
-    feed.reached(tree(1), 9);
+    feed.publish_remote_commit(tree(1), None);
+    feed.set_last_event(tree(1), 9);
     assert_eq!(news(&feed), 5);
 }

@@ -17,18 +17,18 @@ use crate::task::text::cut;
 
 /// Maximum number of places reported for one code, not counting the note that there are more. So
 /// there are at most 49 warnings: 7 places and the note for each of 6 codes, and `LARGE` once.
-const PLACES: usize = 7;
+const MAX_PLACES_PER_CODE: usize = 7;
 /// Maximum size of a pointer in bytes; a longer pointer is cut so that it leads to an enclosing
 /// value.
-const POINTER: usize = 1024;
+const MAX_POINTER_BYTES: usize = 1024;
 /// Maximum size of a detail in bytes.
-const DETAIL: usize = 200;
+const MAX_DETAIL_BYTES: usize = 200;
 /// Maximum number of blanks or line ends in a row without a warning.
-const BLANKS: usize = 8;
+const MAX_BLANKS: usize = 8;
 /// Maximum number of distinct characters or scripts that a warning names.
-const TOLD: usize = 6;
+const MAX_NAMED: usize = 6;
 /// Sets of scripts that one word may mix.
-const TOGETHER: [&[Script]; 3] = [
+const COMPATIBLE_SCRIPTS: [&[Script]; 3] = [
     &[Script::Han, Script::Hiragana, Script::Katakana],
     &[Script::Han, Script::Hangul],
     &[Script::Han, Script::Bopomofo],
@@ -36,15 +36,16 @@ const TOGETHER: [&[Script]; 3] = [
 
 /// The findings so far.
 #[derive(Default)]
-pub struct Looked {
+pub struct Findings {
     found: Vec<Warning>,
     seen: BTreeSet<(&'static str, String)>,
     more: BTreeSet<&'static str>,
 }
 
-impl Looked {
-    /// Adds a finding, unless its code already has a finding at `pointer` or at `PLACES` places.
-    /// A finding about the whole arguments (`pointer` is empty) does not count as a place.
+impl Findings {
+    /// Adds a finding, unless its code already has a finding at `pointer` or at
+    /// `MAX_PLACES_PER_CODE` places. A finding about the whole arguments (`pointer` is empty) does
+    /// not count as a place.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -54,7 +55,7 @@ impl Looked {
             return;
         }
         self.seen.insert((code, pointer.to_owned()));
-        let detail = cut(&detail(), DETAIL).to_owned();
+        let detail = cut(&detail(), MAX_DETAIL_BYTES).to_owned();
         self.found.push(Warning {
             code: code.to_owned(),
             pointer: pointer.to_owned(),
@@ -67,7 +68,7 @@ impl Looked {
             .iter()
             .filter(|warning| warning.code == code && !warning.pointer.is_empty())
             .count()
-            >= PLACES
+            >= MAX_PLACES_PER_CODE
     }
 
     /// Returns all warnings, the most serious first. If places of a code were left out, a warning
@@ -80,7 +81,7 @@ impl Looked {
                 .iter_mut()
                 .find(|warning| warning.code == code && warning.pointer.is_empty());
             if let Some(whole) = whole {
-                let kept = cut(&whole.detail, DETAIL - MORE.len() - 1).to_owned();
+                let kept = cut(&whole.detail, MAX_DETAIL_BYTES - MORE.len() - 1).to_owned();
                 whole.detail = format!("{kept} {MORE}");
             } else {
                 self.found.push(Warning {
@@ -109,20 +110,20 @@ impl Looked {
 }
 
 /// Reads a value and inspects each string at its pointer.
-pub struct Walk<'l> {
+pub struct StringInspector<'l> {
     pointer: String,
     /// The byte offset in `pointer` where each of its segments ends.
     steps: Vec<usize>,
-    looked: &'l mut Looked,
+    findings: &'l mut Findings,
 }
 
-impl<'l> Walk<'l> {
+impl<'l> StringInspector<'l> {
     /// Starts at the outermost value.
-    pub fn new(looked: &'l mut Looked) -> Self {
+    pub fn new(findings: &'l mut Findings) -> Self {
         Self {
             pointer: String::new(),
             steps: Vec::new(),
-            looked,
+            findings,
         }
     }
 
@@ -144,24 +145,24 @@ impl<'l> Walk<'l> {
             .truncate(self.steps.last().copied().unwrap_or(0));
     }
 
-    fn look(&mut self, text: &str, what: &str) {
+    fn inspect(&mut self, text: &str, prefix: &str) {
         let end = self
             .steps
             .iter()
             .rev()
-            .find(|end| **end <= POINTER)
+            .find(|end| **end <= MAX_POINTER_BYTES)
             .copied()
             .unwrap_or(0);
-        at_text(
+        inspect_text(
             text,
             self.pointer.get(..end).unwrap_or(""),
-            what,
-            self.looked,
+            prefix,
+            self.findings,
         );
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
+impl<'de> DeserializeSeed<'de> for &mut StringInspector<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -169,7 +170,7 @@ impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Walk<'_> {
+impl<'de> Visitor<'de> for &mut StringInspector<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +178,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.look(text, "");
+        self.inspect(text, "");
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         while let Some(name) = members.next_key::<String>()? {
             self.enter(&name);
-            self.look(&name, "In the member's name: ");
+            self.inspect(&name, "In the member's name: ");
             members.next_value_seed(&mut *self)?;
             self.leave();
         }
@@ -225,20 +226,20 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 }
 
-/// Inspects the text found at `pointer`. Each warning's detail begins with `what`.
-pub(super) fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    hidden(&without_emoji(text), pointer, what, looked);
-    blanks(text, pointer, what, looked);
+/// Inspects the text found at `pointer`. Each warning's detail begins with `prefix`.
+pub(super) fn inspect_text(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
+    find_hidden(&without_emoji(text), pointer, prefix, findings);
+    find_blanks(text, pointer, prefix, findings);
     if !text.is_ascii() {
-        reordered(text, pointer, what, looked);
-        overlaid(&without_emoji(text), pointer, what, looked);
-        words(text, pointer, what, looked);
-        look_alikes(text, pointer, what, looked);
+        find_right_to_left(text, pointer, prefix, findings);
+        find_overlays(&without_emoji(text), pointer, prefix, findings);
+        find_mixed_scripts(text, pointer, prefix, findings);
+        find_look_alikes(text, pointer, prefix, findings);
     }
 }
 
 /// Inspects the blanks of a JSON text outside of its strings.
-pub(super) fn between_strings(json: &str, looked: &mut Looked) {
+pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
     let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
     for byte in json.bytes() {
         if inside {
@@ -246,9 +247,9 @@ pub(super) fn between_strings(json: &str, looked: &mut Looked) {
             escaped = !escaped && byte == b'\\';
         } else if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             run += 1;
-            if run > BLANKS {
-                return looked.add(LONG_BLANKS, "", || {
-                    format!("More than {BLANKS} blanks or line ends in a row stand between the arguments.")
+            if run > MAX_BLANKS {
+                return findings.add(LONG_BLANKS, "", || {
+                    format!("More than {MAX_BLANKS} blanks or line ends in a row stand between the arguments.")
                 });
             }
             continue;
@@ -261,36 +262,36 @@ pub(super) fn between_strings(json: &str, looked: &mut Looked) {
 
 /// Finds invisible characters. Tabs and line ends do not count as invisible; a `\r` without `\n`
 /// does.
-fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    let mut told: Vec<char> = Vec::new();
+fn find_hidden(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
+    let mut listed: Vec<char> = Vec::new();
     let mut more = false;
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         let usual = matches!(c, '\n' | '\t') || (c == '\r' && rest.peek() == Some(&'\n'));
-        if usual || !is_hidden(c) || told.contains(&c) {
+        if usual || !is_hidden(c) || listed.contains(&c) {
             continue;
         }
-        if told.len() == TOLD {
+        if listed.len() == MAX_NAMED {
             more = true;
             break;
         }
-        told.push(c);
+        listed.push(c);
     }
-    if told.is_empty() {
+    if listed.is_empty() {
         return;
     }
-    looked.add(HIDDEN_CHARACTERS, pointer, || {
-        let codes: Vec<String> = told.iter().map(|c| code(*c)).collect();
+    findings.add(HIDDEN_CHARACTERS, pointer, || {
+        let codes: Vec<String> = listed.iter().map(|c| code_point(*c)).collect();
         let others = if more { " and others" } else { "" };
         format!(
-            "{what}Characters that cannot be seen, or that move others about: {}{others}.",
+            "{prefix}Characters that cannot be seen, or that change the order of others: {}{others}.",
             codes.join(", ")
         )
     });
 }
 
 /// Finds runs of blanks and line ends. An invisible character does not end a run.
-fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+fn find_blanks(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let mut run = 0_usize;
     for c in text.chars() {
         if c.is_whitespace() || is_blank_mark(c) {
@@ -298,10 +299,10 @@ fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
         } else if !is_hidden(c) {
             run = 0;
         }
-        if run > BLANKS {
-            return looked.add(LONG_BLANKS, pointer, || {
+        if run > MAX_BLANKS {
+            return findings.add(LONG_BLANKS, pointer, || {
                 format!(
-                    "{what}More than {BLANKS} blanks or line ends in a row: what follows them is easily overlooked."
+                    "{prefix}More than {MAX_BLANKS} blanks or line ends in a row: what follows them is easily overlooked."
                 )
             });
         }
@@ -318,36 +319,36 @@ fn is_blank_mark(c: char) -> bool {
 
 /// Finds letters and digits of right-to-left scripts: digits and signs next to them are rendered in
 /// another order than stored.
-fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    let turns = |c: &char| {
+fn find_right_to_left(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
+    let is_right_to_left = |c: &char| {
         matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c)
     };
-    if let Some(c) = text.chars().find(turns) {
-        looked.add(RIGHT_TO_LEFT, pointer, || {
+    if let Some(c) = text.chars().find(is_right_to_left) {
+        findings.add(RIGHT_TO_LEFT, pointer, || {
             format!(
-                "{what}Text that is written from right to left, {} for one: what stands beside it may be drawn in another \
-                 order than it has.",
-                code(c)
+                "{prefix}Text that is written from right to left, {} for one: the characters beside it may be shown in another \
+                 order than they are stored in.",
+                code_point(c)
             )
         });
     }
 }
 
 /// Finds marks that strike through or surround the character before them.
-fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+fn find_overlays(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     if let Some(c) = text
         .chars()
         .find(|c| matches!(c, '\u{335}'..='\u{338}' | '\u{20d0}'..='\u{20ff}'))
     {
-        looked.add(OVERLAY, pointer, || {
-            format!("{what}Marks that are drawn over other characters and change how they look: {} for one.", code(c))
+        findings.add(OVERLAY, pointer, || {
+            format!("{prefix}Marks that are drawn over other characters and change how they look: {} for one.", code_point(c))
         });
     }
 }
 
 /// Finds words of another script in which every letter looks like a Latin letter, unless the text
 /// is written in that script: in a Russian sentence such words are ordinary.
-fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+fn find_look_alikes(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
     let is_in_word =
@@ -364,22 +365,27 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
             continue;
         }
         let own = letters()
-            .filter(|c| script_of(*c) == script && latin_twin(*c).is_none())
+            .filter(|c| script_of(*c) == script && latin_look_alike(*c).is_none())
             .count();
         *genuine.entry(script.full_name()).or_default() += own;
-        let is_new =
-            own == 0 && alike.len() < TOLD && !alike.iter().any(|(other, ..)| *other == script);
+        let is_new = own == 0
+            && alike.len() < MAX_NAMED
+            && !alike.iter().any(|(other, ..)| *other == script);
         if is_new && letters().all(|c| script_of(c) == script) {
-            alike.push((script, first, letters().filter_map(latin_twin).collect()));
+            alike.push((
+                script,
+                first,
+                letters().filter_map(latin_look_alike).collect(),
+            ));
         }
     }
     let own = |script: &Script| genuine.get(script.full_name()).copied().unwrap_or(0);
     if let Some((script, first, read)) = alike.into_iter().find(|(script, ..)| own(script) <= latin)
     {
-        looked.add(LOOK_ALIKE, pointer, || {
+        findings.add(LOOK_ALIKE, pointer, || {
             let name = if script == Script::Unknown { "a mathematical alphabet" } else { script.full_name() };
-            let (read, code) = (cut(&read, 40), code(first));
-            format!("{what}A word looks like \"{read}\", but its letters are of {name}: {code} is its first.")
+            let (read, code) = (cut(&read, 40), code_point(first));
+            format!("{prefix}A word looks like \"{read}\", but its letters are of {name}: {code} is its first.")
         });
     }
 }
@@ -396,7 +402,7 @@ fn script_of(letter: char) -> Script {
 
 /// Returns the Latin letters that a letter of another script looks like; `None` if there are none,
 /// and for a right-to-left script, which has its own warning.
-fn latin_twin(letter: char) -> Option<String> {
+fn latin_look_alike(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
     }
@@ -408,7 +414,7 @@ fn latin_twin(letter: char) -> Option<String> {
 }
 
 /// Finds words with letters of several scripts. An invisible character does not end a word.
-fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let mut word = Word::default();
     for c in text.chars() {
         if is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace()) {
@@ -418,17 +424,17 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
             word = Word::default();
             continue;
         }
-        word.take(c);
+        word.add_letter(c);
         if word.is_mixed() {
-            return looked.add(MIXED_SCRIPTS, pointer, || {
+            return findings.add(MIXED_SCRIPTS, pointer, || {
                 let names: Vec<&str> = word
                     .scripts
                     .iter()
                     .map(|script| script.full_name())
                     .collect();
-                let (names, code) = (names.join(" and "), code(c));
+                let (names, code) = (names.join(" and "), code_point(c));
                 format!(
-                    "{what}A word has letters of {names}, which may look alike: {code} is {}.",
+                    "{prefix}A word has letters of {names}, which may look alike: {code} is {}.",
                     c.script().full_name()
                 )
             });
@@ -440,10 +446,10 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
 struct Word {
     /// Scripts that use every letter of the word.
     common: ScriptExtension,
-    /// For each set of [`TOGETHER`], whether every letter of the word is used in some script of the
-    /// set.
-    together: [bool; TOGETHER.len()],
-    /// The distinct scripts of the word's letters, at most [`TOLD`].
+    /// For each set of [`COMPATIBLE_SCRIPTS`], whether every letter of the word is used in some
+    /// script of the set.
+    together: [bool; COMPATIBLE_SCRIPTS.len()],
+    /// The distinct scripts of the word's letters, at most [`MAX_NAMED`].
     scripts: Vec<Script>,
 }
 
@@ -451,25 +457,25 @@ impl Default for Word {
     fn default() -> Self {
         Self {
             common: Script::Common.into(),
-            together: [true; TOGETHER.len()],
+            together: [true; COMPATIBLE_SCRIPTS.len()],
             scripts: Vec::new(),
         }
     }
 }
 
 impl Word {
-    fn take(&mut self, letter: char) {
+    fn add_letter(&mut self, letter: char) {
         let used_in = letter.script_extension();
         if used_in.is_common() || used_in.is_inherited() {
             return;
         }
         self.common.intersect_with(used_in);
-        for (fits, scripts) in self.together.iter_mut().zip(TOGETHER) {
+        for (fits, scripts) in self.together.iter_mut().zip(COMPATIBLE_SCRIPTS) {
             *fits &= scripts
                 .iter()
                 .any(|script| used_in.contains_script(*script));
         }
-        if self.scripts.len() < TOLD && !self.scripts.contains(&letter.script()) {
+        if self.scripts.len() < MAX_NAMED && !self.scripts.contains(&letter.script()) {
             self.scripts.push(letter.script());
         }
     }
@@ -479,6 +485,6 @@ impl Word {
     }
 }
 
-fn code(c: char) -> String {
+fn code_point(c: char) -> String {
     format!("U+{:04X}", u32::from(c))
 }

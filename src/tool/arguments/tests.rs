@@ -259,7 +259,10 @@ const HOSTILE: &[(&str, &str)] = &[
 #[test]
 fn hostile_arguments_never_fit_and_the_place_is_named() {
     let deep = nested(33);
-    let long = format!(r#"{{"order":1,"amount":1,"note":"{}"}}"#, "x".repeat(SIZE));
+    let long = format!(
+        r#"{{"order":1,"amount":1,"note":"{}"}}"#,
+        "x".repeat(MAX_BYTES)
+    );
     let too_large = [
         (deep.as_str(), "must not nest deeper than 32"),
         (long.as_str(), "must not be longer than 256 KiB"),

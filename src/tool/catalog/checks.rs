@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::task::tool_spec::{SummaryPart, summary_parts};
-use crate::tool::http::{Checked, Goal};
-use crate::tool::schema::{declared, scalar};
+use crate::tool::http::{CheckedSettings, Destination};
+use crate::tool::schema::{accepts_only_scalars, declared_members};
 use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
@@ -25,12 +25,12 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
 
 /// Returns the JSON Schema for the result of an external tool; `None` if the tool accepts any
 /// result or the schema has flaws.
-pub(super) fn external_form(
+pub(super) fn external_result_schema(
     name: &str,
     settings: &external::Settings,
     mistakes: &mut Mistakes,
 ) -> Option<Value> {
-    settings.form().unwrap_or_else(|flaws| {
+    settings.result_schema().unwrap_or_else(|flaws| {
         let place = ["tools", name, "external", "result"];
         for flaw in flaws {
             mistakes.add(&place, format!("the schema {flaw}"));
@@ -46,24 +46,33 @@ pub(super) fn check_http(
     settings: &http::Settings,
     parameters: &Value,
     mistakes: &mut Mistakes,
-) -> Option<Checked> {
+) -> Option<CheckedSettings> {
     let (checked, wrong) = settings.checked();
     add_all(mistakes, &["tools", name, "http"], wrong);
     if let Some(http) = &checked {
-        check_members(name, http, parameters, mistakes);
+        check_url_arguments(name, http, parameters, mistakes);
     }
     checked
 }
 
 /// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
 /// the tool sends no body, checks the query too.
-fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
-    let Goal::Url(template) = &http.goal else {
+fn check_url_arguments(
+    name: &str,
+    http: &CheckedSettings,
+    parameters: &Value,
+    mistakes: &mut Mistakes,
+) {
+    let Destination::Url(template) = &http.destination else {
         return;
     };
-    let members = declared(parameters);
+    let members = declared_members(parameters);
     let required = parameters.get("required").and_then(Value::as_array);
-    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
+    let is_scalar = |schemas: &Vec<&Value>| {
+        schemas
+            .iter()
+            .any(|schema| accepts_only_scalars(parameters, schema))
+    };
     for (argument, _) in template.arguments() {
         let place = ["tools", name, "http", "url"];
         match members.get(argument) {
@@ -95,13 +104,17 @@ fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut 
 /// parameter that the configured query of the `url` already has.
 fn check_query(
     name: &str,
-    http: &Checked,
+    http: &CheckedSettings,
     template: &UrlTemplate,
     parameters: &Value,
     mistakes: &mut Mistakes,
 ) {
-    let members = declared(parameters);
-    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
+    let members = declared_members(parameters);
+    let is_scalar = |schemas: &Vec<&Value>| {
+        schemas
+            .iter()
+            .any(|schema| accepts_only_scalars(parameters, schema))
+    };
     let taken = template.query_names();
     for (member, schemas) in &members {
         let place = ["tools", name, "parameters", "properties", member];
@@ -112,10 +125,10 @@ fn check_query(
                 format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
             );
         }
-        let used = template
+        let is_in_url = template
             .arguments()
             .any(|(argument, _)| argument == *member);
-        if !used && taken.contains(&names::folded(member)) {
+        if !is_in_url && taken.contains(&names::folded(member)) {
             mistakes.add(
                 &place,
                 format!("`{member}` is a name that the query of the `url` has already"),
@@ -123,7 +136,9 @@ fn check_query(
         }
     }
     let further = parameters.get("additionalProperties");
-    if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
+    if further.is_some_and(|schema| {
+        *schema != Value::Bool(true) && !accepts_only_scalars(parameters, schema)
+    }) {
         let place = ["tools", name, "parameters", "additionalProperties"];
         mistakes.add(
             &place,
@@ -140,7 +155,7 @@ pub(super) fn check_summary(
     parameters: &Value,
     mistakes: &mut Mistakes,
 ) {
-    let (place, members) = (["tools", name, "summary"], declared(parameters));
+    let (place, members) = (["tools", name, "summary"], declared_members(parameters));
     for part in summary_parts(summary) {
         match part {
             SummaryPart::Argument(argument) if !members.contains_key(argument) => {
@@ -159,12 +174,12 @@ pub(super) fn check_summary(
 
 /// Checks that a shell tool's parameters declare the command.
 pub(super) fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
-    let text = parameters
+    let is_text = parameters
         .pointer("/properties/command/type")
         .and_then(Value::as_str)
         == Some("string");
     let required = parameters.get("required").and_then(Value::as_array);
-    if !text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
+    if !is_text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
         mistakes.add(
             &["tools", name, "parameters"],
             format!("`{name}` must declare `command`, required, of type string"),

@@ -63,7 +63,7 @@ fn said(settings: &Settings) -> Vec<String> {
         .collect()
 }
 
-fn built(settings: Settings) -> Entry {
+fn built(settings: Settings) -> CatalogEntry {
     let mut mistakes = Mistakes::default();
     let net = Net::new().unwrap();
     let all = BTreeMap::from([("t".to_owned(), settings)]);
@@ -157,11 +157,11 @@ fn mistaken() -> Vec<(Settings, &'static str)> {
         ),
         (
             http("POST", "builtin:refunds/other", id()),
-            "tools.t.http.url: `url` is no built-in endpoint",
+            "tools.t.http.url: `url` is not a built-in endpoint",
         ),
         (
             http("POST", "builtin:else", id()),
-            "is no built-in endpoint",
+            "is not a built-in endpoint",
         ),
         (
             shell(Some(id())),
@@ -296,7 +296,7 @@ fn target_shows_only_what_an_approver_may_see() {
     );
     let external = built(external(Some(json!({"type": "object"}))));
     assert_eq!(external.spec.target, "external");
-    assert!(external.tool.is_none() && external.form.is_some());
+    assert!(external.tool.is_none() && external.result_schema.is_some());
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn order_of_members_does_not_matter_to_a_definition() {
 
 #[test]
 fn tool_that_is_not_configured_takes_any_object_once_under_a_name_of_128_letters() {
-    let entry = Catalog::other("files__read.all:v1/x-y").unwrap();
+    let entry = Catalog::unconfigured("files__read.all:v1/x-y").unwrap();
     let spec = &entry.spec;
     assert_eq!(
         (
@@ -433,7 +433,7 @@ fn tool_that_is_not_configured_takes_any_object_once_under_a_name_of_128_letters
     for misfit in ["[]", "1", r#"{"a": 1, "a": 2}"#] {
         assert!(arguments::read(misfit, &entry.schema).is_err(), "{misfit}");
     }
-    assert!(entry.tool.is_none() && entry.form.is_none());
+    assert!(entry.tool.is_none() && entry.result_schema.is_none());
     let open = Settings {
         parameters: Some(json!({"type": "object"})),
         ..external(None)
@@ -444,8 +444,8 @@ fn tool_that_is_not_configured_takes_any_object_once_under_a_name_of_128_letters
     };
     let configured = open.prepare("t", &mut Mistakes::default()).unwrap();
     assert_eq!(spec.definition, configured.spec.definition);
-    assert!(Catalog::other(&"x".repeat(128)).is_some());
+    assert!(Catalog::unconfigured(&"x".repeat(128)).is_some());
     for name in ["", "a b", "é", "a\n", "a*", &"x".repeat(129)] {
-        assert!(Catalog::other(name).is_none(), "{name:?}");
+        assert!(Catalog::unconfigured(name).is_none(), "{name:?}");
     }
 }

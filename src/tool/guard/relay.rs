@@ -14,12 +14,12 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
 };
 
-use super::{LAST_WORDS, Line, Order, end_group, pid_of, say};
+use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, write_line};
 
 /// How long the program has to end once its input is closed.
-const CLOSED: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the program then has to end after SIGTERM.
-const TERMINATED: Duration = Duration::from_secs(3);
+const SIGTERM_TIMEOUT: Duration = Duration::from_secs(3);
 
 enum Event {
     InputClosed,
@@ -42,12 +42,12 @@ pub(super) fn relay(
         Ok(child) => child,
         Err(error) => {
             let why = format!("the program could not be started: {}", error.kind());
-            return say(output, &Line::NotStarted(why));
+            return write_line(output, &GuardLine::NotStarted(why));
         }
     };
     let pid = pid_of(&child)?;
-    let said = say(output, &Line::Started(pid.as_raw_nonzero().get()));
-    let (events, drained) = match said.and_then(|()| connect(&mut child, pid, input)) {
+    let started = write_line(output, &GuardLine::Started(pid.as_raw_nonzero().get()));
+    let (events, drained) = match started.and_then(|()| connect(&mut child, pid, input)) {
         Ok(connected) => connected,
         Err(error) => {
             end_group(pid, &mut child)?;
@@ -56,7 +56,7 @@ pub(super) fn relay(
     };
     wait(&events, pid);
     end_group(pid, &mut child)?;
-    let _ = drained.recv_timeout(LAST_WORDS);
+    let _ = drained.recv_timeout(DRAIN_TIMEOUT);
     Ok(())
 }
 
@@ -111,7 +111,7 @@ fn connect(
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdin) = stdin {
-            let _ = pass_on(&mut input, &mut stdin);
+            let _ = copy_flushing(&mut input, &mut stdin);
         }
         // If only the program closed its input, waits here until the guard's input closes.
         let _ = io::copy(&mut input, &mut io::sink());
@@ -119,7 +119,7 @@ fn connect(
     })?;
     thread::Builder::new().spawn(move || {
         if let Some(mut stdout) = stdout {
-            let _ = pass_on(&mut stdout, &mut io::stdout().lock());
+            let _ = copy_flushing(&mut stdout, &mut io::stdout().lock());
         }
         drop(drained);
     })?;
@@ -127,7 +127,7 @@ fn connect(
 }
 
 /// Copies until the end of the input, and flushes after each read.
-fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = match from.read(&mut buffer) {
@@ -142,21 +142,21 @@ fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 }
 
 /// Waits until the program ends. Once the guard's input has closed, the wait is limited by
-/// [`CLOSED`] and, after SIGTERM, by [`TERMINATED`].
+/// [`EXIT_TIMEOUT`] and, after SIGTERM, by [`SIGTERM_TIMEOUT`].
 fn wait(events: &Receiver<Event>, pid: Pid) {
     if !matches!(events.recv(), Ok(Event::InputClosed)) {
         return;
     }
-    if !exits(events, CLOSED) {
+    if !exits_within(events, EXIT_TIMEOUT) {
         // An error only means that the group is empty already.
         let _ = kill_process_group(pid, Signal::TERM);
-        exits(events, TERMINATED);
+        exits_within(events, SIGTERM_TIMEOUT);
     }
 }
 
 /// Whether the program ends within this time.
-fn exits(events: &Receiver<Event>, within: Duration) -> bool {
-    let until = Instant::now() + within;
+fn exits_within(events: &Receiver<Event>, timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
     loop {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Event::Exited) => return true,

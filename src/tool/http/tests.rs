@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::super::SendPermit;
+use super::super::AttemptPermit;
 use super::super::credential::Credentials;
 use super::*;
 use crate::task::id::{CallId, TaskId};
@@ -147,7 +147,7 @@ fn invocation(text: &str) -> Invocation {
         arguments: serde_json::from_str(if text.is_empty() { "{}" } else { text }).unwrap(),
         decided_by: Some("jürgen 100%".to_owned()),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
-        permit: SendPermit::of(|| true),
+        permit: AttemptPermit::permitted_while(|| true),
         credentials: Credentials::default(),
         resume: None,
         late: crate::tool::LateSlot::default(),
@@ -378,7 +378,7 @@ async fn invalid_headers_are_mistakes() {
     let (checked, mistakes) = settings.checked();
     assert_eq!(mistakes, []);
     assert_eq!(
-        checked.unwrap().needs(),
+        checked.unwrap().credential_names(),
         BTreeSet::from(["jira".to_owned()])
     );
     let wrong = |name: &str, value: &str| {

@@ -16,15 +16,15 @@ pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will 
     `format` (email, uri, date), and `required`.";
 
 /// Maximum number of fields of a form.
-const FIELDS: usize = 20;
+const MAX_FIELDS: usize = 20;
 /// Maximum number of choices of a field.
-const CHOICES: usize = 100;
+const MAX_CHOICES: usize = 100;
 /// Maximum length of a field's name.
-const NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 /// The allowed formats of a text.
 pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
 /// Names of secrets, written without separators.
-const SECRETS: [&str; 33] = [
+const SECRET_NAMES: [&str; 33] = [
     "password",
     "passwd",
     "passphrase",
@@ -64,10 +64,10 @@ const SECRET_WORDS: [&str; 13] = [
     "pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds",
 ];
 /// Words that contain a name of a secret by chance.
-const HARMLESS: [&str; 2] = ["secretary", "secretari"];
+const HARMLESS_WORDS: [&str; 2] = ["secretary", "secretari"];
 
 /// Returns the form of a question for which the agent gives no form: one required text.
-pub(super) fn answer() -> Value {
+pub(super) fn text_answer() -> Value {
     json!({
         "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
         "additionalProperties": false,
@@ -83,19 +83,24 @@ pub(super) fn confirmation() -> Value {
 }
 
 /// Checks the agent's own form, and closes it to undeclared members. Unknown keywords are refused.
-pub(super) fn own(written: &Value) -> Result<Value, String> {
-    read(written, FIELDS, &PLAIN).map_err(|detail| format!("`form`: {detail}"))
+pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
+    read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }
 
 /// The types of the fields of an agent's form: plain values only, which every client can render.
-const PLAIN: [&str; 4] = ["string", "number", "integer", "boolean"];
+const SCALAR_TYPES: [&str; 4] = ["string", "number", "integer", "boolean"];
 /// The types of the fields of an MCP server's form. A field of type `array` is a choice of several
 /// texts.
-pub(super) const PLAIN_AND_LIST: [&str; 5] = ["string", "number", "integer", "boolean", "array"];
+pub(super) const SCALAR_AND_LIST_TYPES: [&str; 5] =
+    ["string", "number", "integer", "boolean", "array"];
 
-/// Checks a form and closes it to undeclared members. The form may have at most `most` fields, of
-/// the types in `kinds`.
-pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value, String> {
+/// Checks a form and closes it to undeclared members. The form may have at most `max_fields`
+/// fields, of the types in `kinds`.
+pub(super) fn read_form(
+    written: &Value,
+    max_fields: usize,
+    kinds: &[&str],
+) -> Result<Value, String> {
     let members = written
         .as_object()
         .ok_or("must be a JSON Schema of an object")?;
@@ -107,7 +112,7 @@ pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value
         "required",
         "additionalProperties",
     ];
-    only(members, &known, "the form")?;
+    refuse_unknown_keywords(members, &known, "the form")?;
     if members.get("type").and_then(Value::as_str) != Some("object") {
         return Err("must say `type: object`".to_owned());
     }
@@ -118,13 +123,13 @@ pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value
         return Err("`additionalProperties` can only be `false`".to_owned());
     }
     let mut form = Map::from_iter([("type".to_owned(), json!("object"))]);
-    texts(members, "the form", &mut form)?;
+    copy_texts(members, "the form", &mut form)?;
     let fields = members
         .get("properties")
         .and_then(Value::as_object)
         .ok_or("must declare its `properties`")?;
-    if fields.is_empty() || fields.len() > most {
-        return Err(format!("must have 1 to {most} fields"));
+    if fields.is_empty() || fields.len() > max_fields {
+        return Err(format!("must have 1 to {max_fields} fields"));
     }
     let properties = read_fields(fields, kinds)?;
     form.insert("required".to_owned(), required(members, fields)?);
@@ -133,7 +138,7 @@ pub(super) fn read(written: &Value, most: usize, kinds: &[&str]) -> Result<Value
     let form = Value::Object(form);
     match CompiledSchema::closed(&form) {
         Ok(_) => Ok(form),
-        Err(flaws) => Err(format!("is no usable JSON Schema: {}", flaws.join("; "))),
+        Err(flaws) => Err(format!("is not a usable JSON Schema: {}", flaws.join("; "))),
     }
 }
 
@@ -143,7 +148,7 @@ fn read_fields(fields: &Map<String, Value>, kinds: &[&str]) -> Result<Map<String
     for (index, (name, field)) in fields.iter().enumerate() {
         if !is_name(name) {
             return Err(format!(
-                "the name of field {} must be 1 to {NAME} of `A-Z a-z 0-9 _ . -`",
+                "the name of field {} must be 1 to {MAX_NAME_BYTES} of `A-Z a-z 0-9 _ . -`",
                 index + 1
             ));
         }
@@ -152,8 +157,8 @@ fn read_fields(fields: &Map<String, Value>, kinds: &[&str]) -> Result<Map<String
                 "the fields `{twin}` and `{name}` differ only in case"
             ));
         }
-        if is_secret(name) {
-            return Err(no_secret(&format!("the field `{name}`")));
+        if names_secret(name) {
+            return Err(secret_error(&format!("the field `{name}`")));
         }
         properties.insert(
             name.clone(),
@@ -165,7 +170,7 @@ fn read_fields(fields: &Map<String, Value>, kinds: &[&str]) -> Result<Map<String
 
 fn is_name(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-    (1..=NAME).contains(&name.len()) && name.bytes().all(letter)
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(letter)
 }
 
 /// Reads `required`, which may name only existing fields, each once.
@@ -192,10 +197,10 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
         .as_object()
         .ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
     if members.get("format").and_then(Value::as_str) == Some("password") {
-        return Err(no_secret(at));
+        return Err(secret_error(at));
     }
     let mut field = Map::new();
-    texts(members, at, &mut field)?;
+    copy_texts(members, at, &mut field)?;
     let kind = match members.get("type") {
         None if members.contains_key("enum") => "string",
         Some(Value::String(kind)) if kinds.contains(&kind.as_str()) => kind,
@@ -211,7 +216,7 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
         "boolean" => &[],
         _ => &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
     };
-    only(
+    refuse_unknown_keywords(
         members,
         &[&common, own].concat(),
         &format!("{at}, of type {kind},"),
@@ -220,7 +225,7 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
         let Some(value) = members.get(*keyword) else {
             continue;
         };
-        check(keyword, value).map_err(|detail| format!("{at}: `{keyword}` {detail}"))?;
+        check_keyword(keyword, value).map_err(|detail| format!("{at}: `{keyword}` {detail}"))?;
         field.insert((*keyword).to_owned(), value.clone());
     }
     if kind == "array" {
@@ -235,7 +240,7 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
     if let Some(default) = members.get("default") {
         let schema = CompiledSchema::open(&Value::Object(field.clone()));
         if !schema.is_ok_and(|schema| schema.check(default).is_ok()) {
-            return Err(format!("{at}: `default` is no answer that it takes"));
+            return Err(format!("{at}: `default` does not fit the field"));
         }
         field.insert("default".to_owned(), default.clone());
     }
@@ -243,7 +248,11 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
 }
 
 /// Refuses keywords that are not in `known`.
-fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
+fn refuse_unknown_keywords(
+    members: &Map<String, Value>,
+    known: &[&str],
+    at: &str,
+) -> Result<(), String> {
     let Some(other) = members
         .keys()
         .find(|keyword| !known.contains(&keyword.as_str()))
@@ -267,7 +276,7 @@ fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), St
 }
 
 /// Copies `title` and `description`. Refuses a text that names a secret.
-fn texts(
+fn copy_texts(
     members: &Map<String, Value>,
     at: &str,
     into: &mut Map<String, Value>,
@@ -279,15 +288,15 @@ fn texts(
         let text = value
             .as_str()
             .ok_or_else(|| format!("{at}: `{keyword}` must be a text"))?;
-        if is_secret(text) {
-            return Err(no_secret(at));
+        if names_secret(text) {
+            return Err(secret_error(at));
         }
         into.insert(keyword.to_owned(), json!(text));
     }
     Ok(())
 }
 
-fn check(keyword: &str, value: &Value) -> Result<(), String> {
+fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     match keyword {
         "enum" => {
             let choices: Vec<&str> = value
@@ -302,17 +311,20 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
             let mut distinct = choices.clone();
             distinct.sort_unstable();
             distinct.dedup();
-            if !all || distinct.len() != choices.len() || !(1..=CHOICES).contains(&choices.len()) {
-                return Err(format!("must be 1 to {CHOICES} different strings"));
+            if !all
+                || distinct.len() != choices.len()
+                || !(1..=MAX_CHOICES).contains(&choices.len())
+            {
+                return Err(format!("must be 1 to {MAX_CHOICES} different strings"));
             }
         }
         "items" => {
             let items = value.as_object().ok_or("must be a choice of texts")?;
-            only(items, &["type", "enum"], "a choice of texts")?;
+            refuse_unknown_keywords(items, &["type", "enum"], "a choice of texts")?;
             if items.get("type").and_then(Value::as_str) != Some("string") {
                 return Err("must be texts".to_owned());
             }
-            check("enum", items.get("enum").unwrap_or(&Value::Null))?;
+            check_keyword("enum", items.get("enum").unwrap_or(&Value::Null))?;
         }
         "minLength" | "maxLength" | "minItems" | "maxItems" if value.as_u64().is_none() => {
             return Err("must be a whole number".to_owned());
@@ -340,7 +352,7 @@ fn is_satisfiable(field: &Map<String, Value>) -> bool {
             .and_then(Value::as_number)
             .and_then(Number::as_f64)
     };
-    let whole = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
+    let integer = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
     let fits = |lower: &str, upper: &str, fit: fn(&f64, &f64) -> bool| {
         number(lower)
             .zip(number(upper))
@@ -352,30 +364,30 @@ fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let below = |least: Option<u64>, most: Option<u64>| {
         least.zip(most).is_none_or(|(least, most)| least <= most)
     };
-    below(whole("minLength"), whole("maxLength"))
-        && below(whole("minItems"), whole("maxItems"))
-        && below(whole("minItems"), choices)
+    below(integer("minLength"), integer("maxLength"))
+        && below(integer("minItems"), integer("maxItems"))
+        && below(integer("minItems"), choices)
         && fits("minimum", "maximum", f64::le)
         && fits("minimum", "exclusiveMaximum", f64::lt)
         && fits("exclusiveMinimum", "maximum", f64::lt)
         && fits("exclusiveMinimum", "exclusiveMaximum", f64::lt)
 }
 
-fn no_secret(at: &str) -> String {
+fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret: one of `SECRETS` anywhere, where only letters and digits count,
-/// or one of `SECRET_WORDS` as a whole word. Case does not count.
-pub(super) fn is_secret(text: &str) -> bool {
-    let together: String = folded(text)
+/// Whether a text names a secret: one of `SECRET_NAMES` anywhere, where only letters and digits
+/// count, or one of `SECRET_WORDS` as a whole word. Case does not count.
+pub(super) fn names_secret(text: &str) -> bool {
+    let joined: String = folded(text)
         .chars()
         .filter(|c| c.is_alphanumeric())
         .collect();
-    let together = HARMLESS
+    let joined = HARMLESS_WORDS
         .iter()
-        .fold(together, |text, word| text.replace(word, " "));
-    SECRETS.iter().any(|secret| together.contains(secret))
+        .fold(joined, |text, word| text.replace(word, " "));
+    SECRET_NAMES.iter().any(|secret| joined.contains(secret))
         || words(text)
             .iter()
             .any(|word| SECRET_WORDS.contains(&word.as_str()))
@@ -388,10 +400,10 @@ fn words(text: &str) -> Vec<String> {
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
         let next_is_small = letters.peek().is_some_and(|next| next.is_lowercase());
-        let begins = (before.is_lowercase() && c.is_uppercase())
+        let starts_word = (before.is_lowercase() && c.is_uppercase())
             || (before.is_uppercase() && c.is_uppercase() && next_is_small)
             || (before.is_alphabetic() && c.is_numeric());
-        if begins || !c.is_alphanumeric() {
+        if starts_word || !c.is_alphanumeric() {
             words.push(String::new());
         }
         if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {

@@ -3,12 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::form::{FORMATS, PLAIN_AND_LIST, is_secret, read};
+use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
 /// Maximum number of fields of a form.
-const FIELDS: usize = 32;
+const MAX_FIELDS: usize = 32;
 /// The keywords of a field that are kept.
-const KEYWORDS: [&str; 13] = [
+const KEPT_KEYWORDS: [&str; 13] = [
     "type",
     "title",
     "description",
@@ -26,12 +26,12 @@ const KEYWORDS: [&str; 13] = [
 
 /// The reason why a server's form is not shown to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub(crate) enum FormError {
     /// The field with this name asks for a secret, which the specification forbids.
-    Secret(String),
+    AsksForSecret(String),
     /// The form is not flat, is too large, or has a field that some clients cannot render. The text
     /// is a phrase that continues the form's name.
-    Unfit(String),
+    NotRenderable(String),
 }
 
 /// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation)
@@ -41,8 +41,8 @@ pub(crate) enum Unusable {
 ///
 /// # Errors
 /// The reason why the form cannot be shown to a person.
-pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
-    let unfit = |text: &str| Unusable::Unfit(text.to_owned());
+pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
+    let unfit = |text: &str| FormError::NotRenderable(text.to_owned());
     let fields = match written.get("properties") {
         None => Map::new(),
         Some(Value::Object(fields)) => fields.clone(),
@@ -54,12 +54,14 @@ pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
     let mut properties = Map::new();
     for (name, field) in &fields {
         let text = |keyword: &str| field.get(keyword).and_then(Value::as_str);
-        let said = ["title", "description"].map(|keyword| text(keyword).unwrap_or_default());
-        if is_secret(name) || said.into_iter().any(is_secret) || text("format") == Some("password")
+        let shown_texts = ["title", "description"].map(|keyword| text(keyword).unwrap_or_default());
+        if names_secret(name)
+            || shown_texts.into_iter().any(names_secret)
+            || text("format") == Some("password")
         {
-            return Err(Unusable::Secret(name.clone()));
+            return Err(FormError::AsksForSecret(name.clone()));
         }
-        properties.insert(name.clone(), drawable(field));
+        properties.insert(name.clone(), renderable_field(field));
     }
     let required = written.get("required").cloned().unwrap_or(json!([]));
     if properties.is_empty() && required == json!([]) {
@@ -69,11 +71,11 @@ pub(crate) fn of_server(written: &Value) -> Result<Value, Unusable> {
         }));
     }
     let form = json!({"type": "object", "properties": properties, "required": required});
-    read(&form, FIELDS, &PLAIN_AND_LIST).map_err(Unusable::Unfit)
+    read_form(&form, MAX_FIELDS, &SCALAR_AND_LIST_TYPES).map_err(FormError::NotRenderable)
 }
 
 /// Returns the field with only the keywords that every client can render.
-fn drawable(field: &Value) -> Value {
+fn renderable_field(field: &Value) -> Value {
     let Value::Object(members) = field else {
         return field.clone();
     };
@@ -82,49 +84,50 @@ fn drawable(field: &Value) -> Value {
             && value
                 .as_str()
                 .is_some_and(|format| FORMATS.contains(&format));
-        KEYWORDS.contains(&keyword.as_str()) || format
+        KEPT_KEYWORDS.contains(&keyword.as_str()) || format
     });
     let mut kept: Map<String, Value> = kept
         .map(|(keyword, value)| (keyword.clone(), value.clone()))
         .collect();
-    let (choices, titled) = match members.get("items").and_then(Value::as_object) {
+    let (choices, titles) = match members.get("items").and_then(Value::as_object) {
         Some(items) => {
-            let (choices, titled) = chosen(items);
+            let (choices, titles) = choices_with_titles(items);
             let kind = items.get("type").cloned().unwrap_or(json!("string"));
             let choices = choices.or_else(|| items.get("enum").cloned());
             kept.insert("items".to_owned(), json!({"type": kind, "enum": choices}));
-            (None, titled)
+            (None, titles)
         }
-        None => chosen(members),
+        None => choices_with_titles(members),
     };
     kept.extend(choices.map(|choices| ("enum".to_owned(), choices)));
-    if !titled.is_empty() {
+    if !titles.is_empty() {
         let own = kept.get("description").and_then(Value::as_str);
-        let whole = own.map_or_else(|| titled.clone(), |own| format!("{own} ({titled})"));
-        kept.insert("description".to_owned(), json!(whole));
+        let full_description =
+            own.map_or_else(|| titles.clone(), |own| format!("{own} ({titles})"));
+        kept.insert("description".to_owned(), json!(full_description));
     }
     Value::Object(kept)
 }
 
 /// Returns the values of a choice that is written as `oneOf` or `anyOf`, and a text with their
 /// titles.
-fn chosen(members: &Map<String, Value>) -> (Option<Value>, String) {
+fn choices_with_titles(members: &Map<String, Value>) -> (Option<Value>, String) {
     let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
     let Some(choices) = choices.and_then(Value::as_array) else {
         return (None, String::new());
     };
     let consts = choices.iter().filter_map(|choice| choice.get("const"));
-    let titled = choices.iter().filter_map(|choice| {
+    let titles = choices.iter().filter_map(|choice| {
         let text = |keyword: &str| choice.get(keyword).and_then(Value::as_str);
         Some(format!("{} = {}", text("const")?, text("title")?))
     });
-    let titled = titled.collect::<Vec<_>>().join("; ");
-    (Some(consts.cloned().collect()), titled)
+    let titles = titles.collect::<Vec<_>>().join("; ");
+    (Some(consts.cloned().collect()), titles)
 }
 
 /// Returns the form of a question with a page to visit: the person confirms that they have opened
 /// the page.
-pub(crate) fn opened() -> Value {
+pub(crate) fn page_visit_form() -> Value {
     json!({
         "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
         "required": ["opened"], "additionalProperties": false,
@@ -145,7 +148,7 @@ mod tests {
             "count": {"type": "integer", "minimum": 1},
             "sure": {"type": "boolean", "default": false},
         }, "required": ["folder"]});
-        let read = of_server(&form).unwrap();
+        let read = read_server_form(&form).unwrap();
         let fields = &read["properties"];
         assert_eq!(
             fields["folder"],
@@ -171,7 +174,7 @@ mod tests {
             "titled": {"type": "array", "description": "Which?",
                 "items": {"anyOf": [{"const": "x", "title": "Ex"}, {"const": "y", "title": "Why"}]}},
         }, "required": ["plain"]});
-        let read = of_server(&form).unwrap();
+        let read = read_server_form(&form).unwrap();
         let fields = &read["properties"];
         assert_eq!(
             fields["plain"],
@@ -207,14 +210,14 @@ mod tests {
             json!({"b": {"type": "string"}, "apiToken": {"type": "string"}}),
         ] {
             let form = json!({"type": "object", "properties": field});
-            let refused = of_server(&form).unwrap_err();
-            assert!(matches!(refused, Unusable::Secret(_)), "{form}");
+            let refused = read_server_form(&form).unwrap_err();
+            assert!(matches!(refused, FormError::AsksForSecret(_)), "{form}");
         }
     }
 
     #[test]
     fn form_of_a_server_that_is_not_flat_or_too_large_is_unfit() {
-        let many: Map<String, Value> = (0..=FIELDS)
+        let many: Map<String, Value> = (0..=MAX_FIELDS)
             .map(|at| (format!("f{at}"), json!({"type": "string"})))
             .collect();
         for form in [
@@ -229,21 +232,22 @@ mod tests {
             json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}),
             json!({"type": "object", "properties": many}),
         ] {
-            let refused = of_server(&form).unwrap_err();
-            assert!(matches!(refused, Unusable::Unfit(_)), "{form}");
+            let refused = read_server_form(&form).unwrap_err();
+            assert!(matches!(refused, FormError::NotRenderable(_)), "{form}");
         }
     }
 
     #[test]
     fn forms_without_fields_and_of_pages_take_their_answers() {
-        let empty = of_server(&json!({"type": "object", "properties": {}})).unwrap();
+        let empty = read_server_form(&json!({"type": "object", "properties": {}})).unwrap();
         let fits = |form: &Value, answer: Value| {
             CompiledSchema::closed(form).unwrap().check(&answer).is_ok()
         };
         assert!(fits(&empty, json!({})) && !fits(&empty, json!({"a": 1})));
         assert!(
-            fits(&opened(), json!({"opened": true})) && !fits(&opened(), json!({"opened": false}))
+            fits(&page_visit_form(), json!({"opened": true}))
+                && !fits(&page_visit_form(), json!({"opened": false}))
         );
-        assert!(!fits(&opened(), json!({})));
+        assert!(!fits(&page_visit_form(), json!({})));
     }
 }

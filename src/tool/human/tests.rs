@@ -7,7 +7,7 @@ use crate::tool::catalog::Catalog;
 mod own_forms;
 
 pub(super) fn jira() -> Service {
-    let field = |name: &str, format: Option<&str>, description: &str| Field {
+    let field = |name: &str, format: Option<&str>, description: &str| ServiceField {
         name: name.to_owned(),
         format: format.map(str::to_owned),
         description: description.to_owned(),
@@ -30,8 +30,8 @@ const ASKED: [RequestKind; 3] = [
     RequestKind::Credentials,
 ];
 
-fn built(kind: RequestKind) -> Entry {
-    entry(kind, &[jira()]).unwrap()
+fn built(kind: RequestKind) -> CatalogEntry {
+    catalog_entry(kind, &[jira()]).unwrap()
 }
 
 /// The question that a call with these arguments asks. The arguments are checked as for every call.
@@ -58,15 +58,18 @@ fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
         assert_eq!(kind.tool().is_some(), ASKED.contains(&kind));
         assert_eq!(
-            kind.tool().and_then(RequestKind::of_tool),
+            kind.tool().and_then(RequestKind::from_tool),
             kind.tool().map(|_| kind)
         );
-        assert_eq!(entry(kind, &[jira()]).is_some(), ASKED.contains(&kind));
+        assert_eq!(
+            catalog_entry(kind, &[jira()]).is_some(),
+            ASKED.contains(&kind)
+        );
         assert!(ASKED.contains(&kind) || question(kind, &json!({}), &[]).is_err());
     }
-    assert_eq!(RequestKind::of_tool("request_Confirmation"), None);
+    assert_eq!(RequestKind::from_tool("request_Confirmation"), None);
     assert!(
-        entry(RequestKind::Credentials, &[]).is_none(),
+        catalog_entry(RequestKind::Credentials, &[]).is_none(),
         "nothing to ask for"
     );
 }
@@ -81,7 +84,9 @@ fn human_tools_have_no_implementation_and_no_effect() {
             (spec.kind, spec.effect, spec.target.as_str()),
             (ToolKind::Human, Effect::ReadOnly, "human")
         );
-        assert!(entry.tool.is_none() && entry.form.is_none() && !spec.description.is_empty());
+        assert!(
+            entry.tool.is_none() && entry.result_schema.is_none() && !spec.description.is_empty()
+        );
         assert!(
             spec.definition.starts_with("sha256:") && spec.definition.len() == 71,
             "{}",
@@ -99,7 +104,7 @@ fn human_tools_have_no_implementation_and_no_effect() {
 #[test]
 fn definition_changes_with_the_receivers_of_a_credential_and_not_with_texts() {
     let of = |service: Service| {
-        entry(RequestKind::Credentials, &[service])
+        catalog_entry(RequestKind::Credentials, &[service])
             .unwrap()
             .spec
             .definition
@@ -126,7 +131,7 @@ fn definition_changes_with_the_receivers_of_a_credential_and_not_with_texts() {
         assert_ne!(of(changed), of(jira()));
     }
     let guidance = |services: &[Service]| {
-        entry(RequestKind::Guidance, services)
+        catalog_entry(RequestKind::Guidance, services)
             .unwrap()
             .spec
             .definition
@@ -280,7 +285,7 @@ fn credential_is_asked_for_in_the_operators_words() {
 #[test]
 fn every_built_in_form_compiles_and_is_closed() {
     for form in [
-        form::answer(),
+        form::text_answer(),
         form::confirmation(),
         credential_form(&jira()),
     ] {
@@ -315,13 +320,13 @@ fn error_about_a_wrong_call_quotes_no_value() {
 
 #[test]
 fn prompt_mentions_only_the_offered_human_tools() {
-    assert_eq!(paragraph(&[]), None);
+    assert_eq!(prompt_paragraph(&[]), None);
     assert_eq!(
-        paragraph(&[RequestKind::Approval, RequestKind::Reconcile]),
+        prompt_paragraph(&[RequestKind::Approval, RequestKind::Reconcile]),
         None
     );
     for kind in ASKED {
-        let text = paragraph(&[kind]).unwrap();
+        let text = prompt_paragraph(&[kind]).unwrap();
         for other in ASKED {
             assert_eq!(
                 text.contains(&format!("- `{}`", other.tool().unwrap())),

@@ -15,9 +15,9 @@ use crate::secret::Secret;
 use crate::task::units::{duration_text, size_text};
 
 /// The longest timeout of one attempt.
-const LONGEST: Duration = Duration::from_mins(10);
+const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The bytes reserved for the labels and notes around the output.
-const NOTES: usize = 256;
+const NOTES_BYTES: usize = 256;
 
 /// A tool that runs a command on this host with `/bin/sh -c`. Its one argument is `command`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ impl Env {
         for name in self.0.keys() {
             if name.is_empty() || name.contains(['=', '\0']) {
                 mistakes.push("has a variable whose name is empty or has a `=`".to_owned());
-            } else if name.contains(credential::OPEN) {
+            } else if name.contains(credential::REFERENCE_START) {
                 mistakes.push(
                     "has a credential as the name of a variable, not as its value: `{ NAME: \"{{credential:…}}\" }`"
                         .to_owned(),
@@ -132,10 +132,10 @@ impl Settings {
         if self.working_dir.is_empty() || self.working_dir.contains('\0') {
             add("working_dir", "must be a directory");
         }
-        if self.timeout.is_zero() || self.timeout > LONGEST {
+        if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             add("timeout", "must be more than 0 and at most 10m");
         }
-        if self.max_output == 0 || self.max_output > output::KEPT - NOTES {
+        if self.max_output == 0 || self.max_output > output::MAX_RESULT_BYTES - NOTES_BYTES {
             add("max_output", "must be more than 0 and less than 1MiB");
         }
         for detail in self.env.mistakes() {
@@ -147,7 +147,7 @@ impl Settings {
 
 impl Settings {
     /// Returns the names of the credentials that the environment refers to.
-    pub(in crate::tool) fn needs(&self) -> BTreeSet<String> {
+    pub(in crate::tool) fn credential_names(&self) -> BTreeSet<String> {
         let values = self
             .env
             .0
@@ -155,13 +155,18 @@ impl Settings {
             .flatten()
             .filter_map(|value| Template::read(value.reveal()).ok());
         values
-            .flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>())
+            .flat_map(|template| {
+                template
+                    .credential_names()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
             .collect()
     }
 
     /// Returns the environment of one command, with credentials filled in. Fails if a credential is
     /// missing or cannot be sent.
-    pub(super) fn filled(
+    pub(super) fn fill_environment(
         &self,
         credentials: &Credentials,
     ) -> Result<BTreeMap<String, String>, String> {

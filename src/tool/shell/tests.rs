@@ -23,14 +23,14 @@ fn guard_process_runs_as_the_guard_of_a_command() {
     std::process::exit(super::super::guard::guard_main(&[]));
 }
 
-pub(crate) fn this_program() -> Guard {
+pub(crate) fn this_program() -> GuardCommand {
     let arguments = [
         "tool::shell::tests::guard_process_runs_as_the_guard_of_a_command",
         "--exact",
         "--ignored",
         "--nocapture",
     ];
-    Guard {
+    GuardCommand {
         program: std::env::current_exe().unwrap(),
         arguments: arguments.map(str::to_owned).to_vec(),
     }
@@ -79,7 +79,7 @@ fn invocation(command: &str) -> Invocation {
         arguments,
         decided_by: None,
         traceparent: String::new(),
-        permit: SendPermit::of(|| true),
+        permit: AttemptPermit::permitted_while(|| true),
         credentials: Credentials::default(),
         resume: None,
         late: crate::tool::LateSlot::default(),
@@ -306,7 +306,7 @@ async fn command_that_could_not_be_started_is_a_failure() {
     );
     for program in ["/nowhere/at/all", "/bin/false", "/dev/null"] {
         let mut unguarded = tool(Path::new("/"), Duration::from_secs(20), 1000);
-        unguarded.guard = Guard {
+        unguarded.guard = GuardCommand {
             program: program.into(),
             arguments: Vec::new(),
         };
@@ -346,7 +346,7 @@ async fn command_without_a_permit_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
     let call = Invocation {
-        permit: SendPermit::of(|| false),
+        permit: AttemptPermit::permitted_while(|| false),
         ..invocation("touch there")
     };
     assert!(matches!(tool.call(&call).await, ToolAnswer::Failed { .. }));

@@ -65,8 +65,11 @@ fn argument_that_would_leave_its_segment_is_refused() {
 
 #[test]
 fn shown_address_has_the_arguments_as_they_are_sent_and_no_query() {
-    let shown =
-        |template: &str, arguments: &Value| UrlTemplate::read(template).unwrap().shown(arguments);
+    let shown = |template: &str, arguments: &Value| {
+        UrlTemplate::read(template)
+            .unwrap()
+            .display_address(arguments)
+    };
     for (template, arguments, expected) in [
         (
             "http://h/refunds/{id}",
@@ -187,7 +190,7 @@ fn template_with_an_open_host_is_a_mistake() {
     let template =
         UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&k={{credential:jira.token}}").unwrap();
     assert_eq!(template.origin, "https://h");
-    assert_eq!(template.needs().collect::<Vec<_>>(), ["jira"]);
+    assert_eq!(template.credential_names().collect::<Vec<_>>(), ["jira"]);
     assert_eq!(
         template.arguments().collect::<Vec<_>>(),
         [("x", true), ("z", false)]
@@ -331,7 +334,7 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
             let arguments = json!({"id": id, "n": 1});
             assert!(
                 template
-                    .refuses(&arguments, false)
+                    .refusal_reason(&arguments, false)
                     .unwrap()
                     .contains("the argument `id`"),
                 "{id}"
@@ -399,7 +402,7 @@ proptest! {
         for text in [id, other] {
             let template = UrlTemplate::read("http://h:81/a'1''3'/{id}/b.{id}?x={id}").unwrap();
             let arguments = json!({"id": text});
-            let shown = template.shown(&arguments);
+            let shown = template.display_address(&arguments);
             match template.fill(&arguments, &Credentials::default(), false) {
                 Ok(url) => prop_assert_eq!(shown, format!("http://h:81{}", url.path())),
                 Err(_) => prop_assert!(shown.contains("{id}"), "{}", shown),

@@ -2,7 +2,7 @@
 //! later model call has replaced theirs.
 
 use holdpoint::store::Store;
-use holdpoint::task::delta::{Delta, Said};
+use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::time::Time;
 use serde_json::json;
@@ -24,8 +24,8 @@ struct Asking<'s> {
 }
 
 impl Asking<'_> {
-    fn says(&self, said: Said) {
-        self.store.say(Delta {
+    fn says(&self, said: DeltaContent) {
+        self.store.publish_delta(Delta {
             root_task_id: TaskId(self.root.parse().unwrap()),
             task_id: TaskId(self.task.parse().unwrap()),
             agent_path: vec!["billing".to_owned()],
@@ -38,7 +38,7 @@ impl Asking<'_> {
     }
 
     fn text(&self, offset: u64, delta: &str) {
-        self.says(Said::Text {
+        self.says(DeltaContent::Text {
             offset,
             delta: delta.to_owned(),
         });
@@ -88,9 +88,9 @@ on_both! {
         let (model, call) = (asking(&app, &held, 6), CallId(Uuid::from_u128(7)));
         model.text(0, "Grüße ");
         model.text(6, "an alle\nhier");
-        model.says(Said::Named { tool_call_id: call, name: "refund".to_owned() });
-        model.says(Said::Arguments { tool_call_id: call, offset: 0, delta: "{".to_owned() });
-        model.says(Said::Reset);
+        model.says(DeltaContent::Named { tool_call_id: call, name: "refund".to_owned() });
+        model.says(DeltaContent::Arguments { tool_call_id: call, offset: 0, delta: "{".to_owned() });
+        model.says(DeltaContent::Reset);
         let (task_id, agent_path, at) = (&held.task, ["billing"], "1970-01-01T00:00:00.000000Z");
         for (name, data) in [
             (TEXT, json!({"event": TEXT, "turn": 2, "offset": 0, "delta": "Grüße ", "task_id": task_id, "agent_path": agent_path, "at": at})),
@@ -128,13 +128,13 @@ on_both! {
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
         // No delta of this model call was sent, so its reset is not sent either.
-        first.says(Said::Reset);
+        first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
         // The second model call's first delta has already reset the first call's deltas.
-        first.says(Said::Reset);
+        first.says(DeltaContent::Reset);
         second.text(3, "three");
-        second.says(Said::Reset);
+        second.says(DeltaContent::Reset);
         second.text(0, "end");
         let expected =
             [(TEXT, "one"), ("message.reset", ""), (TEXT, "two"), (TEXT, "three"), ("message.reset", ""), (TEXT, "end")];

@@ -1,6 +1,6 @@
 //! Equal calls: which ask continues an earlier call, and which is a call of its own.
 
-use holdpoint::task::change::DELIVERED;
+use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use serde_json::{Value, json};
 
 use super::{
@@ -31,7 +31,7 @@ on_both! {
         decide(&app, &held, "approve").await;
         let call = ask(&app, &refund(120), 10).await;
         assert_eq!(told(&call), expected(200, "allow", "settled", "succeeded"), "{}", call.text);
-        until_asker(&app, &call, |until| until == DELIVERED).await;
+        until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
         let next = ask(&app, &refund(120), 0).await;
         assert_eq!(told(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
         assert_ne!(next.str("/task_id"), call.str("/task_id"));

@@ -50,7 +50,7 @@ on_both! {
         let late = press(&app, &path, &[("digest", &digest), ("action", "reject")]).await;
         assert_eq!(late.status, 409);
         let back = format!("href=\"{path}\"");
-        for words in ["Somebody decided first: bob", &back] {
+        for words in ["The first decision counts: bob", &back] {
             assert!(late.text.contains(words), "{words}: {}", late.text);
         }
         assert!(!late.text.contains(&format!("/resume/{}", held.request)), "{}", late.text);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use holdpoint::task::event_name::{TOLD, event_name};
+use holdpoint::task::event_name::{NOTIFIABLE_EVENTS, event_name};
 use holdpoint::task::item::Fact;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -72,7 +72,9 @@ fn told(stored: &Stored) -> Vec<Told<'_>> {
         let name = event_name(&fact, event.of_root, event.seq);
         Told { event, name }
     });
-    named.filter(|told| TOLD.contains(&told.name)).collect()
+    named
+        .filter(|told| NOTIFIABLE_EVENTS.contains(&told.name))
+        .collect()
 }
 
 /// Whether an entry asks for events of this name.

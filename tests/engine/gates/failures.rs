@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
-    CallState, Decision, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+    GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal, ReportedOutcome,
 };
 use holdpoint::people::Caller;
-use holdpoint::task::change::DELIVERED;
+use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -108,12 +108,12 @@ both! {
         harness.tool.answers(504, "late");
         let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(1));
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
-        assert_eq!((call.state, call.decision), (CallState::Doubtful, Decision::Pending));
+        assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
         // The same call, and another call of its tool, wait for a person.
         harness.tool.answers(200, "{}");
         let again = engine.ask(&agent(), &proposal).await.unwrap().call;
-        assert_eq!((again.task_id, again.state), (call.task_id, CallState::Doubtful));
+        assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));
         assert_eq!(harness.executions(call.task_id, "/refund"), 1);
     }
 
@@ -128,7 +128,7 @@ both! {
         let doubtful = engine.ask(&agent(), &small(1, "a")).await.unwrap().call;
         harness.tool.answers(200, "{}");
         let held = engine.ask(&agent(), &small(2, "a")).await.unwrap().call;
-        assert_eq!((held.state, held.decision), (CallState::Pending, Decision::Pending));
+        assert_eq!((held.state, held.decision), (GateState::Pending, GateDecision::Pending));
         assert!(held.reason.unwrap().contains("may have run"));
         let elsewhere = engine.ask(&agent(), &small(3, "b")).await.unwrap().call;
         assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
@@ -147,7 +147,7 @@ both! {
         let engine = harness.engine(8);
         let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, LONG);
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
-        assert_eq!((call.state, call.outcome), (CallState::Settled, Some(Outcome::Failed)));
+        assert_eq!((call.state, call.outcome), (GateState::Settled, Some(Outcome::Failed)));
     }
 
     async fn two_equal_calls_of_one_turn_are_two_requests_and_two_runs(fixture) {
@@ -181,7 +181,7 @@ both! {
         let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
         approve(&harness, &engine, task).await;
         let known = |proposal: Proposal| Proposal { identity: Identity::Call(task), ..proposal };
-        let carol = Caller { may: agent().may, ..person("carol") };
+        let carol = Caller { permissions: agent().permissions, ..person("carol") };
         let elsewhere = Proposal {
             session_id: Some("other".to_owned()),
             ..proposal("refund", &refund(1), Duration::ZERO)
@@ -194,7 +194,7 @@ both! {
         ] {
             let other = engine.ask(&caller, &known(proposal)).await.unwrap().call;
             assert_ne!(other.task_id, task);
-            assert_eq!(other.state, CallState::Pending);
+            assert_eq!(other.state, GateState::Pending);
         }
         assert_eq!(harness.executions(task, "/refund"), 0);
         let own = known(proposal("refund", &refund(1), LONG));
@@ -202,7 +202,7 @@ both! {
             let answer = engine.ask(&agent(), &own).await.unwrap();
             assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
             answer.delivery.into_iter().for_each(holdpoint::engine::gate::Delivery::delivered);
-            until_present(&harness, task, |until| until == DELIVERED).await;
+            until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
         assert_eq!(harness.executions(task, "/refund"), 1);
     }
@@ -216,7 +216,7 @@ both! {
         assert_eq!(engine.expire().await.unwrap(), 1);
         let known = Proposal { identity: Identity::Call(task), ..proposal("refund", &refund(1), LONG) };
         let call = engine.ask(&agent(), &known).await.unwrap().call;
-        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Expired)));
+        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Expired)));
         assert_eq!(harness.executions(task, "/refund"), 0);
     }
 
@@ -227,7 +227,7 @@ both! {
         engine.cancel(&alice(), held, None).await.unwrap();
         let known = Proposal { identity: Identity::Call(held), ..proposal("refund", &refund(1), LONG) };
         let call = engine.ask(&agent(), &known).await.unwrap().call;
-        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Canceled)));
+        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Canceled)));
 
         let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
         approve(&harness, &engine, task).await;
@@ -236,7 +236,7 @@ both! {
         engine.cancel(&alice(), task, None).await.unwrap();
         let report = report_of(task, ReportedOutcome::Succeeded);
         let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
-        assert_eq!((call.decision, call.outcome), (Decision::Allow, Some(Outcome::Unknown)));
+        assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Unknown)));
         let journal = harness.journal(task).await;
         let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
         assert_eq!((late.count(), outcomes(&journal)), (1, vec![Outcome::Unknown]));
@@ -255,10 +255,10 @@ both! {
         assert!(matches!(harness.open(task).await[..], [(_, RequestKind::Reconcile)]));
         let report = report_of(task, ReportedOutcome::Succeeded);
         let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
-        assert_eq!((call.state, call.outcome), (CallState::Settled, Some(Outcome::Succeeded)));
+        assert_eq!((call.state, call.outcome), (GateState::Settled, Some(Outcome::Succeeded)));
         let journal = harness.journal(task).await;
         assert!(journal.items.iter().any(|item| matches!(item.fact, Fact::RequestClosed { reason: CloseReason::AnsweredLate, .. })));
-        assert_eq!(journal.row.asker_until, Some(DELIVERED));
+        assert_eq!(journal.row.asker_until, Some(ASKER_UNTIL_DELIVERED));
     }
 
     async fn process_that_goes_down_answers_its_waiting_askers(fixture) {
@@ -273,7 +273,7 @@ both! {
         };
         engine.shut_down(LONG).await;
         let answer = asking.await.unwrap().unwrap();
-        assert_eq!((answer.call.task_id, answer.call.state), (task, CallState::Pending));
+        assert_eq!((answer.call.task_id, answer.call.state), (task, GateState::Pending));
         let next = harness.engine(8);
         approve(&harness, &next, task).await;
         assert_eq!(ask(&next, 1, LONG).await.call.outcome, Some(Outcome::Succeeded));
@@ -287,7 +287,7 @@ both! {
         approve(&harness, &engine, task).await;
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
         let call = ask(&harness.engine(8), 1, Duration::from_secs(1)).await.call;
-        assert_eq!((call.task_id, call.state), (task, CallState::Doubtful));
+        assert_eq!((call.task_id, call.state), (task, GateState::Doubtful));
         assert_eq!(harness.executions(task, "/refund"), 0);
         let lost = report_of(holdpoint::task::id::TaskId(crate::store::store_fixture::fresh()), ReportedOutcome::Succeeded);
         let unknown = engine.report(&agent(), &lost, None).await;
@@ -359,6 +359,6 @@ async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call(
     assert!(answer.call.permit.is_some());
     assert_eq!(
         (answer.call.task_id, answer.call.state),
-        (task, CallState::Started)
+        (task, GateState::Started)
     );
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
-    CallState, Decision, Delivery, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+    Delivery, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    ReportedOutcome,
 };
-use holdpoint::task::change::DELIVERED;
+use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -52,7 +53,7 @@ both! {
         assert_eq!(on_its_way.call.task_id, task);
         let other = ask(&engine, 1, Duration::ZERO).await.call;
         assert_ne!(other.task_id, task);
-        assert_eq!(other.state, CallState::Pending);
+        assert_eq!(other.state, GateState::Pending);
         on_its_way.delivery.map(Delivery::delivered).unwrap();
     }
 
@@ -64,7 +65,7 @@ both! {
         harness.tool.reached(1).await;
         for engine in [&here, &there] {
             let equal = engine.ask(&agent(), &proposal("refund", SMALL, Duration::ZERO)).await.unwrap().call;
-            assert_eq!(equal.state, CallState::Pending);
+            assert_eq!(equal.state, GateState::Pending);
             assert!(equal.reason.unwrap().contains("The same call"));
         }
         harness.tool.open();
@@ -111,7 +112,7 @@ both! {
         }
         harness.fixture.forward(Duration::from_mins(11));
         let over = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await.unwrap().call;
-        assert_eq!((over.state, over.decision, over.permit), (CallState::Doubtful, Decision::Pending, None));
+        assert_eq!((over.state, over.decision, over.permit), (GateState::Doubtful, GateDecision::Pending, None));
     }
 
     async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture) {
@@ -156,7 +157,7 @@ both! {
             // The asker of the next round is another: the settled call is not continued.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
             engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
-            until_present(&harness, task, |until| until == DELIVERED).await;
+            until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
     }
 
@@ -168,7 +169,7 @@ both! {
         harness.configure(|yaml| yaml.replacen("Not this one. }", "Not this one. }\n  - { name: shell, tools: [Bash], decide: deny }", 1));
         let known = Proposal { identity: Identity::Call(task), ..bash(LONG) };
         let call = harness.engine(8).ask(&agent(), &known).await.unwrap().call;
-        assert_eq!((call.decision, call.outcome, call.permit), (Decision::Deny, Some(Outcome::Denied), None));
+        assert_eq!((call.decision, call.outcome, call.permit), (GateDecision::Deny, Some(Outcome::Denied), None));
     }
 
     async fn repeatable_call_that_a_new_rule_holds_waits_for_its_asker(fixture) {
@@ -209,7 +210,7 @@ both! {
         let engine = harness.engine(8);
         let secret = proposal("Bash", r#"{"command":"echo tool-secret-0123456789"}"#, LONG);
         let call = engine.ask(&agent(), &secret).await.unwrap().call;
-        assert_eq!((call.decision, call.outcome), (Decision::Deny, Some(Outcome::Invalid)));
+        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Invalid)));
     }
 
     async fn gate_that_is_not_open_to_a_user_is_unknown_to_it(fixture) {

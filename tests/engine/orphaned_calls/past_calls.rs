@@ -59,7 +59,7 @@ impl Past {
         let terms = (verdict == Verdict::Hold).then(Terms::default);
         let judgement = Judgement {
             terms,
-            ..Judgement::of(verdict)
+            ..Judgement::new(verdict)
         };
         Fact::Judged {
             tool_call_id: self.id,

@@ -6,8 +6,8 @@
 )]
 
 use holdpoint::engine::Refusal;
-use holdpoint::engine::gate::{CallState, Decision, GateAnswer, GateRefusal};
-use holdpoint::task::change::{DELIVERED, Journal};
+use holdpoint::engine::gate::{GateAnswer, GateDecision, GateRefusal, GateState};
+use holdpoint::task::change::{ASKER_UNTIL_DELIVERED, Journal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome, ToolCall};
@@ -46,10 +46,10 @@ impl World<'_> {
         if let Some(permit) = answer.call.permit {
             self.permitted(ask, &answer, permit.attempt).await;
         }
-        if answer.call.decision == Decision::Deny {
-            assert_ne!(answer.call.state, CallState::Started, "life {seed}");
+        if answer.call.decision == GateDecision::Deny {
+            assert_ne!(answer.call.state, GateState::Started, "life {seed}");
         }
-        let settled = answer.call.state == CallState::Settled && answer.call.result.is_some();
+        let settled = answer.call.state == GateState::Settled && answer.call.result.is_some();
         let by_bytes = ask.by_bytes && settled && answer.delivery.is_some();
         if by_bytes {
             self.handed_once(ask, task);
@@ -75,7 +75,7 @@ impl World<'_> {
         }
         if self.dice.one_in(2) {
             for _ in 0..2_000 {
-                if self.harness.journal(task).await.row.asker_until == Some(DELIVERED) {
+                if self.harness.journal(task).await.row.asker_until == Some(ASKER_UNTIL_DELIVERED) {
                     let noted = Some(self.asked + 1);
                     for handed in self.handed.entry(task).or_default() {
                         handed.noted_before = handed.noted_before.or(noted);

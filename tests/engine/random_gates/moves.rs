@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::gate::{Identity, OutcomeReport, Progress, Proposal, ReportedOutcome};
+use holdpoint::engine::gate::{AskProgress, Identity, OutcomeReport, Proposal, ReportedOutcome};
 use holdpoint::engine::{CallReply, DecisionBody, DecisionInput};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
@@ -81,7 +81,7 @@ impl World<'_> {
             spellings[0]
         };
         let runner = self.dice.pick(&[None, None, Some("r1"), Some("r2")]);
-        let progress = Progress::default();
+        let progress = AskProgress::default();
         let proposal = Proposal {
             gate: None,
             tool: tool.to_owned(),
@@ -197,7 +197,7 @@ impl World<'_> {
             if call_of(&journal) == call
                 && !journal.row.status.is_terminal()
                 && until > now
-                && until != holdpoint::task::change::DELIVERED
+                && until != holdpoint::task::change::ASKER_UNTIL_DELIVERED
             {
                 return true;
             }

@@ -7,7 +7,7 @@ use holdpoint::task::id::CallId;
 use holdpoint::task::item::Fact;
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
+use holdpoint::task::step::{AwaitedEvent, Ending, Step, StepContext, next_step};
 use holdpoint::task::tool_spec::ToolKind;
 use holdpoint::task::verdict::{Judgement, Verdict};
 
@@ -18,12 +18,12 @@ use super::{Crash, World, status};
 impl World {
     /// Drives until the task waits, or until a crash. Returns the events that the task waits for; a
     /// task that has ended waits for a message.
-    pub fn drive(&mut self) -> Result<Vec<On>, Crash> {
+    pub fn drive(&mut self) -> Result<Vec<AwaitedEvent>, Crash> {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
             self.hand_back();
             let progress = self.progress.clone();
-            match next_step(&progress, &self.budget(&over)) {
+            match next_step(&progress, &self.step_context(&over)) {
                 Step::CallModel => {
                     self.commit()?;
                     every_call_has_one_result(&self.journal);
@@ -35,7 +35,7 @@ impl World {
                         self.result(id, outcome, &text);
                     }
                 }
-                Step::Ask(questions) => {
+                Step::OpenRequests(questions) => {
                     for question in questions {
                         self.ask(question.kind, &question.calls, question.terms);
                     }
@@ -46,10 +46,10 @@ impl World {
                         self.ask(RequestKind::Reconcile, &[id], terms);
                     }
                 }
-                Step::Hand(call) => panic!("no gate is here: {call}"),
+                Step::HandOver(call) => panic!("no gate is here: {call}"),
                 Step::Elicit(calls) => panic!("no server asks here: {calls:?}"),
-                Step::Start(calls) => self.start(&calls, &progress)?,
-                Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
+                Step::StartSubAgents(calls) => self.start(&calls, &progress)?,
+                Step::RunCalls(calls) => self.run(&calls, &progress, &mut over)?,
                 Step::Wait(on) => {
                     let at_work = self.is_at_work(&on);
                     if progress.status == Some(TaskStatus::Running) && !at_work {
@@ -74,9 +74,9 @@ impl World {
         panic!("the life neither waits nor ends");
     }
 
-    /// The budget of the next step. A started call that is not in `over` may, at random, still be
+    /// The context of the next step. A started call that is not in `over` may, at random, still be
     /// running in an earlier driver.
-    pub fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
+    pub fn step_context(&mut self, over: &BTreeSet<CallId>) -> StepContext {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self
             .progress
@@ -88,12 +88,12 @@ impl World {
             .map(|standing| standing.call.tool_call_id)
             .filter(|_| self.dice.one_in(4))
             .collect();
-        Budget {
-            spent,
+        StepContext {
+            spent_limit: spent,
             running,
-            asking: BTreeSet::new(),
+            ended_with_questions: BTreeSet::new(),
             asker: None,
-            sessions: BTreeSet::from([CLERK.to_owned()]),
+            session_agents: BTreeSet::from([CLERK.to_owned()]),
         }
     }
 
@@ -107,7 +107,7 @@ impl World {
             let terms = (verdict == Verdict::Hold).then(|| self.terms());
             let judgement = Judgement {
                 terms,
-                ..Judgement::of(verdict)
+                ..Judgement::new(verdict)
             };
             self.push(Fact::Judged {
                 tool_call_id: *id,

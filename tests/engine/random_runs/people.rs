@@ -6,23 +6,19 @@ use std::collections::BTreeMap;
 use holdpoint::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::progress::{Progress, RequestProgress};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
-use holdpoint::task::step::On;
-use holdpoint::task::turn::{Open, Progress};
+use holdpoint::task::step::AwaitedEvent;
 
 use super::{World, status};
 
 impl World {
     /// A random action of a person on a waiting task.
-    pub(super) fn human(&mut self, on: &[On]) {
+    pub(super) fn human(&mut self, on: &[AwaitedEvent]) {
         let progress = self.progress.clone();
-        let asked: Vec<_> = progress
-            .open
-            .iter()
-            .map(|open| open.asked.clone())
-            .collect();
-        if on.contains(&On::Message) {
+        let asked: Vec<_> = progress.open.iter().map(|open| open.spec.clone()).collect();
+        if on.contains(&AwaitedEvent::Message) {
             self.push(status(TaskStatus::Running));
             if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
                 self.say();
@@ -60,7 +56,7 @@ impl World {
     }
 
     fn goes_on(&mut self, progress: &Progress) {
-        if progress.status == Some(TaskStatus::Paused) && progress.goes_on() {
+        if progress.status == Some(TaskStatus::Paused) && progress.has_work() {
             self.push(status(TaskStatus::Running));
         }
     }
@@ -68,7 +64,7 @@ impl World {
     fn withdraw(&mut self, progress: &Progress) {
         for open in &progress.open {
             self.push(Fact::RequestClosed {
-                request_id: open.asked.request_id,
+                request_id: open.spec.request_id,
                 status: RequestStatus::Withdrawn,
                 reason: CloseReason::Canceled,
             });
@@ -90,7 +86,7 @@ impl World {
     }
 
     fn decide(&mut self, progress: &Progress, asked: &RequestSpec) {
-        let open = progress.open(asked.request_id).unwrap();
+        let open = progress.open_request(asked.request_id).unwrap();
         let mut calls: Vec<CallId> = asked.own_calls().map(|call| call.tool_call_id).collect();
         calls.retain(|call| !open.decided.contains_key(call));
         let one_by_one = asked.kind == RequestKind::Approval && self.dice.one_in(2);
@@ -171,8 +167,8 @@ impl World {
 }
 
 /// One person's answer to one call.
-fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
-    let required = open.asked.required();
+fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
+    let required = open.spec.required();
     let edit = Edit {
         arguments_text: r#"{"changed":true}"#.to_owned(),
         digest: call.to_string(),
@@ -193,7 +189,10 @@ fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
 }
 
 /// The consequence of the decisions, and whether they close the request.
-fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
+fn follows(
+    open: &RequestProgress,
+    decisions: &BTreeMap<CallId, CallAnswer>,
+) -> (Option<Then>, bool) {
     let settled = |call: CallId| {
         decisions
             .get(&call)
@@ -201,7 +200,7 @@ fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<The
             .map(|answer| answer.action)
     };
     let outcomes: Vec<_> = open
-        .asked
+        .spec
         .own_calls()
         .map(|call| settled(call.tool_call_id).or(open.decided.get(&call.tool_call_id).copied()))
         .collect();
@@ -212,8 +211,8 @@ fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<The
     let all = outcomes
         .iter()
         .all(|outcome| *outcome == Some(Action::Reject));
-    let then = if open.asked.kind == RequestKind::Approval && all {
-        open.asked.terms.on_reject
+    let then = if open.spec.kind == RequestKind::Approval && all {
+        open.spec.terms.on_reject
     } else {
         Then::Continue
     };

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Item, Outcome};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::step::On;
+use holdpoint::task::step::AwaitedEvent;
 use holdpoint::task::tool_spec::ToolKind;
-use holdpoint::task::turn::Progress;
 
 use super::{Crash, World, status};
 
@@ -64,24 +64,25 @@ impl World {
 
     /// Whether an attempt or a sub-agent that the task waits for is running, so that the task
     /// counts as running too.
-    pub(super) fn is_at_work(&mut self, on: &[On]) -> bool {
-        let children = on.iter().any(|on| matches!(on, On::Child(_)));
-        on.iter().any(|on| matches!(on, On::Attempt(_))) || (children && self.dice.one_in(2))
+    pub(super) fn is_at_work(&mut self, on: &[AwaitedEvent]) -> bool {
+        let children = on.iter().any(|on| matches!(on, AwaitedEvent::Child(_)));
+        on.iter().any(|on| matches!(on, AwaitedEvent::Attempt(_)))
+            || (children && self.dice.one_in(2))
     }
 
     /// One random event among those waited for: a sub-agent's task changes, or a person acts.
-    pub(super) fn moves(&mut self, on: &[On]) {
+    pub(super) fn moves(&mut self, on: &[AwaitedEvent]) {
         let at_work: Vec<_> = on
             .iter()
             .filter_map(|on| {
-                if let On::Child(child) = on {
+                if let AwaitedEvent::Child(child) = on {
                     Some(*child)
                 } else {
                     None
                 }
             })
             .collect();
-        let asks = on.iter().any(|on| matches!(on, On::Request(_)));
+        let asks = on.iter().any(|on| matches!(on, AwaitedEvent::Request(_)));
         if at_work.is_empty() || (asks && self.dice.one_in(2)) {
             self.human(on);
             return;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
-use holdpoint::engine::{Engine, Parts};
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::store::{RequestRow, Store};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
@@ -73,7 +73,7 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
         let other = Store::open(&harness.fixture.settings, harness.fixture.clock.clone())
             .await
             .unwrap();
-        Parts {
+        EngineParts {
             store: other,
             ..here.clone()
         }
@@ -270,7 +270,7 @@ both! {
             let people = ["alice", "bob", "carol"].map(super::super::engine_harness::person);
             let said = join_all(order.map(|place| {
                 let answer = if place == 1 { rejects(Then::Continue) } else { whole(Action::Approve, None) };
-                doors[place].decide(&people[place], requests[place].asked.request_id, answer, None)
+                doors[place].decide(&people[place], requests[place].spec.request_id, answer, None)
             }))
             .await;
             assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
@@ -292,7 +292,7 @@ both! {
         let door = EngineHarness::like(&parts, 0);
         let root = harness.grown(&parts).await;
         let mut first = harness.asked_by_tree(root).await;
-        let amounts = |request: &RequestRow| request.asked.pending_tool_calls[0].arguments_text.clone();
+        let amounts = |request: &RequestRow| request.spec.pending_tool_calls[0].arguments_text.clone();
         first.sort_by_key(amounts);
         let [one, other] = &first[..] else { panic!("two are open") };
         harness.answer_one(&door, one, People::Approve).await;
@@ -383,7 +383,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
-        assert_eq!((request.root_task_id, request.asked.kind), (root, RequestKind::Approval));
+        assert_eq!((request.root_task_id, request.spec.kind), (root, RequestKind::Approval));
         assert_eq!(request.agent_path, ["boss", "mid", "low", "leaf"]);
         for row in harness.tree(root).await {
             assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{:?}", row.agent_path);

@@ -2,7 +2,7 @@
 //! permitted call runs exactly once and a rejected call never, each sub-agent is started once, and
 //! no task stays busy or keeps an open request.
 
-use holdpoint::engine::Parts;
+use holdpoint::engine::EngineParts;
 use holdpoint::model::Prompt;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
@@ -64,7 +64,7 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
 /// finish the tree. Returns whether the tree had ended before.
 pub(super) async fn lived(
     harness: &EngineHarness,
-    parts: &Parts,
+    parts: &EngineParts,
     people: People,
     moment: usize,
 ) -> (TaskId, bool) {
@@ -194,7 +194,7 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
 
 /// The first moment at which the process dies. Until the first request, all kinds of answers behave
 /// alike, so only `Approve` includes the moments before it.
-async fn first_moment(harness: &EngineHarness, parts: &Parts, people: People) -> usize {
+async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: People) -> usize {
     if people == People::Approve {
         return 1;
     }

@@ -6,7 +6,7 @@
     reason = "an item of a new type says nothing here"
 )]
 
-use holdpoint::engine::{Parts, Refusal};
+use holdpoint::engine::{EngineParts, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -51,7 +51,7 @@ async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &st
 }
 
 /// Runs enough rounds and drivers that nothing is left to do.
-async fn looked_after(harness: &EngineHarness, parts: &Parts, root: TaskId) {
+async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
         // A round fails the tasks that were reported as unreadable.
@@ -102,9 +102,9 @@ both! {
         for task in [mid, first.task_id] {
             assert_eq!(ended(&harness, task).await.0, TaskStatus::Canceled);
         }
-        assert_eq!(closed(&harness.journal(first.task_id).await, first.asked.request_id), Some(CloseReason::Canceled));
-        let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
-        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+        assert_eq!(closed(&harness.journal(first.task_id).await, first.spec.request_id), Some(CloseReason::Canceled));
+        let late = door.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
+        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
         assert_eq!(harness.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
@@ -118,7 +118,7 @@ both! {
             let parts = harness.parts(0);
             let root = harness.grown(&parts).await;
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
-            EngineHarness::like(&parts, 0).decide(&alice(), first.asked.request_id, rejects(then), None).await.unwrap();
+            EngineHarness::like(&parts, 0).decide(&alice(), first.spec.request_id, rejects(then), None).await.unwrap();
             assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled);
             harness.finish_tree(&parts, root, People::Approve).await;
             let journals = harness.lawful(root).await;
@@ -154,7 +154,7 @@ both! {
             assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
         }
         for request in &asked {
-            let row = harness.fixture.store.request(request.asked.request_id).await.unwrap().unwrap();
+            let row = harness.fixture.store.request(request.spec.request_id).await.unwrap().unwrap();
             assert_eq!(row.status, RequestStatus::Withdrawn);
         }
         assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
@@ -205,8 +205,8 @@ both! {
             assert_eq!(ended(&harness, first.task_id).await.0, TaskStatus::Canceled, "{how:?}");
             assert_eq!(outcome_of(&harness, root, mid).await, Outcome::Failed, "{how:?}");
             let door = EngineHarness::like(&parts, 0);
-            let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
-            assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+            let late = door.decide(&alice(), first.spec.request_id, whole(Action::Approve, None), None).await;
+            assert_eq!(late.err(), Some(Refusal::Withdrawn(first.spec.request_id)));
             harness.answer_one(&door, second, People::Approve).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, root).await.0, TaskStatus::Completed, "{how:?}");
@@ -224,7 +224,7 @@ both! {
             damage(&harness, root, how).await;
             // After the decision a call may run, so a driver loads the root and finds the damage.
             let door = EngineHarness::like(&parts, 0);
-            let _ = door.decide(&alice(), asked[0].asked.request_id, whole(Action::Approve, None), None).await;
+            let _ = door.decide(&alice(), asked[0].spec.request_id, whole(Action::Approve, None), None).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, root).await, INTEGRITY, "{how:?}");
             for task in others {
@@ -247,9 +247,9 @@ both! {
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
         assert!(harness.tool.ledger().is_empty(), "the call may have run already");
         let asked = harness.asked_by_tree(root).await;
-        let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.asked.kind)).collect();
+        let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.spec.kind)).collect();
         assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
-        assert!(asked[0].doubted && !asked[1].doubted);
+        assert!(asked[0].history_uncertain && !asked[1].history_uncertain);
         harness.finish_tree(&parts, root, People::Approve).await;
         let journals = harness.lawful(root).await;
         assert_eq!(journals[&root].row.status, TaskStatus::Completed);

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::{DecisionBody, Engine, MessageInput, Parts, Settings};
+use holdpoint::engine::{DecisionBody, Engine, EngineParts, MessageInput, Settings};
 use holdpoint::model::{self, AnswerCall, Prompt};
 use holdpoint::store::{RequestRow, TaskFilter};
 use holdpoint::task::change::{Journal, TaskRow};
@@ -235,8 +235,8 @@ impl EngineHarness {
     }
 
     /// An engine from these parts.
-    pub fn like(parts: &Parts, max_running: usize) -> Arc<Engine> {
-        Engine::new(Parts {
+    pub fn like(parts: &EngineParts, max_running: usize) -> Arc<Engine> {
+        Engine::new(EngineParts {
             settings: Settings {
                 max_running,
                 ..parts.settings
@@ -277,7 +277,7 @@ impl EngineHarness {
     }
 
     /// Creates a tree and drives it until nothing can be driven.
-    pub async fn grown(&self, parts: &Parts) -> TaskId {
+    pub async fn grown(&self, parts: &EngineParts) -> TaskId {
         let mut play = Play::begins(self, parts).await;
         assert!(play.goes_on(usize::MAX).await);
         play.root
@@ -292,7 +292,7 @@ impl EngineHarness {
 
     /// Answers one request.
     pub async fn answer_one(&self, engine: &Arc<Engine>, request: &RequestRow, people: People) {
-        let asked = &request.asked;
+        let asked = &request.spec;
         let call = asked.own_calls().next().unwrap();
         let answer = match (asked.kind, people) {
             (RequestKind::Reconcile, _) => {
@@ -324,13 +324,13 @@ impl EngineHarness {
             _ => whole(Action::Approve, None),
         };
         engine
-            .decide(&alice(), request.asked.request_id, answer, None)
+            .decide(&alice(), request.spec.request_id, answer, None)
             .await
             .unwrap();
     }
 
     /// Drives the rest of a tree in new processes and answers its requests, until it has ended.
-    pub async fn finish_tree(&self, parts: &Parts, root: TaskId, people: People) {
+    pub async fn finish_tree(&self, parts: &EngineParts, root: TaskId, people: People) {
         let door = Self::like(parts, 0);
         for _ in 0..40 {
             self.later();

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use holdpoint::engine::{Parts, Refusal};
+use holdpoint::engine::{EngineParts, Refusal};
 use holdpoint::task::change::Journal;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -55,7 +55,7 @@ impl Meanwhile {
         self,
         play: &Play<'_>,
         harness: &EngineHarness,
-        parts: &Parts,
+        parts: &EngineParts,
     ) -> Option<TaskId> {
         let root = play.root;
         if self == Self::Takeover {
@@ -97,7 +97,7 @@ impl Meanwhile {
 /// drivers. Returns the root, the canceled task, and whether the tree had ended before the event.
 async fn lived(
     harness: &EngineHarness,
-    parts: &Parts,
+    parts: &EngineParts,
     meanwhile: Meanwhile,
     polls: usize,
 ) -> (TaskId, Option<TaskId>, bool) {

@@ -360,7 +360,7 @@ both! {
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open: {}", harness.told(root).await) };
         let [first, second] = harness.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
         assert_eq!((request.task_id, outcomes(&harness.journal(first).await)), (second, vec![Outcome::Failed]));
-        assert!(request.asked.pending_tool_calls[0].reason.is_some());
+        assert!(request.spec.pending_tool_calls[0].reason.is_some());
         assert_eq!(harness.executions(second, "/refund"), 0);
         harness.finish_tree(&parts, root, People::Approve).await;
         harness.lawful(root).await;

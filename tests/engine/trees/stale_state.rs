@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts};
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, EngineParts};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
@@ -139,7 +139,7 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
 /// leaf is in flight, and its answer asks for one more request.
 async fn twenty_are_open(
     harness: &EngineHarness,
-    parts: &Parts,
+    parts: &EngineParts,
 ) -> (TaskId, BoxFuture<'static, ()>) {
     let engine = EngineHarness::like(parts, 4);
     let root = harness
@@ -196,7 +196,7 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
 }
 
 /// Runs several rounds of workers.
-async fn looked_after(harness: &EngineHarness, parts: &Parts, root: TaskId) {
+async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..4 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
         EngineHarness::like(parts, 0).round().await.unwrap();
@@ -257,7 +257,7 @@ both! {
         other.await;
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
         let door = EngineHarness::like(&parts, 0);
-        door.decide(&alice(), request.asked.request_id, rejects(Then::Continue), None).await.unwrap();
+        door.decide(&alice(), request.spec.request_id, rejects(Then::Continue), None).await.unwrap();
         thinking.await;
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
         assert!(harness.asked_by_tree(root).await.is_empty(), "{}", harness.told(root).await);
@@ -308,10 +308,10 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let [request] = &harness.asked_by_tree(root).await[..] else { panic!("one is open") };
-        let call = request.asked.own_calls().next().unwrap().tool_call_id;
+        let call = request.spec.own_calls().next().unwrap().tool_call_id;
         let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
         let door = EngineHarness::like(&parts, 0);
-        door.decide(&alice(), request.asked.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
+        door.decide(&alice(), request.spec.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
         harness.finish_tree(&parts, root, People::Approve).await;
         harness.lawful(root).await;
         let (name, prompt) = harness.prompted();
@@ -338,7 +338,7 @@ both! {
             looked_after(&harness, &parts, root).await;
             // The effects of the damaged leaf are unknown, so no rule allows the refund of the next leaf.
             let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
-            let reason = asked.asked.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
+            let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");
             harness.finish_tree(&parts, root, People::Approve).await;
             let row = harness.row(root).await;
@@ -359,7 +359,7 @@ both! {
         looked_after(&harness, &parts, root).await;
         assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
         balanced(&harness, root).await;
-        assert!(harness.fixture.store.unreadable().is_empty(), "every round reads its whole tree");
+        assert!(harness.fixture.store.take_unreadable().is_empty(), "every round reads its whole tree");
     }
 
     async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(fixture) {
@@ -379,7 +379,7 @@ both! {
         harness.fixture.numbers(&swap("newer_message", "user_message")).await.unwrap();
         let newer = EngineHarness::like(&parts, 0);
         for request in harness.asked_by_tree(root).await {
-            let _ = newer.decide(&alice(), request.asked.request_id, whole(Action::Approve, None), None).await;
+            let _ = newer.decide(&alice(), request.spec.request_id, whole(Action::Approve, None), None).await;
         }
         looked_after(&harness, &parts, root).await;
         assert!(harness.tool.ledger().is_empty(), "{}", harness.told(root).await);

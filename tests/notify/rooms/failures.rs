@@ -16,8 +16,8 @@ on_both! {
     async fn error_of_slack_is_a_failure_although_its_status_is_200(on) {
         for (error, state, said) in [
             ("not_in_channel", "due", "the bot is not a member of the channel"),
-            ("invalid_auth", "due", "Slack does not take the token"),
-            ("msg_too_long", "dead", "Slack does not take a message like this"),
+            ("invalid_auth", "due", "Slack does not accept the token"),
+            ("msg_too_long", "dead", "Slack does not accept a message like this"),
         ] {
             let (scene, slack) = rooms(on, BOT).await;
             slack.fails("chat.postMessage", error);
@@ -59,7 +59,7 @@ on_both! {
     }
 
     async fn answer_of_slack_is_read_to_16_kib_and_no_further(on) {
-        for (before, problem_told) in [(1024, ""), (16 * 1024, "what came was no answer of Slack's")] {
+        for (before, problem_told) in [(1024, ""), (16 * 1024, "the answer is not one of Slack's API")] {
             let (scene, _slack) = rooms(on, BOT).await;
             scene.hook.replies(move |_| {
                 let body = json!({"a": "x".repeat(before), "ok": true, "ts": "1700000000.000001"});

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_administer, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{DeliveryQuery, PageQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -20,7 +20,7 @@ use crate::task::id::{RequestId, TaskId};
 pub(crate) const OP: Op = Op {
     id: "list_deliveries",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
@@ -39,7 +39,7 @@ pub(crate) async fn list_deliveries(
 ) -> Result<Json<DeliveryList>, Problem> {
     must_read(&caller)?;
     must_administer(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let filter = DeliveryFilter {
         tenant: caller.tenant.clone(),
         targets: query.texts("target"),
@@ -57,7 +57,7 @@ pub(crate) async fn list_deliveries(
     let page = http.store.deliveries(&filter).await?;
     let next: Option<Uuid> = page.next(|row| row.id);
     Ok(Json(DeliveryList {
-        deliveries: page.iter().map(Delivery::of).collect(),
+        deliveries: page.iter().map(Delivery::from_row).collect(),
         next_cursor: next.map(cursor_of),
     }))
 }

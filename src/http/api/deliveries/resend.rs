@@ -8,16 +8,16 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::api::submit::no_members;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::caller::{must_administer, must_create};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OP: Op = Op {
     id: "resend_delivery",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadJson,
         Code::NotFound,
@@ -34,12 +34,12 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/v1/deliveries/{delivery_id}/resend", operation_id = "resend_delivery", tag = "deliveries",
     params(("delivery_id" = String, Path, format = Uuid, description = "The delivery")),
-    responses((status = 202, description = "It is due now"))
+    responses((status = 202, description = "The delivery is due now"))
 )]
 pub(crate) async fn resend_delivery(
     State(http): State<Arc<Http>>,
     Id(id): Id<Uuid>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<StatusCode, Problem> {
     must_create(&posted.caller)?;
     must_administer(&posted.caller)?;

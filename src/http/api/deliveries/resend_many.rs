@@ -8,10 +8,10 @@ use http::StatusCode;
 use serde_json::Value;
 
 use crate::http::Http;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::caller::{must_administer, must_create};
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::ResendDeliveries;
 use crate::http::wire::delivery::ResentDeliveries;
@@ -21,7 +21,7 @@ use crate::task::time::Time;
 pub(crate) const OP: Op = Op {
     id: "resend_deliveries",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadJson,
         Code::TooLarge,
@@ -37,11 +37,11 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/v1/deliveries/resend", operation_id = "resend_deliveries", tag = "deliveries",
     request_body = ResendDeliveries,
-    responses((status = 202, body = ResentDeliveries, description = "They are due now"))
+    responses((status = 202, body = ResentDeliveries, description = "The deliveries are due now"))
 )]
 pub(crate) async fn resend_deliveries(
     State(http): State<Arc<Http>>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<(StatusCode, Json<ResentDeliveries>), Problem> {
     must_create(&posted.caller)?;
     must_administer(&posted.caller)?;
@@ -55,7 +55,7 @@ pub(crate) async fn resend_deliveries(
 
 fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
     let mut errors = Errors::default();
-    let filter = Fields::of(body, "", &mut errors).and_then(|mut fields| {
+    let filter = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
         let target = fields.text("target", &mut errors);
         if target.is_none() && errors.0.is_empty() {
             errors.add("/target", "the name of a receiver");

@@ -13,8 +13,8 @@ use http::header::HeaderName;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::api::respond::insert_header;
-use crate::http::server::caller::{CurrentCaller, must_gate};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::caller::{CurrentCaller, must_ask_at_gate};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::WaitHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
@@ -25,7 +25,7 @@ use crate::task::id::TaskId;
 pub(crate) const OP: Op = Op {
     id: "get_gate_call",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Forbidden, Code::NotFound],
 };
 
@@ -43,14 +43,14 @@ pub(crate) async fn get_gate_call(
     Id(task_id): Id<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    must_gate(&caller)?;
+    must_ask_at_gate(&caller)?;
     let prefer = Prefer::read(&headers);
-    let wait = prefer.time(Duration::ZERO);
-    let call = match http.engine.look_at_call(&caller, task_id, wait).await {
+    let wait = prefer.wait_or(Duration::ZERO);
+    let call = match http.engine.read_call(&caller, task_id, wait).await {
         Ok(call) => call,
         Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
     };
-    let mut response = Json(GateCall::of(&call, &caller, &http.settings)).into_response();
+    let mut response = Json(GateCall::from_call(&call, &caller, &http.settings)).into_response();
     if let Some(applied) = prefer.applied() {
         let name = HeaderName::from_static("preference-applied");
         insert_header(response.headers_mut(), name, &applied);

@@ -26,14 +26,14 @@ pub(crate) fn operations() -> Vec<Operation> {
 
 /// The surface by which a call is proposed: a label of metrics.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum GateSurface {
     Rest,
     Mcp,
     ExtAuthz,
     ExtMcp,
 }
 
-impl Door {
+impl GateSurface {
     fn as_str(self) -> &'static str {
         match self {
             Self::Rest => "rest",
@@ -50,14 +50,14 @@ pub(crate) async fn timed_ask(
     http: &Http,
     caller: &Caller,
     proposal: &Proposal,
-    door: Door,
+    surface: GateSurface,
     claim_until: Option<Instant>,
 ) -> Result<GateAnswer, GateRefusal> {
     let began = http.clock.uptime();
     let asked = http.engine.ask_until(caller, proposal, claim_until);
     let answer = asked.await?;
     let seconds = http.clock.uptime().saturating_sub(began).as_secs_f64();
-    let (gate, door) = (&answer.call.gate, door.as_str());
+    let (gate, door) = (&answer.call.gate, surface.as_str());
     tracing::info!(target: "holdpoint::metric", metric = "gate_ask", %gate, door, seconds);
     Ok(answer)
 }
@@ -71,11 +71,12 @@ pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefu
             Code::CallInHand,
             "Another runner has the permit of this call.",
         )
-        .with("call", GateCall::of(&call, caller, &http.settings)),
-        GateRefusal::Settled(call) => {
-            Problem::new(Code::CallSettled, "The call has another outcome already.")
-                .with("call", GateCall::of(&call, caller, &http.settings))
-        }
+        .with("call", GateCall::from_call(&call, caller, &http.settings)),
+        GateRefusal::Settled(call) => Problem::new(
+            Code::CallSettled,
+            "The call already has a different outcome.",
+        )
+        .with("call", GateCall::from_call(&call, caller, &http.settings)),
         GateRefusal::TooManyOpen => Problem::new(
             Code::TooMany,
             "This user has as many calls waiting at the gate as `max_open` permits.",

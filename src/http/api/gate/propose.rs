@@ -10,32 +10,32 @@ use http::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 
-use super::{Door, gate_problem, timed_ask};
-use crate::engine::gate::{Decision, GateAnswer, Identity, Progress, Proposal};
+use super::{GateSurface, gate_problem, timed_ask};
+use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
 use crate::http::api::tasks::message_body;
-use crate::http::server::body::Posted;
-use crate::http::server::caller::must_gate;
+use crate::http::server::body::PostRequest;
+use crate::http::server::caller::must_ask_at_gate;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
 
 /// The maximum length of `context`, in bytes.
-const CONTEXT: usize = 16 * 1024;
+const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 /// The maximum length of a tool's name, in bytes.
-const NAME: usize = 256;
+const MAX_TOOL_NAME_BYTES: usize = 256;
 /// The `Retry-After` of an answer without a verdict, in seconds.
-const ASK_AGAIN: &str = "5";
+const RETRY_AFTER_SECONDS: &str = "5";
 
 pub(crate) const OP: Op = Op {
     id: "propose_gate_call",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -65,14 +65,14 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn propose_gate_call(
     State(http): State<Arc<Http>>,
-    mut posted: Posted,
+    mut posted: PostRequest,
 ) -> Result<Response, Problem> {
-    must_gate(&posted.caller)?;
+    must_ask_at_gate(&posted.caller)?;
     let key = posted.key()?.map(|key| key.key);
     let runner = runner(&posted.headers)?;
     let prefer = Prefer::read(&posted.headers);
     let body = posted
-        .json_beside(&http.body_parser, "arguments", read)
+        .json_with_raw_member(&http.body_parser, "arguments", read)
         .await?;
     let identity = match (key, body.attach) {
         (Some(key), attach) => Identity::Key {
@@ -85,37 +85,39 @@ pub(crate) async fn propose_gate_call(
     let proposal = Proposal {
         identity,
         runner,
-        wait: prefer.time(http.settings.wait),
+        wait: prefer.wait_or(http.settings.wait),
         ..body.proposal
     };
-    posted.release();
+    posted.release_body();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
     }
-    let place = http.waiting.enter(&posted.caller, &http.settings, None);
+    let slot = http
+        .waiting_asks
+        .take_slot(&posted.caller, &http.settings, None);
     let proposal = Proposal {
-        wait: place.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
+        wait: slot.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
         ..proposal
     };
-    match timed_ask(&http, &posted.caller, &proposal, Door::Rest, None).await {
+    match timed_ask(&http, &posted.caller, &proposal, GateSurface::Rest, None).await {
         Ok(answer) => Ok(respond(&http, &posted, answer, prefer)),
         Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
     }
 }
 
-fn respond(http: &Http, posted: &Posted, answer: GateAnswer, prefer: Prefer) -> Response {
-    let call = GateCall::of(&answer.call, &posted.caller, &http.settings);
+fn respond(http: &Http, posted: &PostRequest, answer: GateAnswer, prefer: Prefer) -> Response {
+    let call = GateCall::from_call(&answer.call, &posted.caller, &http.settings);
     let text = serde_json::to_vec(&call).unwrap_or_default();
     let mut response = Response::new(delivered_body(text.into(), answer.delivery));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if answer.call.decision == Decision::Pending {
+    if answer.call.decision == GateDecision::Pending {
         let location = format!(
             "{}/v1/gate/calls/{}",
             http.settings.public_url, call.task_id
         );
         insert_header(headers, LOCATION, &location);
-        insert_header(headers, RETRY_AFTER, ASK_AGAIN);
+        insert_header(headers, RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
     if let Some(applied) = prefer.applied() {
         let name = HeaderName::from_static("preference-applied");
@@ -125,7 +127,7 @@ fn respond(http: &Http, posted: &Posted, answer: GateAnswer, prefer: Prefer) -> 
         let name = HeaderName::from_static("idempotency-replayed");
         insert_header(headers, name, "true");
     }
-    if answer.call.decision == Decision::Pending {
+    if answer.call.decision == GateDecision::Pending {
         *response.status_mut() = StatusCode::ACCEPTED;
     }
     response
@@ -153,20 +155,20 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 
 /// A proposal as the body gives it. Its `identity`, `runner` and `wait` are placeholders for the
 /// values of the headers.
-struct Body {
+struct ProposalBody {
     proposal: Proposal,
     attach: Option<bool>,
 }
 
-fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<Body, Problem> {
+fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalBody, Problem> {
     let mut errors = Errors::default();
-    let read = Fields::of(body, "", &mut errors).map(|mut fields| {
+    let read = Fields::from_value(body, "", &mut errors).map(|mut fields| {
         let arguments_text = arguments_text(arguments, &mut fields, &mut errors);
-        let tool = fields.text_within("tool", NAME, &mut errors);
+        let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, &mut errors);
         if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
             errors.add("/tool", "the name of a tool");
         }
-        let body = Body {
+        let body = ProposalBody {
             attach: fields.flag("attach", &mut errors),
             proposal: Proposal {
                 gate: fields.text("gate", &mut errors),
@@ -174,14 +176,14 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<Body, Pro
                 arguments_text,
                 session_id: message_body::session_id(&mut fields, &mut errors),
                 context: fields
-                    .text_within("context", CONTEXT, &mut errors)
+                    .text_within("context", MAX_CONTEXT_BYTES, &mut errors)
                     .unwrap_or_default(),
                 metadata: message_body::metadata(text, &mut fields, &mut errors),
                 identity: Identity::Value,
                 runner: None,
                 wait: Duration::ZERO,
                 returns_within: Duration::ZERO,
-                progress: Progress::default(),
+                progress: AskProgress::default(),
             },
         };
         fields.finish(&mut errors);

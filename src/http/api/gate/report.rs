@@ -12,8 +12,8 @@ use super::gate_problem;
 use crate::engine::gate::{OutcomeReport, ReportedOutcome};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
-use crate::http::server::body::Posted;
-use crate::http::server::caller::must_gate;
+use crate::http::server::body::PostRequest;
+use crate::http::server::caller::must_ask_at_gate;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op};
@@ -22,13 +22,13 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, ReportGateOutcome};
 
 /// The maximum length of `content`, in bytes.
-const CONTENT: usize = 1024 * 1024;
+const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
     // Leaves space for the JSON escapes of the content.
-    body: 2 * CONTENT,
+    max_body_bytes: 2 * MAX_CONTENT_BYTES,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -52,12 +52,12 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn report_gate_outcome(
     State(http): State<Arc<Http>>,
-    mut posted: Posted,
+    mut posted: PostRequest,
 ) -> Result<Response, Problem> {
-    must_gate(&posted.caller)?;
+    must_ask_at_gate(&posted.caller)?;
     let key = posted.key()?;
     let report = posted.json(&http.body_parser, read).await?;
-    posted.release();
+    posted.release_body();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
     }
@@ -69,7 +69,7 @@ pub(crate) async fn report_gate_outcome(
         .map_err(|_| Problem::internal())?;
     match reported {
         Ok((call, replayed)) => {
-            let call = GateCall::of(&call, &posted.caller, &http.settings);
+            let call = GateCall::from_call(&call, &posted.caller, &http.settings);
             let mut response = Json(call).into_response();
             if replayed {
                 let name = HeaderName::from_static("idempotency-replayed");
@@ -83,7 +83,7 @@ pub(crate) async fn report_gate_outcome(
 
 fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
     let mut errors = Errors::default();
-    let report = Fields::of(body, "", &mut errors).and_then(|mut fields| {
+    let report = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
         let (task, key) = (
             fields.text("task_id", &mut errors),
             fields.text("key", &mut errors),
@@ -118,8 +118,8 @@ fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
             Some(_) => json::member(text, "content").unwrap_or_default(),
             None => String::new(),
         };
-        if content.len() > CONTENT {
-            errors.add("/content", format!("at most {CONTENT} bytes"));
+        if content.len() > MAX_CONTENT_BYTES {
+            errors.add("/content", format!("at most {MAX_CONTENT_BYTES} bytes"));
         }
         fields.finish(&mut errors);
         Some(OutcomeReport {

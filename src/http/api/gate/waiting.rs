@@ -11,37 +11,37 @@ use crate::people::Caller;
 use crate::task::user::UserKey;
 
 /// A tenant, and the key of one of its users.
-type Person = (String, UserKey);
+type PersonKey = (String, UserKey);
 
 /// The asks of this process that wait for a verdict.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting(Arc<Mutex<Asks>>);
+pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
     /// The waiting asks by number: the person who asks, and, if the client can cancel its request,
     /// the request's name and the token that ends its wait.
-    open: HashMap<u64, (Person, Option<(String, CancellationToken)>)>,
+    open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The right of one ask to wait, until the place is dropped.
+/// The right of one ask to wait, until the slot is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    waiting: Waiting,
+pub(crate) struct WaitSlot {
+    waiting: WaitingAsks,
     number: u64,
 }
 
-impl Waiting {
-    /// Gives an ask of `caller` a place; returns `None` if too many asks wait. `request` has the
-    /// name that [`Waiting::cancel`] looks for and the token that it cancels; `None` if the client
-    /// cannot cancel.
-    pub(crate) fn enter(
+impl WaitingAsks {
+    /// Gives an ask of `caller` a slot; returns `None` if too many asks wait. `request` has the
+    /// name that [`WaitingAsks::cancel`] looks for and the token that it cancels; `None` if the
+    /// client cannot cancel.
+    pub(crate) fn take_slot(
         &self,
         caller: &Caller,
         settings: &Settings,
         request: Option<(String, CancellationToken)>,
-    ) -> Option<Place> {
+    ) -> Option<WaitSlot> {
         let person = person(caller);
         let mut asks = self.lock();
         let own = asks.open.values().filter(|(other, _)| *other == person);
@@ -55,7 +55,7 @@ impl Waiting {
         asks.open.insert(number, (person, request));
         drop(asks);
         tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = 1_i64);
-        Some(Place {
+        Some(WaitSlot {
             waiting: self.clone(),
             number,
         })
@@ -81,13 +81,13 @@ impl Waiting {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         self.waiting.lock().open.remove(&self.number);
         tracing::info!(target: "holdpoint::metric", metric = "gate_waiting", change = -1_i64);
     }
 }
 
-fn person(caller: &Caller) -> Person {
+fn person(caller: &Caller) -> PersonKey {
     (caller.tenant.clone(), caller.user_id.key().clone())
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
 use crate::http::server::caller::{CurrentCaller, must_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
@@ -17,7 +17,7 @@ use crate::task::id::GrantId;
 pub(crate) const OP: Op = Op {
     id: "end_grant",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -28,7 +28,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     delete, path = "/v1/grants/{grant_id}", operation_id = "end_grant", tag = "grants",
     params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
-    responses((status = 204, description = "It counts no more"))
+    responses((status = 204, description = "The standing decision has ended"))
 )]
 pub(crate) async fn end_grant(
     State(http): State<Arc<Http>>,

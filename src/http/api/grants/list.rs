@@ -9,7 +9,7 @@ use http::Uri;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::PageQuery;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -21,7 +21,7 @@ use crate::task::id::GrantId;
 pub(crate) const OP: Op = Op {
     id: "list_grants",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
@@ -40,13 +40,13 @@ pub(crate) async fn list_grants(
     uri: Uri,
 ) -> Result<Json<GrantList>, Problem> {
     must_read_or_decide(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let (before, limit) = (query.cursor().map(GrantId), query.limit());
     query.finish()?;
     let page = read(&http, &caller, before, limit).await?;
     let next = page.next(|row| row.grant_id.0);
     let grants = page.iter();
-    let grants = grants.map(|row| Grant::of(row, http.engine.grant_end(row)));
+    let grants = grants.map(|row| Grant::from_row(row, http.engine.grant_end(row)));
     Ok(Json(GrantList {
         grants: grants.collect(),
         next_cursor: next.map(cursor_of),

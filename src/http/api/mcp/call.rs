@@ -11,97 +11,102 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Failure, json_response, message};
 use super::envelope::Params;
-use super::result::Teller;
-use super::stream::{Reply, Waited, last_frame};
-use super::{Asked, request_name};
+use super::json_rpc::{RpcError, json_response, result_message};
+use super::result::ResultWriter;
+use super::stream::{CallStream, Reply, last_frame};
+use super::{McpRequest, request_name};
 use crate::agent::gate::OtherTools;
-use crate::engine::gate::{Identity, Progress, Proposal};
+use crate::engine::gate::{AskProgress, Identity, Proposal};
 use crate::http::Http;
-use crate::http::api::gate::waiting::Place;
-use crate::http::api::gate::{Door, gate_problem, timed_ask};
-use crate::http::events::opening::streamed;
+use crate::http::api::gate::waiting::WaitSlot;
+use crate::http::api::gate::{GateSurface, gate_problem, timed_ask};
+use crate::http::events::opening::stream_response;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
 /// The time after which a call that still waits is answered as an event stream.
-const QUICK: Duration = Duration::from_secs(1);
-/// The maximum number of repetitions ("legs") of a request. A client of 2026-07-28 that gets a
+const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The maximum number of repetitions of a request. A client of 2026-07-28 that gets a
 /// `requestState` repeats its request with that state by itself, until the call is decided. The
 /// client gives up after ten rounds.
-pub(super) const LEGS: u32 = 9;
+pub(super) const MAX_REPETITIONS: u32 = 9;
 /// The time within which a client of 2026-07-28 begins the next repetition.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 /// The maximum length of a tool's name, in bytes.
-const NAME: usize = 256;
+const MAX_TOOL_NAME_BYTES: usize = 256;
 
 /// A `tools/call` request, ready to ask the gate.
-struct Ask {
+struct PreparedCall {
     http: Arc<Http>,
     caller: Caller,
     proposal: Proposal,
     id: Value,
-    teller: Teller,
+    writer: ResultWriter,
     canceled: CancellationToken,
-    _place: Option<Place>,
+    _slot: Option<WaitSlot>,
 }
 
-impl Asked<'_> {
-    /// Answers `tools/call`: in JSON if the answer comes within [`QUICK`], else as an event stream.
-    pub(super) async fn called(&self, params: Params) -> Response {
+impl McpRequest<'_> {
+    /// Answers `tools/call`: in JSON if the answer comes within [`JSON_ANSWER_TIMEOUT`], else as an
+    /// event stream.
+    pub(super) async fn call_tool(&self, params: Params) -> Response {
         let token = params.meta("progressToken").cloned();
-        let ask = match self.ask(params) {
-            Ok(ask) => ask,
-            Err(failure) => return failure.response(&self.id),
+        let call = match self.prepare_call(params) {
+            Ok(call) => call,
+            Err(error) => return error.response(&self.id),
         };
-        let progress = ask.proposal.progress.clone();
-        let mut reply = ask.reply().boxed();
+        let progress = call.proposal.progress.clone();
+        let mut reply = call.reply().boxed();
         let clock = Arc::clone(&self.http.clock);
         tokio::select! {
             biased;
             reply = &mut reply => {
                 if reply.text.is_empty() {
-                    return streamed(Body::from(last_frame(&reply.text)));
+                    return stream_response(Body::from(last_frame(&reply.text)));
                 }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;
                 response
             }
-            () = clock.sleep(QUICK) => {
+            () = clock.sleep(JSON_ANSWER_TIMEOUT) => {
                 let token = token.filter(|token| token.is_string() || token.is_number());
-                let waited = Waited::new(reply, clock, token.map(|token| (token, progress)));
-                streamed(Body::from_stream(waited.frames()))
+                let stream = CallStream::new(reply, clock, token.map(|token| (token, progress)));
+                stream_response(Body::from_stream(stream.frames()))
             }
         }
     }
 
-    /// Checks the parameters and takes a place in `Http::waiting`. If no place is free, the request
-    /// does not wait.
-    fn ask(&self, params: Params) -> Result<Ask, Failure> {
+    /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the
+    /// request does not wait.
+    fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
         let name = params.text("name").unwrap_or_default().to_owned();
-        if name.is_empty() || name.len() > NAME || name.contains('\0') {
-            return Err(Failure::params("`name` must be the name of a tool"));
+        if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
+            return Err(RpcError::invalid_params(
+                "`name` must be the name of a tool",
+            ));
         }
         let tool = self.tool(&name);
         let runs_elsewhere = tool.is_none()
-            && (self.agent.offer(&name).is_some() || self.gate.other_tools == OtherTools::Judge);
+            && (self.agent.offered_tool(&name).is_some()
+                || self.gate.other_tools == OtherTools::Judge);
         if runs_elsewhere {
-            return Err(Failure::params("There is no such tool"));
+            return Err(RpcError::invalid_params("There is no such tool"));
         }
         if self.http.shutdown.is_cancelled() {
-            return Err(Failure::unavailable());
+            return Err(RpcError::unavailable());
         }
-        let (identity, leg) = self.identity(&params)?;
+        let (identity, repetition) = self.identity(&params)?;
         let canceled = CancellationToken::new();
         let request = (request_name(&self.agent.name, &self.id), canceled.clone());
-        let wait = Prefer::read(self.headers).time(self.gate.hold);
-        let waiting = &self.http.waiting;
-        let place = waiting.enter(self.caller, &self.http.settings, Some(request));
-        let wait = place.as_ref().map_or(Duration::ZERO, |_| wait);
-        let returns = self.revision.is_stateless() && leg < LEGS && !wait.is_zero();
-        Ok(Ask {
+        let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
+        let waiting = &self.http.waiting_asks;
+        let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
+        let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
+        let client_repeats =
+            self.revision.is_stateless() && repetition < MAX_REPETITIONS && !wait.is_zero();
+        Ok(PreparedCall {
             http: Arc::clone(self.http),
             caller: self.caller.clone(),
             proposal: Proposal {
@@ -114,29 +119,29 @@ impl Asked<'_> {
                 identity,
                 runner: None,
                 wait,
-                returns_within: if returns {
+                returns_within: if client_repeats {
                     RETURNS_WITHIN
                 } else {
                     Duration::ZERO
                 },
-                progress: Progress::default(),
+                progress: AskProgress::default(),
             },
             id: self.id.clone(),
-            teller: Teller {
+            writer: ResultWriter {
                 revision: self.revision,
-                next_leg: returns.then_some(leg + 1),
+                next_repetition: client_repeats.then_some(repetition + 1),
                 output: tool.and_then(|tool| tool.output.clone()),
             },
             canceled,
-            _place: place,
+            _slot: slot,
         })
     }
 
     /// Returns how the gate recognizes the call, and the number of the repetition: 0 for the first
     /// request.
-    fn identity(&self, params: &Params) -> Result<(Identity, u32), Failure> {
+    fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
-            && let Some(found) = params.text("requestState").and_then(leg)
+            && let Some(found) = params.text("requestState").and_then(parse_request_state)
         {
             return Ok(found);
         }
@@ -150,14 +155,14 @@ impl Asked<'_> {
                 let (key, attach) = (key.to_owned(), false);
                 Ok((Identity::Key { key, attach }, 0))
             }
-            Some(_) | None => Err(Failure::params(
+            Some(_) | None => Err(RpcError::invalid_params(
                 "`_meta[\"holdpoint/key\"]` must be 1 to 255 visible ASCII characters",
             )),
         }
     }
 
     /// Returns the session of the call, from `_meta` or else from the header `Holdpoint-Session`.
-    fn session(&self, params: &Params) -> Result<Option<String>, Failure> {
+    fn session(&self, params: &Params) -> Result<Option<String>, RpcError> {
         let header = || {
             self.headers
                 .get("holdpoint-session")
@@ -173,50 +178,54 @@ impl Asked<'_> {
         let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
         let session = session
             .filter(|session| (1..=128).contains(&session.len()) && session.bytes().all(letter));
-        let refused = || Failure::params("The session must be 1 to 128 of A-Z a-z 0-9 . _ : -");
+        let malformed =
+            || RpcError::invalid_params("The session must be 1 to 128 of A-Z a-z 0-9 . _ : -");
         session
             .map(|session| Some(session.to_owned()))
-            .ok_or_else(refused)
+            .ok_or_else(malformed)
     }
 }
 
 /// Parses a `requestState`: the call and the number of the repetition. The state need not be
 /// sealed: if a client sends the state of another call, the arguments do not fit that call, so the
 /// request is a new call.
-fn leg(state: &str) -> Option<(Identity, u32)> {
-    let (task, leg) = state.strip_prefix("hp1.")?.split_once('.')?;
-    let leg: u32 = leg.parse().ok()?;
-    Some((Identity::Call(task.parse().ok()?), leg.min(LEGS)))
+fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
+    let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
+    let repetition: u32 = repetition.parse().ok()?;
+    Some((
+        Identity::Call(task.parse().ok()?),
+        repetition.min(MAX_REPETITIONS),
+    ))
 }
 
 /// Returns the text of the arguments; `{}` if there are none.
-fn arguments(text: Option<String>) -> Result<String, Failure> {
+fn arguments(text: Option<String>) -> Result<String, RpcError> {
     let text = text.filter(|text| text != "null");
     match text {
         None => Ok("{}".to_owned()),
         Some(text) if text.starts_with('{') => Ok(text),
-        Some(_) => Err(Failure::params("`arguments` must be an object")),
+        Some(_) => Err(RpcError::invalid_params("`arguments` must be an object")),
     }
 }
 
-impl Ask {
+impl PreparedCall {
     /// Waits for the answer, or until the client cancels the request.
     async fn reply(self) -> Reply {
-        let asked = tokio::select! {
+        let answer = tokio::select! {
             biased;
             () = self.canceled.cancelled() => return Reply::canceled(),
-            asked = timed_ask(&self.http, &self.caller, &self.proposal, Door::Mcp, None) => asked,
+            answer = timed_ask(&self.http, &self.caller, &self.proposal, GateSurface::Mcp, None) => answer,
         };
-        match asked {
+        match answer {
             Ok(answer) => {
                 let result = self
-                    .teller
+                    .writer
                     .result(&answer, &self.caller, &self.http.settings);
-                Reply::of(message(&self.id, &result), answer.delivery)
+                Reply::new(result_message(&self.id, &result), answer.delivery)
             }
             Err(refusal) => {
                 let problem = gate_problem(&self.http, &self.caller, refusal).await;
-                Reply::failed(&Failure::refused(&problem), &self.id)
+                Reply::failed(&RpcError::from_problem(&problem), &self.id)
             }
         }
     }

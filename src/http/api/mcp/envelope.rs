@@ -7,16 +7,16 @@ use base64::prelude::BASE64_STANDARD;
 use http::HeaderMap;
 use serde_json::{Map, Value};
 
-use super::answer::Failure;
-use crate::http::server::json::{Unread, is_json, set_aside};
+use super::json_rpc::RpcError;
+use crate::http::server::json::{JsonError, is_json, parse_except};
 use crate::task::mcp_revision::Revision;
 
 /// The maximum length of a text id, in bytes.
-const ID: usize = 256;
+const MAX_ID_BYTES: usize = 256;
 /// The member of `_meta` with the revision that a request speaks.
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const VERSION_MEMBER: &str = "io.modelcontextprotocol/protocolVersion";
 /// The member of `_meta` with the capabilities of the client.
-const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const CAPABILITIES_MEMBER: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// A request or a notification of a client.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Incoming {
     /// The id of a request; `None` for a notification.
     pub(super) id: Option<Value>,
     pub(super) method: String,
-    pub(super) params: Result<Params, Failure>,
+    pub(super) params: Result<Params, RpcError>,
 }
 
 /// The parameters of a message. They are empty if the message has none.
@@ -49,26 +49,28 @@ impl Params {
 }
 
 /// Reads the message in a body. A body with more than one message is refused.
-pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Failure> {
+pub(super) fn read(bytes: &[u8]) -> Result<Incoming, RpcError> {
     if !is_json(bytes) {
-        return Err(Failure::unreadable());
+        return Err(RpcError::parse_error());
     }
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Failure::request(
-            "A body is one message; batches are not taken",
+        return Err(RpcError::invalid_request(
+            "A body must be one message; batches are not supported",
         ));
     }
-    let (rest, params) = set_aside(bytes, "params").map_err(refused)?;
+    let (rest, params) = parse_except(bytes, "params").map_err(to_rpc_error)?;
     let text = |name: &str| rest.get(name).and_then(Value::as_str);
     if text("jsonrpc") != Some("2.0") {
-        return Err(Failure::request("`jsonrpc` must be \"2.0\""));
+        return Err(RpcError::invalid_request("`jsonrpc` must be \"2.0\""));
     }
     let Some(method) = text("method") else {
-        return Err(Failure::request("`method` must be a string"));
+        return Err(RpcError::invalid_request("`method` must be a string"));
     };
     let id = rest.get("id").cloned();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
-        return Err(Failure::request("`id` must be a string or a whole number"));
+        return Err(RpcError::invalid_request(
+            "`id` must be a string or a whole number",
+        ));
     }
     Ok(Incoming {
         method: method.to_owned(),
@@ -78,89 +80,102 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Failure> {
 }
 
 fn is_id(id: &Value) -> bool {
-    id.is_i64() || id.is_u64() || id.as_str().is_some_and(|id| id.len() <= ID)
+    id.is_i64() || id.is_u64() || id.as_str().is_some_and(|id| id.len() <= MAX_ID_BYTES)
 }
 
-fn read_params(text: &str) -> Result<Params, Failure> {
+fn read_params(text: &str) -> Result<Params, RpcError> {
     if !text.starts_with('{') {
-        return Err(Failure::params("`params` must be an object"));
+        return Err(RpcError::invalid_params("`params` must be an object"));
     }
-    let (rest, arguments) = set_aside(text.as_bytes(), "arguments").map_err(refused)?;
+    let (rest, arguments) = parse_except(text.as_bytes(), "arguments").map_err(to_rpc_error)?;
     let Value::Object(members) = rest else {
-        return Err(Failure::params("`params` must be an object"));
+        return Err(RpcError::invalid_params("`params` must be an object"));
     };
     Ok(Params { members, arguments })
 }
 
-fn refused(unread: Unread) -> Failure {
-    Failure::request(match unread {
-        Unread::Bad(detail) => detail,
-        Unread::TooMany => "The JSON has too many values".to_owned(),
+fn to_rpc_error(error: JsonError) -> RpcError {
+    RpcError::invalid_request(match error {
+        JsonError::Invalid(detail) => detail,
+        JsonError::TooManyValues => "The JSON has too many values".to_owned(),
     })
 }
 
 /// Returns the revision of a message. A message of 2026-07-28 repeats its revision, its method and
 /// its tool in headers, for proxies that read no body. If the headers contradict the body, the
 /// message is refused.
-pub(super) fn check_headers(incoming: &Incoming, headers: &HeaderMap) -> Result<Revision, Failure> {
-    let header = single(headers, "mcp-protocol-version")?;
+pub(super) fn check_headers(
+    incoming: &Incoming,
+    headers: &HeaderMap,
+) -> Result<Revision, RpcError> {
+    let header = single_header(headers, "mcp-protocol-version")?;
     let params = incoming.params.as_ref().ok();
-    let body = params.and_then(|params| params.meta(VERSION)?.as_str());
+    let body = params.and_then(|params| params.meta(VERSION_MEMBER)?.as_str());
     let Some(named) = header.or(body) else {
         return Ok(Revision::June2025);
     };
     if body.is_some_and(|body| body != named) {
-        return Err(Failure::headers(
+        return Err(RpcError::invalid_headers(
             "MCP-Protocol-Version is not the revision in `_meta`",
         ));
     }
-    let revision = Revision::named(named).ok_or_else(|| Failure::version(named))?;
+    let revision = Revision::parse(named).ok_or_else(|| RpcError::unsupported_version(named))?;
     if !revision.is_stateless() {
         return Ok(revision);
     }
     if header.is_none() {
-        return Err(Failure::headers("MCP-Protocol-Version is missing"));
+        return Err(RpcError::invalid_headers("MCP-Protocol-Version is missing"));
     }
-    if single(headers, "mcp-method")? != Some(incoming.method.as_str()) {
-        return Err(Failure::headers("Mcp-Method is not the method in the body"));
+    if single_header(headers, "mcp-method")? != Some(incoming.method.as_str()) {
+        return Err(RpcError::invalid_headers(
+            "Mcp-Method is not the method in the body",
+        ));
     }
     if let Some(params) = params.filter(|_| incoming.id.is_some()) {
         if body.is_none() {
-            return Err(Failure::incomplete(VERSION));
+            return Err(RpcError::missing_meta(VERSION_MEMBER));
         }
-        if !params.meta(CAPABILITIES).is_some_and(Value::is_object) {
-            return Err(Failure::incomplete(CAPABILITIES));
+        if !params
+            .meta(CAPABILITIES_MEMBER)
+            .is_some_and(Value::is_object)
+        {
+            return Err(RpcError::missing_meta(CAPABILITIES_MEMBER));
         }
     }
     if incoming.method == "tools/call" {
-        let name = single(headers, "mcp-name")?.and_then(decoded);
+        let name = single_header(headers, "mcp-name")?.and_then(decode_header);
         let same = params.is_none_or(|params| {
             params.text("name").is_some() && params.text("name") == name.as_deref()
         });
         if !same {
-            return Err(Failure::headers("Mcp-Name is not the name in the body"));
+            return Err(RpcError::invalid_headers(
+                "Mcp-Name is not the name in the body",
+            ));
         }
     }
     Ok(revision)
 }
 
 /// Returns the value of a header, which may be sent only once.
-fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Failure> {
+fn single_header<'h>(
+    headers: &'h HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'h str>, RpcError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
     if values.next().is_some() {
-        return Err(Failure::headers(format!("{name} is sent twice")));
+        return Err(RpcError::invalid_headers(format!("{name} is sent twice")));
     }
     let Some(value) = value else {
         return Ok(None);
     };
     let text = value.to_str().map(str::trim);
     text.map(Some)
-        .map_err(|_| Failure::headers(format!("{name} is not visible ASCII")))
+        .map_err(|_| RpcError::invalid_headers(format!("{name} is not visible ASCII")))
 }
 
 /// Decodes the text of a header, which may be in Base64.
-fn decoded(value: &str) -> Option<String> {
+fn decode_header(value: &str) -> Option<String> {
     let inside = value.strip_prefix("=?base64?");
     let Some(inside) = inside.and_then(|rest| rest.strip_suffix("?=")) else {
         return Some(value.to_owned());

@@ -3,9 +3,9 @@
 //! Invariant: a message means the same to every parser, because a repeated member outside of
 //! `arguments` is refused, and `arguments` are kept to the byte.
 
-mod answer;
 mod call;
 mod envelope;
+mod json_rpc;
 pub(crate) mod result;
 mod stream;
 pub(crate) mod tools;
@@ -18,21 +18,21 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderMap};
 use serde_json::{Value, json};
 
-use self::answer::{Failure, respond};
 use self::envelope::{Incoming, Params, check_headers, read};
+use self::json_rpc::{RpcError, respond};
 use crate::agent::{Agent, Gate};
 use crate::http::Http;
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
-use crate::people::may::may_ask_at_gate;
+use crate::people::authorization::may_ask_at_gate;
 use crate::task::mcp_revision::Revision;
 
 pub(crate) const OP: Op = Op {
     id: "post_mcp_message",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadRequest,
         Code::Forbidden,
@@ -43,7 +43,7 @@ pub(crate) const OP: Op = Op {
 };
 
 /// A JSON-RPC request at a gate, with its caller and its revision.
-struct Asked<'a> {
+struct McpRequest<'a> {
     http: &'a Arc<Http>,
     caller: &'a Caller,
     headers: &'a HeaderMap,
@@ -64,13 +64,13 @@ struct Asked<'a> {
     request_body = inline(serde_json::Map<String, Value>),
     responses(
         (status = 200, body = inline(serde_json::Map<String, Value>), description = "The JSON-RPC answer"),
-        (status = 202, description = "A notification was taken"),
+        (status = 202, description = "The notification was accepted"),
     )
 )]
 pub(crate) async fn post_mcp_message(
     State(http): State<Arc<Http>>,
     Path(gate): Path<String>,
-    mut posted: Posted,
+    mut posted: PostRequest,
 ) -> Result<Response, Problem> {
     may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let agent = open_gate(&http, &posted.caller, &gate)?;
@@ -79,21 +79,21 @@ pub(crate) async fn post_mcp_message(
     let incoming = posted
         .read_json(&http.body_parser, |bytes| Ok(read(bytes)))
         .await?;
-    posted.release();
+    posted.release_body();
     let incoming = match incoming {
         Ok(incoming) => incoming,
-        Err(failure) => return Ok(failure.response(&Value::Null)),
+        Err(error) => return Ok(error.response(&Value::Null)),
     };
     let id = incoming.id.clone().unwrap_or_default();
     let revision = match check_headers(&incoming, &posted.headers) {
         Ok(revision) => revision,
-        Err(failure) => return Ok(failure.response(&id)),
+        Err(error) => return Ok(error.response(&id)),
     };
     if incoming.id.is_none() {
-        notified(&http, &posted.caller, &agent.name, &incoming);
+        handle_notification(&http, &posted.caller, &agent.name, &incoming);
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    let asked = Asked {
+    let request = McpRequest {
         http: &http,
         caller: &posted.caller,
         headers: &posted.headers,
@@ -102,7 +102,7 @@ pub(crate) async fn post_mcp_message(
         revision,
         id,
     };
-    Ok(asked.answered(incoming).await)
+    Ok(request.answer(incoming).await)
 }
 
 /// Returns the gate of this name. A gate that is not open to the caller is `not_found`.
@@ -141,14 +141,15 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Takes a notification. Only a cancellation has an effect: it ends the wait of the canceled
 /// request, because the asker has left.
-fn notified(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
+fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
     }
     let request = incoming.params.as_ref().ok();
     let request = request.and_then(|params| params.members.get("requestId"));
     if let Some(request) = request {
-        http.waiting.cancel(caller, &request_name(gate, request));
+        http.waiting_asks
+            .cancel(caller, &request_name(gate, request));
     }
 }
 
@@ -157,32 +158,32 @@ fn request_name(gate: &str, id: &Value) -> String {
     format!("{gate} {id}")
 }
 
-impl Asked<'_> {
+impl McpRequest<'_> {
     /// Answers a request by its method.
-    async fn answered(&self, incoming: Incoming) -> Response {
+    async fn answer(&self, incoming: Incoming) -> Response {
         let params = match incoming.params {
             Ok(params) => params,
-            Err(failure) => return failure.response(&self.id),
+            Err(error) => return error.response(&self.id),
         };
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
-            ("initialize", false) => Ok(self.initialized(&params)),
+            ("initialize", false) => Ok(self.initialize(&params)),
             ("ping", false) => Ok(json!({})),
-            ("server/discover", true) => Ok(self.discovered()),
-            ("tools/list", _) => self.listed(&params),
-            ("tools/call", _) => return self.called(params).await,
-            (_, _) => Err(Failure::unknown_method(self.revision)),
+            ("server/discover", true) => Ok(self.discover()),
+            ("tools/list", _) => self.list_tools(&params),
+            ("tools/call", _) => return self.call_tool(params).await,
+            (_, _) => Err(RpcError::unknown_method(self.revision)),
         };
         match result {
             Ok(result) => respond(&self.id, &result.to_string(), None),
-            Err(failure) => failure.response(&self.id),
+            Err(error) => error.response(&self.id),
         }
     }
 
-    fn initialized(&self, params: &Params) -> Value {
-        let asked = params.members.get("protocolVersion");
-        let asked = asked.and_then(Value::as_str).and_then(Revision::named);
-        let known = asked.filter(|revision| !revision.is_stateless());
+    fn initialize(&self, params: &Params) -> Value {
+        let requested = params.members.get("protocolVersion");
+        let requested = requested.and_then(Value::as_str).and_then(Revision::parse);
+        let known = requested.filter(|revision| !revision.is_stateless());
         json!({
             "protocolVersion": known.unwrap_or(Revision::November2025).as_str(),
             "capabilities": {"tools": {}},
@@ -191,7 +192,7 @@ impl Asked<'_> {
         })
     }
 
-    fn discovered(&self) -> Value {
+    fn discover(&self) -> Value {
         json!({
             "resultType": "complete",
             "supportedVersions": Revision::ALL.map(Revision::as_str),

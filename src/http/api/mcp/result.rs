@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::tools::Output;
-use crate::engine::gate::{CallState, Decision, GateAnswer, GateCall};
+use super::tools::OutputCheck;
+use crate::engine::gate::{GateAnswer, GateCall, GateDecision, GateState};
 use crate::http::Settings;
 use crate::http::server::json::parse;
 use crate::http::wire::gate::GateCall as WireCall;
@@ -26,16 +26,16 @@ const RETRY_AFTER_MS: u32 = 30_000;
 const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
 /// A writer of the result of one `tools/call`.
-pub(super) struct Teller {
+pub(super) struct ResultWriter {
     pub(super) revision: Revision,
     /// The number of the next repetition, if the client repeats the request by itself while the
     /// call is pending.
-    pub(super) next_leg: Option<u32>,
+    pub(super) next_repetition: Option<u32>,
     /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
-    pub(super) output: Option<Output>,
+    pub(super) output: Option<OutputCheck>,
 }
 
-impl Teller {
+impl ResultWriter {
     /// Returns the result as JSON text. If an MCP server ran the call during this request, the
     /// bytes of the server's result are passed on.
     pub(super) fn result(
@@ -45,45 +45,47 @@ impl Teller {
         settings: &Settings,
     ) -> String {
         let call = &answer.call;
-        if call.decision == Decision::Pending
-            && let Some(leg) = self.next_leg
+        if call.decision == GateDecision::Pending
+            && let Some(repetition) = self.next_repetition
         {
-            let state = format!("hp1.{}.{leg}", call.task_id);
+            let state = format!("hp1.{}.{repetition}", call.task_id);
             return json!({"resultType": "input_required", "requestState": state}).to_string();
         }
-        let request = WireCall::of(call, caller, settings).request;
-        let meta = meta(call, request.as_deref());
+        let request = WireCall::from_call(call, caller, settings).request;
+        let meta = gate_meta(call, request.as_deref());
         if let Some(raw) = answer.raw.as_deref()
-            && let Some(text) = self.raw(raw, call.edited.then(|| edited(call)), &meta)
+            && let Some(text) =
+                self.pass_through(raw, call.edited.then(|| edit_notice(call)), &meta)
         {
             return text;
         }
-        self.written(call, request.as_deref(), &meta).to_string()
+        self.write_from_call(call, request.as_deref(), &meta)
+            .to_string()
     }
 
     /// Writes the result from the call alone, without the bytes of an MCP server.
-    fn written(
+    fn write_from_call(
         &self,
         call: &GateCall,
         request: Option<&InterventionRequest>,
         meta: &Value,
     ) -> Value {
         let mut result = match call.state {
-            CallState::Settled => self.settled(call),
-            CallState::Pending | CallState::Approved | CallState::Started | CallState::Doubtful => {
-                error(&undecided(call, request))
+            GateState::Settled => self.settled(call),
+            GateState::Pending | GateState::Approved | GateState::Started | GateState::Doubtful => {
+                error_result(&open_call_text(call, request))
             }
         };
-        if call.state == CallState::Settled
+        if call.state == GateState::Settled
             && call.edited
             && let Some(Value::Array(blocks)) = result.get_mut("content")
         {
-            blocks.push(edited(call));
+            blocks.push(edit_notice(call));
         }
         if self.revision.is_stateless() {
-            set(&mut result, "resultType", json!("complete"));
+            set_member(&mut result, "resultType", json!("complete"));
         }
-        set(&mut result, "_meta", json!({ "holdpoint/gate": meta }));
+        set_member(&mut result, "_meta", json!({ "holdpoint/gate": meta }));
         result
     }
 
@@ -91,39 +93,39 @@ impl Teller {
         let outcome = call.outcome.unwrap_or(Outcome::Canceled);
         let content = call.result.as_ref().map_or("", |result| &result.content);
         match outcome {
-            Outcome::Succeeded | Outcome::Responded => self.told(content),
-            Outcome::Failed => error(content),
-            Outcome::Unknown | Outcome::Released => error(MAY_HAVE_RUN),
+            Outcome::Succeeded | Outcome::Responded => self.tool_result(content),
+            Outcome::Failed => error_result(content),
+            Outcome::Unknown | Outcome::Released => error_result(MAY_HAVE_RUN),
             Outcome::Invalid
             | Outcome::Denied
             | Outcome::Rejected
             | Outcome::Expired
             | Outcome::Withdrawn
-            | Outcome::Canceled => error(&refused(call, outcome, content)),
+            | Outcome::Canceled => error_result(&refusal_text(call, outcome, content)),
         }
     }
 
     /// Writes a tool's result from its text `content`. If the tool has an `outputSchema` that the
     /// text does not fit, the result is an error result.
-    fn told(&self, content: &str) -> Value {
-        let mut result = json!({"content": [block(content)], "isError": false});
+    fn tool_result(&self, content: &str) -> Value {
+        let mut result = json!({"content": [text_block(content)], "isError": false});
         let Some(output) = &self.output else {
             return result;
         };
         match parse(content.as_bytes()) {
             Ok(value) if value.is_object() && (output.0)(&value) => {
-                set(&mut result, "structuredContent", value);
+                set_member(&mut result, "structuredContent", value);
             }
-            Ok(_) | Err(_) => set(&mut result, "isError", json!(true)),
+            Ok(_) | Err(_) => set_member(&mut result, "isError", json!(true)),
         }
         result
     }
 
     /// Returns the MCP server's own result `raw`, with the block `edit` and the members that this
     /// revision needs. `None` if `raw` is not an object.
-    fn raw(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
+    fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
-            Some(block) => with_block(raw, &block.to_string())?,
+            Some(block) => with_content_block(raw, &block.to_string())?,
             None => raw.to_owned(),
         };
         let members: BTreeMap<String, &RawValue> = serde_json::from_str(&raw).ok()?;
@@ -148,19 +150,19 @@ impl Teller {
 /// any revision, so the result asks for no repetition and has no member that only a newer revision
 /// knows.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
-    let teller = Teller {
+    let writer = ResultWriter {
         revision: Revision::June2025,
-        next_leg: None,
+        next_repetition: None,
         output: None,
     };
-    let request = WireCall::of(call, caller, settings).request;
-    let meta = meta(call, request.as_deref());
-    teller.written(call, request.as_deref(), &meta)
+    let request = WireCall::from_call(call, caller, settings).request;
+    let meta = gate_meta(call, request.as_deref());
+    writer.write_from_call(call, request.as_deref(), &meta)
 }
 
 /// Returns the result `raw` with one more block at the end of its `content`. All other bytes stay
 /// as they are.
-fn with_block(raw: &str, block: &str) -> Option<String> {
+fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(raw).ok()?;
     let content = members.get("content")?.get();
     let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
@@ -171,25 +173,25 @@ fn with_block(raw: &str, block: &str) -> Option<String> {
     Some(format!("{before}{comma}{block}{after}"))
 }
 
-fn block(text: &str) -> Value {
+fn text_block(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-fn edited(call: &GateCall) -> Value {
-    block(&format!(
+fn edit_notice(call: &GateCall) -> Value {
+    text_block(&format!(
         "A person changed the arguments before it ran: {}",
         call.arguments_text
     ))
 }
 
-fn error(text: &str) -> Value {
-    json!({"content": [block(text)], "isError": true})
+fn error_result(text: &str) -> Value {
+    json!({"content": [text_block(text)], "isError": true})
 }
 
 /// Writes the text for a call that has not run, or that was given up after it had started.
-fn refused(call: &GateCall, outcome: Outcome, content: &str) -> String {
+fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
-    if call.decision == Decision::Allow {
+    if call.decision == GateDecision::Allow {
         return format!(
             "The call of {tool} ended as {}. {MAY_HAVE_RUN}",
             outcome.as_str()
@@ -213,16 +215,16 @@ fn refused(call: &GateCall, outcome: Outcome, content: &str) -> String {
 }
 
 /// Writes the text for a call without an outcome.
-fn undecided(call: &GateCall, request: Option<&InterventionRequest>) -> String {
+fn open_call_text(call: &GateCall, request: Option<&InterventionRequest>) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
     let again = "To get its result, make exactly the same call again later; do not change its \
                  arguments, and do not try another way.";
     match call.state {
-        CallState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
+        GateState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
             format!("HELD. A person must answer a question of {tool} at {url} . {again}")
         }
-        CallState::Pending => {
+        GateState::Pending => {
             let why = match (&call.rule, &call.reason) {
                 (Some(rule), Some(reason)) => {
                     format!(" (rule {rule}: {})", reason.trim_end_matches('.'))
@@ -235,25 +237,25 @@ fn undecided(call: &GateCall, request: Option<&InterventionRequest>) -> String {
                 "HELD. A person must approve this call of {tool}{why}. It has NOT run. Approve it at {url} . {again}"
             )
         }
-        CallState::Approved => format!(
+        GateState::Approved => format!(
             "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
         ),
-        CallState::Doubtful => {
+        GateState::Doubtful => {
             format!(
                 "{MAY_HAVE_RUN} A person is asked at {url} about the outcome of this call of {tool}."
             )
         }
-        CallState::Started | CallState::Settled => {
+        GateState::Started | GateState::Settled => {
             format!("UNDER WAY. The call of {tool} is being run. {again}")
         }
     }
 }
 
 /// Returns the state of the call for programs: the member `holdpoint/gate` of the result's `_meta`.
-fn meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
+fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     let state = crate::http::wire::gate::WireGateState::from(call.state);
     let decision = call.decision.as_str();
-    if call.decision == Decision::Pending {
+    if call.decision == GateDecision::Pending {
         return json!({
             "state": state,
             "decision": decision,
@@ -276,7 +278,7 @@ fn meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
 }
 
 /// Sets a member of `object`. A value that is not an object stays as it is.
-fn set(object: &mut Value, member: &str, value: Value) {
+fn set_member(object: &mut Value, member: &str, value: Value) {
     if let Value::Object(members) = object {
         members.insert(member.to_owned(), value);
     }

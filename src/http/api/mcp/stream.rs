@@ -12,13 +12,13 @@ use futures_util::{Stream, stream};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::Failure;
-use crate::engine::gate::{Delivery, Progress};
+use super::json_rpc::RpcError;
+use crate::engine::gate::{AskProgress, Delivery};
 use crate::store::RequestRow;
 use crate::world::Clock;
 
 /// The time between two comments.
-const PAUSE: Duration = Duration::from_secs(15);
+const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The response to a call.
 pub(super) struct Reply {
@@ -33,7 +33,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    pub(super) fn of(text: String, delivery: Option<Delivery>) -> Self {
+    pub(super) fn new(text: String, delivery: Option<Delivery>) -> Self {
         Self {
             status: StatusCode::OK,
             text,
@@ -42,52 +42,52 @@ impl Reply {
     }
 
     pub(super) fn canceled() -> Self {
-        Self::of(String::new(), None)
+        Self::new(String::new(), None)
     }
 
-    pub(super) fn failed(failure: &Failure, id: &Value) -> Self {
+    pub(super) fn failed(error: &RpcError, id: &Value) -> Self {
         Self {
-            status: failure.status,
-            ..Self::of(failure.text(id), None)
+            status: error.status,
+            ..Self::new(error.text(id), None)
         }
     }
 }
 
 /// A waiting call that is answered as an event stream.
-pub(super) struct Waited {
+pub(super) struct CallStream {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
     /// The client's progress token, and the cell that holds the request that the call waits for.
     /// `None` if the client asked for no progress.
-    progress: Option<(Value, Progress)>,
+    progress: Option<(Value, AskProgress)>,
     /// The number of frames sent so far.
-    sent: u64,
+    frames_sent: u64,
 }
 
-impl Waited {
+impl CallStream {
     pub(super) fn new(
         reply: BoxFuture<'static, Reply>,
         clock: Arc<dyn Clock>,
-        progress: Option<(Value, Progress)>,
+        progress: Option<(Value, AskProgress)>,
     ) -> Self {
         Self {
             reply,
             clock,
             progress,
-            sent: 0,
+            frames_sent: 0,
         }
     }
 
     /// Returns the frames of the stream. Dropping the stream drops the wait.
     pub(super) fn frames(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-        stream::unfold(Some(self), async |waited| {
-            let (text, rest) = waited?.next().await;
+        stream::unfold(Some(self), async |stream| {
+            let (text, rest) = stream?.next().await;
             Some((Ok(Bytes::from(text)), rest))
         })
     }
 
     async fn next(mut self) -> (String, Option<Self>) {
-        if self.sent > 0 {
+        if self.frames_sent > 0 {
             tokio::select! {
                 biased;
                 reply = &mut self.reply => {
@@ -96,15 +96,15 @@ impl Waited {
                     }
                     return (last_frame(&reply.text), None);
                 }
-                () = self.clock.sleep(PAUSE) => {}
+                () = self.clock.sleep(COMMENT_INTERVAL) => {}
             }
         }
-        self.sent += 1;
+        self.frames_sent += 1;
         let mut text = ":\n\n".to_owned();
         if let Some((token, progress)) = &self.progress {
             text += &event(&notification(
                 token,
-                self.sent,
+                self.frames_sent,
                 progress.request().as_deref(),
             ));
         }
@@ -136,7 +136,7 @@ fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> Str
     let message = match request {
         None => "The call is under way.".to_owned(),
         Some(request) => {
-            let approvers = &request.asked.terms.approvers;
+            let approvers = &request.spec.terms.approvers;
             let names = approvers.groups.iter().chain(&approvers.users);
             let names: Vec<&str> = names.map(String::as_str).collect();
             let names = if names.is_empty() {

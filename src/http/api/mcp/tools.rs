@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Asked;
-use super::answer::Failure;
+use super::McpRequest;
 use super::envelope::Params;
+use super::json_rpc::RpcError;
 
 /// How long a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
@@ -20,27 +20,29 @@ pub(crate) struct ToolDefinition {
     /// The tool's entry in the result of `tools/list`.
     pub definition: Value,
     /// The check of structured results, if the tool has an `outputSchema`.
-    pub output: Option<Output>,
+    pub output: Option<OutputCheck>,
 }
 
 /// A check whether a structured result fits the tool's `outputSchema`.
 #[derive(Clone)]
-pub(crate) struct Output(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
+pub(crate) struct OutputCheck(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
 
-impl fmt::Debug for Output {
+impl fmt::Debug for OutputCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Output")
+        f.write_str("OutputCheck")
     }
 }
 
-impl Asked<'_> {
-    pub(super) fn listed(&self, params: &Params) -> Result<Value, Failure> {
+impl McpRequest<'_> {
+    pub(super) fn list_tools(&self, params: &Params) -> Result<Value, RpcError> {
         if params
             .members
             .get("cursor")
             .is_some_and(|cursor| !cursor.is_null())
         {
-            return Err(Failure::params("`cursor` is none that this server gave"));
+            return Err(RpcError::invalid_params(
+                "`cursor` is not a cursor of this server",
+            ));
         }
         let tools: Vec<&Value> = self.tools().iter().map(|tool| &tool.definition).collect();
         Ok(if self.revision.is_stateless() {

@@ -18,15 +18,15 @@ use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::pages::request::{form, invalid_form};
-use crate::http::server::body::{Posted, form_fields};
+use crate::http::server::body::{PostRequest, form_fields};
 use crate::http::server::json;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::wire::body::DecisionBody;
 use crate::http::wire::task::AgentTask;
-use crate::people::may::{may_decide, takes_some_answer};
+use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
@@ -64,7 +64,7 @@ pub(crate) enum DecisionResponses {
 pub(crate) const OP: Op = Op {
     id: "decide_request",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,
 };
 
@@ -81,45 +81,45 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn decide_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
     decide(&http, id, posted, None).await
 }
 
 /// Stores an answer and responds with the root task; redirects a page's form back to the request's
-/// page. `in_path` is the action in the path, if any.
+/// page. `path_action` is the action in the path, if any.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
 pub(crate) async fn decide(
     http: &Arc<Http>,
     id: RequestId,
-    posted: Posted,
-    in_path: Option<Action>,
+    posted: PostRequest,
+    path_action: Option<Action>,
 ) -> Result<Response, Problem> {
-    let permit = opening::permit(http, &posted)?;
-    match Box::pin(store_decision(http, id, &posted, in_path)).await {
+    let permit = opening::take_permit(http, &posted)?;
+    match Box::pin(store_decision(http, id, &posted, path_action)).await {
         Ok(accepted) => respond(http, id, posted, accepted, permit).await,
-        Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
+        Err(problem) => invalid_form::rerender(http, id, &posted, path_action, problem).await,
     }
 }
 
-/// Stores an answer. `in_path` is the action in the path, if any.
+/// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
 /// As [`decide`], except that the problem of an invalid form is not rendered as a page.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
-    posted: &Posted,
-    in_path: Option<Action>,
+    posted: &PostRequest,
+    path_action: Option<Action>,
 ) -> Result<Accepted, Problem> {
     let secret_form = OnceLock::new();
-    let allow = async {
+    let authorize = async {
         let (row, journal) = access::request_with_journal(http, &posted.caller, id).await?;
-        let (caller, approvers) = (&posted.caller, &row.asked.terms.approvers);
+        let (caller, approvers) = (&posted.caller, &row.spec.terms.approvers);
         if !may_decide(caller, &row.tenant, &row.owner, approvers)
-            || !takes_some_answer(caller, row.asked.kind)
+            || !may_take_any_action(caller, row.spec.kind)
         {
             return Err(Problem::forbidden(if caller.door == Some(Door::Link) {
                 "A link may not decide this request. Sign in to decide it."
@@ -127,17 +127,17 @@ pub(crate) async fn store_decision(
                 "You may not decide this request: see its `approvers`."
             }));
         }
-        if row.asked.kind == RequestKind::Credentials {
-            secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());
+        if row.spec.kind == RequestKind::Credentials {
+            secret_form.get_or_init(|| row.spec.form.clone().unwrap_or_default());
         }
         Ok((row, journal))
     };
     let stored = submit(
         http,
         posted,
-        allow,
+        authorize,
         |(row, journal)| async move {
-            let (row, answer) = read_answer(http, posted, row, in_path).await?;
+            let (row, answer) = read_answer(http, posted, row, path_action).await?;
             Ok((row, journal, answer))
         },
         |engine, caller, (row, journal, answer), key| async move {
@@ -152,20 +152,20 @@ pub(crate) async fn store_decision(
 
 async fn read_answer(
     http: &Http,
-    posted: &Posted,
+    posted: &PostRequest,
     row: RequestRow,
-    in_path: Option<Action>,
+    path_action: Option<Action>,
 ) -> Result<(RequestRow, DecisionInput), Problem> {
     if !posted.is_form() {
         let answer = posted
             .json(&http.body_parser, move |body, text| {
-                decision_body::read(body, text, in_path)
+                decision_body::read(body, text, path_action)
             })
             .await?;
         return Ok((row, answer));
     }
     let read = move |bytes: &[u8]| {
-        let answer = read_form(&row, bytes, in_path)?;
+        let answer = read_form(&row, bytes, path_action)?;
         Ok((row, answer))
     };
     posted.parse_bytes(&http.body_parser, read).await
@@ -174,17 +174,17 @@ async fn read_answer(
 fn read_form(
     row: &RequestRow,
     bytes: &[u8],
-    in_path: Option<Action>,
+    path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
     let text =
         form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
-    decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
+    decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), path_action)
 }
 
 async fn respond(
     http: &Arc<Http>,
     id: RequestId,
-    posted: Posted,
+    posted: PostRequest,
     accepted: Accepted,
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
@@ -194,7 +194,7 @@ async fn respond(
         insert_header(
             response.headers_mut(),
             LOCATION,
-            &format!("{}/resume/{id}", prefix(&http.settings.public_url)),
+            &format!("{}/resume/{id}", path_prefix(&http.settings.public_url)),
         );
         respond::mark_replayed(response.headers_mut(), &accepted);
         return Ok(response);

@@ -13,26 +13,26 @@ use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
 use crate::secret::Secret;
 use crate::task::decision::{Action, Then};
-use crate::task::grant::{GrantScope, Remember};
-use crate::task::units::duration;
+use crate::task::grant::{GrantRequest, GrantScope};
+use crate::task::units::parse_duration;
 
 /// The maximum length of a reason, in bytes.
-const REASON: usize = 4 * 1024;
+const MAX_REASON_BYTES: usize = 4 * 1024;
 
-/// Reads the answer in a body. `text` is the body as it was sent, and `in_path` is the action in
-/// the path, if any.
+/// Reads the answer in a body. `text` is the body as it was sent, and `path_action` is the action
+/// in the path, if any.
 ///
 /// # Errors
 /// `invalid`, with every mistake of the body.
 pub(crate) fn read(
     body: Value,
     text: &[u8],
-    in_path: Option<Action>,
+    path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
     let mut errors = Errors::default();
-    let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
+    let answer = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);
-        let body = match in_path {
+        let body = match path_action {
             Some(action) => Some(read_whole(action, &mut fields, text, &mut errors)),
             None => read_answer(&mut fields, text, &mut errors),
         };
@@ -71,7 +71,7 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
         }
         (None, Some(decisions)) => {
             let text = member(text, "decisions").unwrap_or_default();
-            per_call(
+            read_per_call(
                 decisions,
                 text.as_bytes(),
                 &fields.pointer("decisions"),
@@ -95,9 +95,9 @@ fn read_whole(
     text: &[u8],
     errors: &mut Errors,
 ) -> DecisionBody {
-    let reason = fields.text_within("reason", REASON, errors);
-    let then = then(action, fields, errors);
-    let remember = remember(action, fields, errors);
+    let reason = fields.text_within("reason", MAX_REASON_BYTES, errors);
+    let then = read_then(action, fields, errors);
+    let remember = read_remember(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
         // A `result` may be `null`; a `response` of `null` counts as absent.
@@ -124,35 +124,38 @@ fn read_whole(
 }
 
 /// Reads `remember`: the request to give a standing decision with an approval.
-fn remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Remember> {
-    let place = fields.pointer("remember");
-    let wish = fields.take("remember")?;
+fn read_remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<GrantRequest> {
+    let pointer = fields.pointer("remember");
+    let value = fields.take("remember")?;
     if action != Action::Approve {
-        errors.add(&place, "`remember` only beside `approve`");
+        errors.add(&pointer, "`remember` only beside `approve`");
         return None;
     }
-    let mut wish = Fields::of(wish, &place, errors)?;
-    let scope = wish.take("for");
+    let mut members = Fields::from_value(value, &pointer, errors)?;
+    let scope = members.take("for");
     let scope = scope.as_ref().and_then(Value::as_str);
     let scope = scope.and_then(GrantScope::parse);
     if scope.is_none() {
-        errors.add(&wish.pointer("for"), "`task` or `owner`");
+        errors.add(&members.pointer("for"), "`task` or `owner`");
     }
-    let time = wish.take("expires_in");
-    let time = time.as_ref().and_then(Value::as_str).and_then(duration);
+    let time = members.take("expires_in");
+    let time = time
+        .as_ref()
+        .and_then(Value::as_str)
+        .and_then(parse_duration);
     let time = time.filter(|time| !time.is_zero());
     if time.is_none() {
         let detail = "a time longer than 0, such as `30m` or `4h`";
-        errors.add(&wish.pointer("expires_in"), detail);
+        errors.add(&members.pointer("expires_in"), detail);
     }
-    wish.finish(errors);
-    Some(Remember {
+    members.finish(errors);
+    Some(GrantRequest {
         scope: scope?,
         expires_in: time?,
     })
 }
 
-fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
+fn read_then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
     let word = fields.take("then")?;
     let found = match word.as_str() {
         Some("continue") => Some(Then::Continue),
@@ -171,7 +174,12 @@ fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then
     found
 }
 
-fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Option<DecisionBody> {
+fn read_per_call(
+    decisions: Value,
+    text: &[u8],
+    at: &str,
+    errors: &mut Errors,
+) -> Option<DecisionBody> {
     let Value::Object(decisions) = decisions else {
         errors.add(at, "an object: one answer by `tool_call_id`");
         return None;
@@ -183,10 +191,10 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         let text = texts.remove(&call).unwrap_or_default();
-        let Some(mut fields) = Fields::of(answer, &place, errors) else {
+        let Some(mut fields) = Fields::from_value(answer, &place, errors) else {
             continue;
         };
-        let answer = one_call(&mut fields, text.as_bytes(), errors);
+        let answer = read_call_reply(&mut fields, text.as_bytes(), errors);
         fields.finish(errors);
         if let Some(answer) = answer {
             answers.insert(call, answer);
@@ -195,7 +203,7 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
     Some(DecisionBody::PerCall(answers))
 }
 
-fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
+fn read_call_reply(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
     let word = fields.take("action");
     let known = [
         Action::Approve,
@@ -213,9 +221,9 @@ fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<Cal
         );
         return None;
     };
-    let reason = fields.text_within("reason", REASON, errors);
-    let then = then(action, fields, errors);
-    let remember = remember(action, fields, errors);
+    let reason = fields.text_within("reason", MAX_REASON_BYTES, errors);
+    let then = read_then(action, fields, errors);
+    let remember = read_remember(action, fields, errors);
     let (mut arguments, mut result) = (None, None);
     if action == Action::Edit {
         let replacement = fields.take("arguments").filter(Value::is_object);
@@ -248,9 +256,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(body: Value, in_path: Option<Action>) -> Result<DecisionInput, Problem> {
+    fn read(body: Value, path_action: Option<Action>) -> Result<DecisionInput, Problem> {
         let text = body.to_string();
-        super::read(body, text.as_bytes(), in_path)
+        super::read(body, text.as_bytes(), path_action)
     }
 
     fn places(body: Value) -> Vec<String> {
@@ -315,7 +323,7 @@ mod tests {
             Ok(DecisionBody::PerCall(replies)) => Ok(replies["a"].remember),
             Err(problem) => Err(problem.errors[0].pointer.clone()),
         };
-        let hour = Remember {
+        let hour = GrantRequest {
             scope: GrantScope::Task,
             expires_in: std::time::Duration::from_hours(1),
         };

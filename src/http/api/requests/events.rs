@@ -11,7 +11,7 @@ use crate::http::Http;
 use crate::http::events::inbox;
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::InboxQuery;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
@@ -19,7 +19,7 @@ use crate::http::server::query::Query;
 pub(crate) const OP: Op = Op {
     id: "stream_inbox",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid, Code::TooMany],
 };
 
@@ -40,14 +40,14 @@ pub(crate) async fn stream_inbox(
     uri: Uri,
 ) -> Result<Response, Problem> {
     must_read_or_decide(&caller)?;
-    let mut query = Query::of(&uri);
-    let filter = InboxFilter::of(&mut query);
+    let mut query = Query::from_uri(&uri);
+    let filter = InboxFilter::from_query(&mut query);
     query.finish()?;
     let permit = http.stream_limiter.take(&caller, &http.settings)?;
     let watcher = Watcher {
         caller,
         headers,
-        posted: false,
+        is_post_response: false,
     };
     inbox::open(&http, watcher, filter, permit).await
 }

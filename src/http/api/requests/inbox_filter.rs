@@ -19,7 +19,7 @@ pub(crate) struct InboxFilter {
 impl InboxFilter {
     /// Takes the filters out of a query.
     #[must_use]
-    pub(crate) fn of(query: &mut Query) -> Self {
+    pub(crate) fn from_query(query: &mut Query) -> Self {
         Self {
             kinds: query.many("kind", "a kind of request", RequestKind::parse),
             agents: query.texts("agent"),
@@ -31,7 +31,7 @@ impl InboxFilter {
     #[must_use]
     pub(crate) fn fits(&self, row: &RequestRow) -> bool {
         let agent = |name: &String| row.agent_path.last() == Some(name);
-        (self.kinds.is_empty() || self.kinds.contains(&row.asked.kind))
+        (self.kinds.is_empty() || self.kinds.contains(&row.spec.kind))
             && (self.agents.is_empty() || self.agents.iter().any(agent))
             && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
     }

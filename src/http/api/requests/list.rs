@@ -11,16 +11,16 @@ use super::inbox_filter::InboxFilter;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::events::inbox::COUNTED;
+use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{PageQuery, RequestQuery};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::server::query::{MOST, Query, cursor_of};
+use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::may::can_decide;
+use crate::people::authorization::can_decide;
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
@@ -28,12 +28,12 @@ use crate::task::status::RequestStatus;
 pub(crate) const OP: Op = Op {
     id: "list_requests",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
 };
 
 /// The maximum number of reads for a page, if the caller may decide none of the requests read.
-const MOST_READS: usize = 10;
+const MAX_READS: usize = 10;
 
 /// List requests
 ///
@@ -49,10 +49,10 @@ pub(crate) async fn list_requests(
     CurrentCaller(caller): CurrentCaller,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let tasks = query.many("task_id", "a task id", |text| text.parse::<TaskId>().ok());
-    let mut wanted = query.many("status", "a request status", RequestStatus::parse);
-    let filter = InboxFilter::of(&mut query);
+    let mut statuses = query.many("status", "a request status", RequestStatus::parse);
+    let filter = InboxFilter::from_query(&mut query);
     let (after, limit) = (query.cursor().map(RequestId), query.limit());
     if tasks.is_empty() {
         must_read_or_decide(&caller)?;
@@ -66,54 +66,58 @@ pub(crate) async fn list_requests(
         );
     }
     query.finish()?;
-    if wanted.is_empty() && tasks.is_empty() {
-        wanted.push(RequestStatus::Pending);
+    if statuses.is_empty() && tasks.is_empty() {
+        statuses.push(RequestStatus::Pending);
     }
     // The inbox leaves out requests that the caller's key may not decide, and requests that the
     // caller has answered and that still wait for other people.
     let inbox = tasks.is_empty()
-        && wanted
+        && statuses
             .iter()
             .all(|status| *status == RequestStatus::Pending);
     let open = open_requests(&http, &caller, &filter, &roots).await?;
     let filter = RequestFilter {
         person: tasks.is_empty().then(|| access::inbox_person(&caller)),
-        statuses: wanted,
+        statuses,
         roots,
         overdue: !inbox,
         after,
         ..filter.open_for(&caller, limit)
     };
-    if inbox && !caller.may.decide {
-        return Ok(closed(Listing::of("requests"), None, open));
+    if inbox && !caller.permissions.decide {
+        return Ok(list_response(Listing::new("requests"), None, open));
     }
     list_page(&http, &caller, filter, inbox, open).await
 }
 
 /// Returns the number of requests that wait for the caller and fit `filter`, and whether more wait.
-/// If `roots` is empty, counts up to [`COUNTED`]; otherwise counts all requests of these trees.
+/// If `roots` is empty, counts up to [`MAX_COUNTED`]; otherwise counts all requests of these trees.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
     filter: &InboxFilter,
     roots: &[TaskId],
 ) -> Result<(usize, bool), Problem> {
-    if !caller.may.decide {
+    if !caller.permissions.decide {
         return Ok((0, false));
     }
     if roots.is_empty() {
-        let open = filter.open_for(caller, COUNTED);
+        let open = filter.open_for(caller, MAX_COUNTED);
         let open = http.store.open_requests(&open).await?;
         return Ok((open.len(), open.more));
     }
-    let mine = |row: &&RequestRow| {
+    let waits_for_caller = |row: &&RequestRow| {
         filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
     };
     let pending = http.store.pending_of(roots).await?;
-    Ok((pending.iter().filter(mine).count(), false))
+    Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
-fn closed(listing: Listing, next: Option<String>, (open, open_more): (usize, bool)) -> Response {
+fn list_response(
+    listing: Listing,
+    next: Option<String>,
+    (open, open_more): (usize, bool),
+) -> Response {
     let mut members = Map::new();
     members.insert("next_cursor".to_owned(), next.into());
     members.insert("open".to_owned(), open.into());
@@ -121,7 +125,7 @@ fn closed(listing: Listing, next: Option<String>, (open, open_more): (usize, boo
     listing.close_with(members)
 }
 
-/// Reads until the page has an entry, no request follows, [`MOST_READS`] reads found none, or the
+/// Reads until the page has an entry, no request follows, [`MAX_READS`] reads found none, or the
 /// store ended its own search. If `inbox` is true, skips requests that the caller may not decide.
 async fn list_page(
     http: &Http,
@@ -130,12 +134,12 @@ async fn list_page(
     inbox: bool,
     open: (usize, bool),
 ) -> Result<Response, Problem> {
-    let mut listing = Listing::of("requests");
+    let mut listing = Listing::new("requests");
     let (limit, mut shown) = (filter.limit, 0);
     let mut reads = 0;
     let more = loop {
         let page = http.store.requests(&filter).await?;
-        let (mut more, mut looked_at) = (page.more, page.looked_at);
+        let (mut more, mut looked_at) = (page.more, page.scanned_to);
         for row in &page.rows {
             if !inbox || can_decide(caller, &row.tenant, &row.owner, &row.state()) {
                 if shown == limit
@@ -146,16 +150,16 @@ async fn list_page(
                 }
                 shown += 1;
             }
-            filter.after = Some(row.asked.request_id);
+            filter.after = Some(row.spec.request_id);
         }
         filter.after = looked_at.map(RequestId).or(filter.after);
         reads += 1;
-        if !more || !listing.is_empty() || looked_at.is_some() || reads == MOST_READS {
+        if !more || !listing.is_empty() || looked_at.is_some() || reads == MAX_READS {
             break more;
         }
         // The next requests may all be for other people; large reads skip them fastest.
-        filter.limit = MOST;
+        filter.limit = MAX_LIMIT;
     };
     let next = filter.after.filter(|_| more);
-    Ok(closed(listing, next.map(|id| cursor_of(id.0)), open))
+    Ok(list_response(listing, next.map(|id| cursor_of(id.0)), open))
 }

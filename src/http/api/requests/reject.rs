@@ -8,8 +8,8 @@ use axum::response::Response;
 
 use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
@@ -20,7 +20,7 @@ use crate::task::id::RequestId;
 pub(crate) const OP: Op = Op {
     id: "reject_request",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,
 };
 
@@ -37,7 +37,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
     decide(&http, id, posted, Some(Action::Reject)).await
 }

@@ -15,7 +15,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
@@ -24,7 +24,7 @@ use crate::task::id::RequestId;
 pub(crate) const OP: Op = Op {
     id: "get_request",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -45,8 +45,13 @@ pub(crate) async fn get_request(
 ) -> Result<Response, Problem> {
     let row = access::readable_request(&http, &caller, id).await?;
     if wants_html(&headers) {
-        let view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
-        return Ok(follow::page(request::request_page(&view)));
+        let view = View::load(&http, &row, &caller, Language::from_headers(&headers)).await?;
+        return Ok(follow::page_with_script(request::request_page(&view)));
     }
-    Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())
+    Ok(Json(InterventionRequest::for_caller(
+        &row,
+        &caller,
+        &http.settings,
+    ))
+    .into_response())
 }

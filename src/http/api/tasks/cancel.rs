@@ -12,19 +12,19 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::respond::mark_replayed;
 use crate::http::api::submit::{may_command, no_members, submit};
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "cancel_task",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -49,7 +49,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn cancel_task(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
     let body = posted.json(&http.body_parser, no_members);
     let accepted = cancel(&http, &posted, id, body).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn cancel_task(
 /// The problems of [`OP`].
 pub(crate) async fn cancel(
     http: &Arc<Http>,
-    posted: &Posted,
+    posted: &PostRequest,
     id: TaskId,
     body: impl Future<Output = Result<(), Problem>>,
 ) -> Result<Accepted, Problem> {

@@ -12,10 +12,10 @@ use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::submit;
 use crate::http::events::opening;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, LARGE, Op};
+use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
@@ -24,7 +24,7 @@ use crate::http::wire::task::AgentTask;
 pub(crate) const OP: Op = Op {
     id: "create_task",
     auth: AuthClass::Key,
-    body: LARGE,
+    max_body_bytes: LARGE_BODY,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -51,9 +51,9 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn create_task(
     State(http): State<Arc<Http>>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let permit = opening::permit(&http, &posted)?;
+    let permit = opening::take_permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,
@@ -68,7 +68,7 @@ pub(crate) async fn create_task(
 /// Reads a body; `text` is the body as it was sent.
 fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
     let mut errors = Errors::default();
-    let task = Fields::of(body, "", &mut errors).map(|mut fields| {
+    let task = Fields::from_value(body, "", &mut errors).map(|mut fields| {
         let task = TaskInput {
             agent: fields.text("agent", &mut errors),
             items: message_body::message(&mut fields, &mut errors),

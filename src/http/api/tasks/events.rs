@@ -9,10 +9,10 @@ use http::{HeaderMap, Uri};
 
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::events::opening::{StreamRequest, marker, open};
+use crate::http::events::opening::{StreamRequest, open, start_position};
 use crate::http::events::stream::Watcher;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{EventHeader, EventQuery};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -21,7 +21,7 @@ use crate::task::id::TaskId;
 pub(crate) const OP: Op = Op {
     id: "stream_task_events",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadRequest,
         Code::NotFound,
@@ -52,9 +52,9 @@ pub(crate) async fn stream_task_events(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;
-    let after = marker(&headers, &uri)?;
+    let after = start_position(&headers, &uri)?;
     let permit = http.stream_limiter.take(&caller, &http.settings)?;
-    let asked = StreamRequest {
+    let request = StreamRequest {
         task: id,
         root: row.root_task_id,
         after: Some(after),
@@ -65,9 +65,9 @@ pub(crate) async fn stream_task_events(
         Watcher {
             caller,
             headers,
-            posted: false,
+            is_post_response: false,
         },
-        asked,
+        request,
         permit,
     )
     .await

@@ -10,7 +10,7 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::ItemQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -22,7 +22,7 @@ use crate::task::id::TaskId;
 pub(crate) const OP: Op = Op {
     id: "list_task_items",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
 };
 
@@ -42,12 +42,12 @@ pub(crate) async fn list_task_items(
     uri: Uri,
 ) -> Result<Response, Problem> {
     access::readable_task(&http, &caller, id).await?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let (after, limit) = (query.number("after").unwrap_or(0), query.limit());
     query.finish()?;
-    let (mut listing, mut next_after) = (Listing::of("items"), after);
+    let (mut listing, mut next_after) = (Listing::new("items"), after);
     for (item, _) in http.store.items(id, after, limit).await? {
-        if !listing.push(&AgentTaskItem::of(id, &item, &http.settings))? {
+        if !listing.push(&AgentTaskItem::from_item(id, &item, &http.settings))? {
             break;
         }
         next_after = item.seq;

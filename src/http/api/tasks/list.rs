@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{PageQuery, TaskQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -28,7 +28,7 @@ use crate::task::user::UserId;
 pub(crate) const OP: Op = Op {
     id: "list_tasks",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
 };
 
@@ -46,7 +46,7 @@ pub(crate) async fn list_tasks(
     CurrentCaller(caller): CurrentCaller,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let roots = query.many("root_task_id", "a task id", |text| {
         text.parse::<TaskId>().ok()
     });
@@ -70,23 +70,23 @@ pub(crate) async fn list_tasks(
     if filter.roots.is_empty() {
         must_read(&caller)?;
         if filter.agents.is_empty() {
-            filter.without_agents = gates(&http);
+            filter.without_agents = gate_names(&http);
         }
     }
-    filter.users = whose(&caller, users, filter.roots.is_empty())?;
+    filter.users = owner_filter(&caller, users, filter.roots.is_empty())?;
     for root in &filter.roots {
         access::readable_task(&http, &caller, *root).await?;
     }
     query.finish()?;
     let page = http.store.tasks(&filter).await?;
     let mut pending = open_requests(&http, &page).await?;
-    let (mut listing, mut last) = (Listing::of("tasks"), None);
+    let (mut listing, mut last) = (Listing::new("tasks"), None);
     let mut next = page.next(|row| row.task_id.0);
     for row in page {
         let id = row.task_id;
         let task = if id == row.root_task_id {
             let open = pending.remove(&id).unwrap_or_default();
-            AgentTask::of(&row, &open, &caller, &http.settings)
+            AgentTask::from_row(&row, &open, &caller, &http.settings)
         } else {
             access::task_with_requests(&http, &caller, row).await?
         };
@@ -101,14 +101,18 @@ pub(crate) async fn list_tasks(
 
 /// Returns the names of all gates. A list of root tasks without a filter by agent leaves out the
 /// calls at these gates.
-pub(crate) fn gates(http: &Http) -> Vec<String> {
+pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     let gates = http.engine.agents().gates();
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
 /// Returns the owners to filter by; empty for all. An admin may name any `users`, other callers
 /// only themselves. A caller who is no admin gets only their own tasks from a list of root tasks.
-fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
+fn owner_filter(
+    caller: &Caller,
+    users: Vec<UserId>,
+    roots_only: bool,
+) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);
     }
@@ -129,13 +133,13 @@ async fn open_requests(
     http: &Http,
     rows: &[TaskRow],
 ) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
-    let waiting = rows
+    let waiting_roots = rows
         .iter()
         .filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
-    let waiting: Vec<TaskId> = waiting.map(|row| row.task_id).collect();
+    let waiting_roots: Vec<TaskId> = waiting_roots.map(|row| row.task_id).collect();
     let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
-    if !waiting.is_empty() {
-        for request in http.store.pending_of(&waiting).await? {
+    if !waiting_roots.is_empty() {
+        for request in http.store.pending_of(&waiting_roots).await? {
             pending
                 .entry(request.root_task_id)
                 .or_default()

@@ -12,21 +12,21 @@ use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
-use crate::http::server::operation::{AuthClass, LARGE, Op};
+use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "send_message",
     auth: AuthClass::Key,
-    body: LARGE,
+    max_body_bytes: LARGE_BODY,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -59,9 +59,9 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn send_message(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let permit = opening::permit(&http, &posted)?;
+    let permit = opening::take_permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,
@@ -77,7 +77,7 @@ pub(crate) async fn send_message(
 
 fn parse(body: Value) -> Result<MessageInput, Problem> {
     let mut errors = Errors::default();
-    let message = Fields::of(body, "", &mut errors).map(|mut fields| {
+    let message = Fields::from_value(body, "", &mut errors).map(|mut fields| {
         let message = MessageInput {
             items: message_body::message(&mut fields, &mut errors),
             user_context: message_body::user_context(&mut fields, &mut errors),

@@ -10,9 +10,9 @@ use crate::http::server::json;
 use crate::task::item::{Part, PartType};
 
 /// The maximum number of parts of a message.
-const PARTS: usize = 32;
+const MAX_PARTS: usize = 32;
 /// The maximum size of `user_context` and of `metadata`, in bytes of JSON.
-const CONTEXT: usize = 16 * 1024;
+const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 
 /// Reads the message: exactly one of `input` and `items`.
 pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
@@ -43,15 +43,15 @@ fn parts(items: Value, at: &str, errors: &mut Errors) -> Vec<Part> {
         errors.add(at, "a list of items");
         return Vec::new();
     };
-    if !(1..=PARTS).contains(&items.len()) {
-        errors.add(at, format!("1 to {PARTS} items"));
+    if !(1..=MAX_PARTS).contains(&items.len()) {
+        errors.add(at, format!("1 to {MAX_PARTS} items"));
         return Vec::new();
     }
     items
         .into_iter()
         .enumerate()
         .filter_map(|(index, item)| {
-            let mut fields = Fields::of(item, &pointer(at, &index.to_string()), errors)?;
+            let mut fields = Fields::from_value(item, &pointer(at, &index.to_string()), errors)?;
             let part = part(&mut fields, errors);
             fields.finish(errors);
             part
@@ -119,8 +119,8 @@ pub(crate) fn user_context(
 ) -> Option<BTreeMap<String, String>> {
     let members = fields.object("user_context", errors)?;
     let at = fields.pointer("user_context");
-    if Value::Object(members.clone()).to_string().len() > CONTEXT {
-        errors.add(&at, format!("at most {CONTEXT} bytes of JSON"));
+    if Value::Object(members.clone()).to_string().len() > MAX_CONTEXT_BYTES {
+        errors.add(&at, format!("at most {MAX_CONTEXT_BYTES} bytes of JSON"));
     }
     let mut context = BTreeMap::new();
     for (name, value) in members {
@@ -146,10 +146,10 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     let text = member
         .and_then(|_| json::member(body, "metadata"))
         .unwrap_or_else(|| "{}".to_owned());
-    if text.len() > CONTEXT {
+    if text.len() > MAX_CONTEXT_BYTES {
         errors.add(
             &fields.pointer("metadata"),
-            format!("at most {CONTEXT} bytes of JSON"),
+            format!("at most {MAX_CONTEXT_BYTES} bytes of JSON"),
         );
     }
     text
@@ -179,7 +179,7 @@ mod tests {
     fn places(body: Value) -> Vec<String> {
         let mut errors = Errors::default();
         let text = body.to_string();
-        let mut fields = Fields::of(body, "", &mut errors).unwrap();
+        let mut fields = Fields::from_value(body, "", &mut errors).unwrap();
         message(&mut fields, &mut errors);
         user_context(&mut fields, &mut errors);
         metadata(text.as_bytes(), &mut fields, &mut errors);

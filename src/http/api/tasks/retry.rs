@@ -9,19 +9,19 @@ use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Command;
+use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "retry_task",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -51,9 +51,9 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn retry_task(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let permit = opening::permit(&http, &posted)?;
+    let permit = opening::take_permit(&http, &posted)?;
     let accepted = submit(
         &http,
         &posted,

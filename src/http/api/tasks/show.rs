@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::api::respond::insert_header;
 use crate::http::api::{access, wait};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::WaitHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::prefer::Prefer;
@@ -24,7 +24,7 @@ use crate::task::id::TaskId;
 pub(crate) const OP: Op = Op {
     id: "get_task",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -45,7 +45,7 @@ pub(crate) async fn get_task(
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;
     let prefer = Prefer::read(&headers);
-    let time = prefer.time(Duration::ZERO);
+    let time = prefer.wait_or(Duration::ZERO);
     let task = if time.is_zero() {
         access::task_with_requests(&http, &caller, row).await?
     } else {

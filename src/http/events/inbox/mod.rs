@@ -13,4 +13,4 @@ pub(crate) mod tail;
 mod view;
 
 pub(crate) use self::stream::open;
-pub(crate) use self::view::COUNTED;
+pub(crate) use self::view::MAX_COUNTED;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::response::Response;
 
 use super::tail::InboxFollower;
-use super::view::{COUNTED, Change, InboxView};
+use super::view::{InboxChange, InboxView, MAX_COUNTED};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
-use crate::http::events::opening::streamed;
+use crate::http::events::opening::stream_response;
 use crate::http::events::stream::{EventSource, OpenStream, Watcher};
 use crate::http::events::stream_limiter::StreamPermit;
 use crate::http::server::problem::Problem;
@@ -19,12 +19,12 @@ use crate::http::wire::inbox::{
     CHANGED, CREATED, GONE, GoneReason, INBOX, InboxEvent, InboxGoneEvent, InboxRequestEvent,
 };
 use crate::people::Caller;
-use crate::people::may::can_decide;
+use crate::people::authorization::can_decide;
 use crate::store::{Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 
 /// The maximum number of requests that the event `inbox` lists.
-const LISTED: usize = 200;
+const MAX_LISTED: usize = 200;
 
 struct InboxStream {
     stream: OpenStream,
@@ -52,30 +52,31 @@ pub(crate) async fn open(
         follower,
         view: InboxView::default(),
     };
-    stream.begin().await?;
-    Ok(streamed(stream.body()))
+    stream.write_inbox().await?;
+    Ok(stream_response(stream.body()))
 }
 
 impl InboxStream {
     /// Reads the inbox and writes the event `inbox`: at the start, and again when the follower has
     /// missed rows or the view is outdated.
-    async fn begin(&mut self) -> Result<(), ReadError> {
+    async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
-        let read = if caller.may.decide {
-            let open = self.filter.open_for(caller, COUNTED);
+        let read = if caller.permissions.decide {
+            let open = self.filter.open_for(caller, MAX_COUNTED);
             http.store.open_requests(&open).await?
         } else {
             Page::empty()
         };
         let oldest: Vec<RequestId> = read.iter().map(|request| request.id).collect();
-        let oldest = oldest.get(..LISTED).unwrap_or(&oldest);
-        let rows = http.store.requests_of(&caller.tenant, oldest).await?;
-        let mine = |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &row.state());
-        let briefs = rows.iter().filter(mine);
+        let oldest = oldest.get(..MAX_LISTED).unwrap_or(&oldest);
+        let rows = http.store.requests_by_id(&caller.tenant, oldest).await?;
+        let decidable =
+            |row: &&RequestRow| can_decide(caller, &row.tenant, &row.owner, &row.state());
+        let briefs = rows.iter().filter(decidable);
         let requests: Vec<_> = briefs
-            .map(|row| RequestBrief::of(row, &http.settings))
+            .map(|row| RequestBrief::from_row(row, &http.settings))
             .collect();
-        self.view = InboxView::of(&read);
+        self.view = InboxView::from_page(&read);
         self.follower.show_all(&read);
         let event = InboxEvent {
             event: INBOX,
@@ -87,25 +88,25 @@ impl InboxStream {
     }
 
     /// Writes the event that a changed request causes for the caller, if any.
-    fn tell(&mut self, row: &RequestRow) -> Result<(), ReadError> {
+    fn write_change(&mut self, row: &RequestRow) -> Result<(), ReadError> {
         let caller = &self.stream.watcher.caller;
-        let change = self.view.note(row, caller, &self.filter);
+        let change = self.view.update(row, caller, &self.filter);
         let Some(change) = change else {
             return Ok(());
         };
         let open = self.view.count();
         let event = match change {
-            Change::Created => CREATED,
-            Change::Changed => CHANGED,
-            Change::Gone(reason) => {
-                self.follower.hide(row.asked.request_id);
-                return self.stream.write(GONE, &gone(row, reason, open));
+            InboxChange::Created => CREATED,
+            InboxChange::Changed => CHANGED,
+            InboxChange::Gone(reason) => {
+                self.follower.hide(row.spec.request_id);
+                return self.stream.write(GONE, &gone_event(row, reason, open));
             }
         };
-        if self.view.ids().any(|id| id == row.asked.request_id) {
+        if self.view.ids().any(|id| id == row.spec.request_id) {
             self.follower.show(row);
         }
-        let request = RequestBrief::of(row, &self.stream.http.settings);
+        let request = RequestBrief::from_row(row, &self.stream.http.settings);
         let data = InboxRequestEvent {
             event,
             request,
@@ -124,13 +125,13 @@ impl EventSource for InboxStream {
         match self.stream.wait(self.follower.next()).await {
             Some(Some(rows)) => {
                 for row in rows.iter() {
-                    self.tell(row)?;
+                    self.write_change(row)?;
                 }
                 if self.view.is_outdated() {
-                    self.begin().await?;
+                    self.write_inbox().await?;
                 }
             }
-            Some(None) => self.begin().await?,
+            Some(None) => self.write_inbox().await?,
             None => {}
         }
         Ok(())
@@ -141,21 +142,21 @@ impl EventSource for InboxStream {
     /// rights allow.
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let watcher = &mut self.stream.watcher;
-        let Some(caller) = watcher.caller_now(&self.stream.http).await? else {
+        let Some(caller) = watcher.current_caller(&self.stream.http).await? else {
             return Ok(false);
         };
-        let rights = |caller: &Caller| (caller.groups.clone(), caller.may);
+        let rights = |caller: &Caller| (caller.groups.clone(), caller.permissions);
         let same = rights(&caller) == rights(&watcher.caller);
         watcher.caller = caller;
         Ok(same)
     }
 }
 
-fn gone(row: &RequestRow, reason: GoneReason, open: usize) -> InboxGoneEvent {
+fn gone_event(row: &RequestRow, reason: GoneReason, open: usize) -> InboxGoneEvent {
     let decision = WireDecision::of_request(&row.state()).filter(|_| reason == GoneReason::Decided);
     InboxGoneEvent {
         event: GONE,
-        request_id: row.asked.request_id.to_string(),
+        request_id: row.spec.request_id.to_string(),
         reason,
         decision: decision.map(Into::into),
         open,

@@ -2,10 +2,10 @@
 //! process.
 //!
 //! The tenant's reader learns from notifications which requests were changed by commits, on any
-//! replica, and reads their rows. Notifications may be lost, so every [`LOOK`] the reader also
-//! searches for changed requests. When the deadline of a shown request passes, the reader reads the
-//! request, because only the database's clock decides whether the request has expired. The reader
-//! stops when its last follower is dropped.
+//! replica, and reads their rows. Notifications may be lost, so every [`SEARCH_INTERVAL`] the
+//! reader also searches for changed requests. When the deadline of a shown request passes, the
+//! reader reads the request, because only the database's clock decides whether the request has
+//! expired. The reader stops when its last follower is dropped.
 //!
 //! Invariant: a follower gets the row of every changed request of its tenant, or is told that rows
 //! may be missing.
@@ -25,19 +25,19 @@ use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
 /// The interval between two searches for changes whose notification was lost.
-const LOOK: Duration = Duration::from_secs(15);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The delay before the reader retries a failed read.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The minimum delay from a read of overdue requests to the next read: the deadlines have passed by
 /// the process's clock, but may not have passed by the database's.
-const SOON: Duration = Duration::from_millis(200);
+const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// The search for lost changes begins this long before the newest known request: replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
-const OVERLAP: Duration = Duration::from_mins(2);
+const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The number of unread sends after which a follower misses rows and has to read its inbox again.
-const BEHIND: usize = 32;
+const MAX_UNREAD_SENDS: usize = 32;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -46,13 +46,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 
 /// The rows of changed requests of one tenant, from one read.
-type News = Arc<Vec<RequestRow>>;
+type ChangedRows = Arc<Vec<RequestRow>>;
 
 /// The state that a tenant's followers share with the reader. Only the followers keep it alive.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
-    news: broadcast::Sender<News>,
+    changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
     /// Wakes the reader when followers show further requests: one of these may have an earlier
     /// deadline.
@@ -64,10 +64,10 @@ struct InboxTail {
 
 /// The open requests that at least one follower shows.
 #[derive(Debug, Default)]
-struct ShownRequests(BTreeMap<RequestId, Shown>);
+struct ShownRequests(BTreeMap<RequestId, ShownRequest>);
 
 #[derive(Debug)]
-struct Shown {
+struct ShownRequest {
     /// The number of followers that show the request.
     followers: usize,
     answers: usize,
@@ -80,42 +80,42 @@ struct Shown {
 #[derive(Debug)]
 pub(super) struct InboxFollower {
     tail: Arc<InboxTail>,
-    news: broadcast::Receiver<News>,
-    shows: BTreeSet<RequestId>,
+    changed_rows: broadcast::Receiver<ChangedRows>,
+    shown_ids: BTreeSet<RequestId>,
 }
 
 impl InboxTails {
     /// Returns a follower of the tenant's tail. The follower receives all rows that are sent from
     /// now on. Starts the tenant's reader if none runs.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
-        let mut tails = locked(&self.0);
+        let mut tails = lock(&self.0);
         let known = tails.get(tenant).and_then(Weak::upgrade);
         let tail = known.unwrap_or_else(|| {
             let stop = CancellationToken::new();
             let tail = Arc::new(InboxTail {
                 tenant: tenant.to_owned(),
-                news: broadcast::channel(BEHIND).0,
+                changed_rows: broadcast::channel(MAX_UNREAD_SENDS).0,
                 shown: Mutex::default(),
                 more_shown: Arc::default(),
                 tails: self.clone(),
                 _stop: stop.clone().drop_guard(),
             });
             tails.insert(tenant.to_owned(), Arc::downgrade(&tail));
-            let reader = Reader::new(http, &tail, stop);
+            let reader = InboxReader::new(http, &tail, stop);
             http.tracker.spawn(reader.run());
             tail
         });
         InboxFollower {
-            news: tail.news.subscribe(),
+            changed_rows: tail.changed_rows.subscribe(),
             tail,
-            shows: BTreeSet::new(),
+            shown_ids: BTreeSet::new(),
         }
     }
 }
 
 impl Drop for InboxTail {
     fn drop(&mut self) {
-        let mut tails = locked(&self.tails.0);
+        let mut tails = lock(&self.tails.0);
         // Another tail of the same tenant may exist by now.
         if tails
             .get(&self.tenant)
@@ -129,8 +129,8 @@ impl Drop for InboxTail {
 impl InboxFollower {
     /// Waits for the rows of changed requests. Returns `None` if the follower fell too far behind
     /// and rows may be missing. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<News> {
-        match self.news.recv().await {
+    pub(super) async fn next(&mut self) -> Option<ChangedRows> {
+        match self.changed_rows.recv().await {
             Ok(news) => Some(news),
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
@@ -140,8 +140,8 @@ impl InboxFollower {
     /// Replaces the requests that the stream shows by the requests of `read`.
     pub(super) fn show_all(&mut self, read: &Page<OpenRequest>) {
         let ids = read.iter().map(|request| request.id);
-        let before = std::mem::replace(&mut self.shows, ids.collect());
-        let mut shown = locked(&self.tail.shown);
+        let before = std::mem::replace(&mut self.shown_ids, ids.collect());
+        let mut shown = lock(&self.tail.shown);
         for request in read.iter() {
             shown.show(request.id, request.answers, request.expires_at);
         }
@@ -154,10 +154,10 @@ impl InboxFollower {
 
     /// Adds a request to the requests that the stream shows, and records its number of answers.
     pub(super) fn show(&mut self, row: &RequestRow) {
-        let id = row.asked.request_id;
-        let mut shown = locked(&self.tail.shown);
+        let id = row.spec.request_id;
+        let mut shown = lock(&self.tail.shown);
         shown.show(id, row.answers.len(), row.expires_at);
-        if !self.shows.insert(id) {
+        if !self.shown_ids.insert(id) {
             shown.hide(id);
         }
         drop(shown);
@@ -166,16 +166,16 @@ impl InboxFollower {
 
     /// Removes a request from the requests that the stream shows.
     pub(super) fn hide(&mut self, id: RequestId) {
-        if self.shows.remove(&id) {
-            locked(&self.tail.shown).hide(id);
+        if self.shown_ids.remove(&id) {
+            lock(&self.tail.shown).hide(id);
         }
     }
 }
 
 impl Drop for InboxFollower {
     fn drop(&mut self) {
-        let mut shown = locked(&self.tail.shown);
-        for id in &self.shows {
+        let mut shown = lock(&self.tail.shown);
+        for id in &self.shown_ids {
             shown.hide(*id);
         }
     }
@@ -183,7 +183,7 @@ impl Drop for InboxFollower {
 
 impl ShownRequests {
     fn show(&mut self, id: RequestId, answers: usize, expires_at: Option<Time>) {
-        let shown = self.0.entry(id).or_insert(Shown {
+        let shown = self.0.entry(id).or_insert(ShownRequest {
             followers: 0,
             answers,
             expires_at,
@@ -207,15 +207,15 @@ impl ShownRequests {
 
     /// Returns the requests whose deadline has passed at `now`.
     fn overdue(&self, now: Time) -> Vec<RequestId> {
-        let passed = |shown: &Shown| shown.expires_at.is_some_and(|at| at <= now);
+        let passed = |shown: &ShownRequest| shown.expires_at.is_some_and(|at| at <= now);
         let overdue = self.0.iter().filter(|(_, shown)| passed(shown));
         overdue.map(|(id, _)| *id).collect()
     }
 
     /// Records the number of answers of a row that is about to be sent. Clears the deadline of an
     /// expired or closed request.
-    fn told(&mut self, row: &RequestRow) {
-        if let Some(shown) = self.0.get_mut(&row.asked.request_id) {
+    fn record_sent(&mut self, row: &RequestRow) {
+        if let Some(shown) = self.0.get_mut(&row.spec.request_id) {
             shown.answers = shown.answers.max(row.answers.len());
             if row.expired || row.status != RequestStatus::Pending {
                 shown.expires_at = None;
@@ -225,7 +225,7 @@ impl ShownRequests {
 }
 
 /// The reader of one tenant: reads the rows of changed requests and sends them to the followers.
-struct Reader {
+struct InboxReader {
     http: Arc<Http>,
     tail: Weak<InboxTail>,
     more_shown: Arc<Notify>,
@@ -233,17 +233,17 @@ struct Reader {
     listener: InboxListener,
     stop: CancellationToken,
     /// The changed or overdue requests that the next read has to fetch.
-    touched: BTreeSet<RequestId>,
+    pending_ids: BTreeSet<RequestId>,
     /// The requests with an id greater than `since` whose rows were read and sent.
-    known: BTreeSet<RequestId>,
+    sent_ids: BTreeSet<RequestId>,
     since: RequestId,
-    /// The time of the next search for lost changes (`look_at`), and the earliest time of the next
-    /// read (`not_before`); both by `Clock::uptime`.
-    look_at: Duration,
+    /// The time of the next search for lost changes (`search_at`), and the earliest time of the
+    /// next read (`not_before`); both by `Clock::uptime`.
+    search_at: Duration,
     not_before: Duration,
 }
 
-impl Reader {
+impl InboxReader {
     fn new(http: &Arc<Http>, tail: &Arc<InboxTail>, stop: CancellationToken) -> Self {
         let now = http.clock.uptime();
         Self {
@@ -253,10 +253,10 @@ impl Reader {
             tenant: tail.tenant.clone(),
             listener: http.store.listen_to_inbox(&tail.tenant),
             stop,
-            touched: BTreeSet::new(),
-            known: BTreeSet::new(),
-            since: earlier(first_id_at(http.clock.now()), OVERLAP),
-            look_at: now + LOOK,
+            pending_ids: BTreeSet::new(),
+            sent_ids: BTreeSet::new(),
+            since: id_earlier_by(first_id_at(http.clock.now()), SEARCH_OVERLAP),
+            search_at: now + SEARCH_INTERVAL,
             not_before: now,
         }
     }
@@ -268,8 +268,8 @@ impl Reader {
                 if !self.wait().await {
                     return;
                 }
-                if self.tell().await.is_err() {
-                    self.not_before = self.http.clock.uptime() + AGAIN;
+                if self.read_and_send().await.is_err() {
+                    self.not_before = self.http.clock.uptime() + RETRY_DELAY;
                 }
             }
         };
@@ -283,7 +283,7 @@ impl Reader {
     /// Waits until a read may be due. Returns `false` when there are no followers any more.
     async fn wait(&mut self) -> bool {
         let now = self.http.clock.uptime();
-        if !self.touched.is_empty() {
+        if !self.pending_ids.is_empty() {
             self.http
                 .clock
                 .sleep(self.not_before.saturating_sub(now))
@@ -295,13 +295,13 @@ impl Reader {
         }
         let deadline = self.first_deadline();
         let until = deadline.map(|at| now + at.since(self.http.clock.now()));
-        let next = until.unwrap_or(self.look_at).min(self.look_at);
+        let next = until.unwrap_or(self.search_at).min(self.search_at);
         let next = next.max(self.not_before);
         tokio::select! {
             biased;
-            touched = self.listener.next() => match touched {
-                Some(ids) => self.touched.extend(ids.iter()),
-                None => self.look_at = now,
+            changed = self.listener.next() => match changed {
+                Some(ids) => self.pending_ids.extend(ids.iter()),
+                None => self.search_at = now,
             },
             () = self.http.clock.sleep(next.saturating_sub(now)) => {}
             () = self.more_shown.notified() => {}
@@ -313,74 +313,73 @@ impl Reader {
     /// waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
-        let shown = locked(&tail.shown);
+        let shown = lock(&tail.shown);
         shown.first_deadline()
     }
 
     /// Reads the rows of changed and overdue requests, and sends them to the followers. First
     /// searches for lost changes, if the search is due.
-    async fn tell(&mut self) -> Result<(), ReadError> {
+    async fn read_and_send(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
-        if now >= self.look_at {
-            let more = self.look().await?;
-            self.look_at = if more { now } else { now + LOOK };
+        if now >= self.search_at {
+            let more = self.search_lost_changes().await?;
+            self.search_at = if more { now } else { now + SEARCH_INTERVAL };
         }
         let Some(tail) = self.tail.upgrade() else {
             return Ok(());
         };
         if now >= self.not_before {
-            let overdue = locked(&tail.shown).overdue(self.http.clock.now());
+            let overdue = lock(&tail.shown).overdue(self.http.clock.now());
             if !overdue.is_empty() {
-                self.not_before = now + SOON;
+                self.not_before = now + MIN_OVERDUE_DELAY;
             }
-            self.touched.extend(overdue);
+            self.pending_ids.extend(overdue);
         }
-        if self.touched.is_empty() {
+        if self.pending_ids.is_empty() {
             return Ok(());
         }
-        let ids: Vec<RequestId> = self.touched.iter().copied().collect();
-        let rows = self.http.store.requests_of(&self.tenant, &ids).await?;
-        self.touched.clear();
+        let ids: Vec<RequestId> = self.pending_ids.iter().copied().collect();
+        let rows = self.http.store.requests_by_id(&self.tenant, &ids).await?;
+        self.pending_ids.clear();
         let since = self.since;
-        self.known.extend(ids.into_iter().filter(|id| *id > since));
-        let mut shown = locked(&tail.shown);
+        self.sent_ids
+            .extend(ids.into_iter().filter(|id| *id > since));
+        let mut shown = lock(&tail.shown);
         for row in &rows {
-            shown.told(row);
+            shown.record_sent(row);
         }
         drop(shown);
-        let _ = tail.news.send(Arc::new(rows));
+        let _ = tail.changed_rows.send(Arc::new(rows));
         Ok(())
     }
 
-    /// Adds to `touched` the requests that changed without a notification. Returns whether there
-    /// may be more such requests.
-    async fn look(&mut self) -> Result<bool, ReadError> {
+    /// Adds to `pending_ids` the requests that changed without a notification. Returns whether
+    /// there may be more such requests.
+    async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);
         };
-        let shown: Vec<RequestId> = locked(&tail.shown).0.keys().copied().collect();
+        let shown: Vec<RequestId> = lock(&tail.shown).0.keys().copied().collect();
         let store = &self.http.store;
-        let look = store
-            .look_at_inbox(&self.tenant, &shown, self.since)
-            .await?;
-        let all = locked(&tail.shown);
+        let found = store.inbox_state(&self.tenant, &shown, self.since).await?;
+        let all = lock(&tail.shown);
         let changed = all.0.iter().filter(|(id, shown)| {
-            let answers = look.open.get(id);
+            let answers = found.open.get(id);
             answers.is_none_or(|answers| *answers > shown.answers)
         });
-        self.touched.extend(changed.map(|(id, _)| *id));
+        self.pending_ids.extend(changed.map(|(id, _)| *id));
         drop(all);
-        let unknown = look.new.iter().filter(|id| !self.known.contains(id));
-        self.touched.extend(unknown);
-        let newest = look.new.last().max(self.known.last()).copied();
-        let since = match (look.more, look.new.last().copied(), newest) {
+        let unknown = found.new.iter().filter(|id| !self.sent_ids.contains(id));
+        self.pending_ids.extend(unknown);
+        let newest = found.new.last().max(self.sent_ids.last()).copied();
+        let since = match (found.more, found.new.last().copied(), newest) {
             (true, Some(last), _) => last,
-            (_, _, Some(newest)) => earlier(newest, OVERLAP),
+            (_, _, Some(newest)) => id_earlier_by(newest, SEARCH_OVERLAP),
             (_, _, None) => self.since,
         };
         self.since = self.since.max(since);
-        self.known = self.known.split_off(&self.since);
-        Ok(look.more)
+        self.sent_ids = self.sent_ids.split_off(&self.since);
+        Ok(found.more)
     }
 }
 
@@ -392,7 +391,7 @@ fn first_id_at(now: Time) -> RequestId {
 
 /// Subtracts `by` from the time in an id. The first 48 bits of an id (UUIDv7) are a time in
 /// milliseconds.
-fn earlier(id: RequestId, by: Duration) -> RequestId {
+fn id_earlier_by(id: RequestId, by: Duration) -> RequestId {
     let by = by.as_millis() << 80;
     RequestId(Uuid::from_u128(id.0.as_u128().saturating_sub(by)))
 }
@@ -406,19 +405,22 @@ mod tests {
     fn id_of_an_earlier_moment_is_smaller_than_every_id_made_since() {
         let now = Time(1_793_698_200_000_000);
         let id = first_id_at(now);
-        assert!(earlier(id, Duration::from_millis(1)) < id);
+        assert!(id_earlier_by(id, Duration::from_millis(1)) < id);
         assert!(first_id_at(now + Duration::from_millis(1)) > id);
         assert_eq!(
-            earlier(first_id_at(now + OVERLAP), OVERLAP),
+            id_earlier_by(first_id_at(now + SEARCH_OVERLAP), SEARCH_OVERLAP),
             first_id_at(now)
         );
-        assert_eq!(earlier(RequestId(Uuid::nil()), OVERLAP).0, Uuid::nil());
+        assert_eq!(
+            id_earlier_by(RequestId(Uuid::nil()), SEARCH_OVERLAP).0,
+            Uuid::nil()
+        );
     }
 
     #[test]
     fn request_is_shown_until_its_last_follower_hides_it() {
         let (mut shown, row) = (ShownRequests::default(), sample::request());
-        let id = row.asked.request_id;
+        let id = row.spec.request_id;
         shown.show(id, 0, row.expires_at);
         shown.show(id, 1, row.expires_at);
         assert_eq!(shown.first_deadline(), row.expires_at);
@@ -429,7 +431,7 @@ mod tests {
             expired: true,
             ..row
         };
-        shown.told(&closed);
+        shown.record_sent(&closed);
         assert_eq!(shown.first_deadline(), None, "its passing is told once");
         shown.hide(id);
         assert!(shown.0.is_empty());

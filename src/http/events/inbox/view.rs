@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::wire::inbox::GoneReason;
 use crate::people::Caller;
-use crate::people::may::{can_decide, may_decide};
+use crate::people::authorization::{can_decide, may_decide};
 use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
 /// At most this many requests of an inbox are counted.
-pub(crate) const COUNTED: i64 = 1000;
+pub(crate) const MAX_COUNTED: i64 = 1000;
 /// If more requests wait than are counted, the inbox is read again once fewer than this many tenths
 /// of the counted requests are left.
-const FEW_OF_TEN: usize = 9;
+const REFRESH_TENTHS: usize = 9;
 
 /// A change of a request, as it is reported to one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum InboxChange {
     /// The request waits for the caller from now on.
     Created,
     /// The request still waits, and has more answers than before.
@@ -28,7 +28,8 @@ pub(super) enum Change {
     Gone(GoneReason),
 }
 
-/// The requests that wait for a caller: the oldest [`COUNTED`], each with its number of answers.
+/// The requests that wait for a caller: the oldest [`MAX_COUNTED`], each with its number of
+/// answers.
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
@@ -41,7 +42,7 @@ pub(super) struct InboxView {
 impl InboxView {
     /// Builds the view from a read of the inbox.
     #[must_use]
-    pub(super) fn of(read: &Page<OpenRequest>) -> Self {
+    pub(super) fn from_page(read: &Page<OpenRequest>) -> Self {
         let requests = read.iter();
         Self {
             open: requests
@@ -52,7 +53,7 @@ impl InboxView {
         }
     }
 
-    /// How many requests wait, up to [`COUNTED`].
+    /// How many requests wait, up to [`MAX_COUNTED`].
     #[must_use]
     pub(super) fn count(&self) -> usize {
         if self.more {
@@ -70,50 +71,50 @@ impl InboxView {
     /// Returns whether so many counted requests are gone that the inbox has to be read again.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
-        self.more && 10 * self.open.len() < FEW_OF_TEN * self.counted
+        self.more && 10 * self.open.len() < REFRESH_TENTHS * self.counted
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    pub(super) fn note(
+    pub(super) fn update(
         &mut self,
         row: &RequestRow,
         caller: &Caller,
         filter: &InboxFilter,
-    ) -> Option<Change> {
-        let approvers = &row.asked.terms.approvers;
+    ) -> Option<InboxChange> {
+        let approvers = &row.spec.terms.approvers;
         if !filter.fits(row) || !may_decide(caller, &row.tenant, &row.owner, approvers) {
             return None;
         }
-        let (id, answers) = (row.asked.request_id, row.answers.len());
+        let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
             // While `more` is set, a request outside `open` may have been reported as created.
             let known = self.open.remove(&id).is_some() || self.more;
-            return known.then(|| Change::Gone(reason(row)));
+            return known.then(|| InboxChange::Gone(gone_reason(row)));
         }
         if let Some(known) = self.open.get_mut(&id) {
             if *known >= answers {
                 return None;
             }
             *known = answers;
-            return Some(Change::Changed);
+            return Some(InboxChange::Changed);
         }
         let count = self.open.len();
-        if !self.more && i64::try_from(count).is_ok_and(|count| count >= COUNTED) {
+        if !self.more && i64::try_from(count).is_ok_and(|count| count >= MAX_COUNTED) {
             (self.more, self.counted) = (true, count);
         } else if !self.more {
             self.open.insert(id, answers);
         }
         Some(if self.more && answers > 0 {
-            Change::Changed
+            InboxChange::Changed
         } else {
-            Change::Created
+            InboxChange::Created
         })
     }
 }
 
 /// Returns why a request no longer waits for a caller. The caller must have the right to decide the
 /// request.
-fn reason(row: &RequestRow) -> GoneReason {
+fn gone_reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,
         RequestStatus::Pending | RequestStatus::Expired => GoneReason::Expired,
@@ -130,8 +131,8 @@ mod tests {
     use crate::task::id::CallId;
     use uuid::Uuid;
 
-    fn note(view: &mut InboxView, row: &RequestRow) -> Option<Change> {
-        view.note(row, &sample::approver(), &InboxFilter::default())
+    fn note(view: &mut InboxView, row: &RequestRow) -> Option<InboxChange> {
+        view.update(row, &sample::approver(), &InboxFilter::default())
     }
 
     #[test]
@@ -143,11 +144,11 @@ mod tests {
             (RequestStatus::Withdrawn, GoneReason::Withdrawn),
         ] {
             let (mut view, mut row) = (InboxView::default(), sample::request());
-            assert_eq!(note(&mut view, &row), Some(Change::Created));
+            assert_eq!(note(&mut view, &row), Some(InboxChange::Created));
             assert_eq!(note(&mut view, &row), None, "told once");
             assert_eq!(view.count(), 1);
             row.status = status;
-            assert_eq!(note(&mut view, &row), Some(Change::Gone(expected)));
+            assert_eq!(note(&mut view, &row), Some(InboxChange::Gone(expected)));
             assert_eq!((note(&mut view, &row), view.count()), (None, 0));
         }
     }
@@ -158,22 +159,22 @@ mod tests {
         note(&mut view, &row);
         row.expired = true;
         let gone = note(&mut view, &row);
-        assert_eq!(gone, Some(Change::Gone(GoneReason::Expired)));
+        assert_eq!(gone, Some(InboxChange::Gone(GoneReason::Expired)));
     }
 
     #[test]
     fn answer_of_another_changes_a_request_and_the_own_answer_takes_it_out() {
         let (mut view, mut row) = (InboxView::default(), sample::request());
-        row.asked.terms.approvers.required = 3;
+        row.spec.terms.approvers.required = 3;
         note(&mut view, &row);
-        let call: CallId = row.asked.pending_tool_calls[0].tool_call_id;
+        let call: CallId = row.spec.pending_tool_calls[0].tool_call_id;
         let approves = |who| sample::answer(who, Action::Approve, &[call], false);
         row.answers.extend(approves("carol"));
-        assert_eq!(note(&mut view, &row), Some(Change::Changed));
+        assert_eq!(note(&mut view, &row), Some(InboxChange::Changed));
         assert_eq!(note(&mut view, &row), None);
         row.answers.extend(approves("bob"));
         let gone = note(&mut view, &row);
-        assert_eq!(gone, Some(Change::Gone(GoneReason::Answered)));
+        assert_eq!(gone, Some(InboxChange::Gone(GoneReason::Answered)));
     }
 
     #[test]
@@ -182,10 +183,10 @@ mod tests {
         let mut foreign = sample::approver();
         foreign.tenant = "other".into();
         let mut reader = sample::approver();
-        reader.may.decide = false;
+        reader.permissions.decide = false;
         for caller in [sample::caller(), foreign, reader] {
             let mut view = InboxView::default();
-            let told = view.note(&row, &caller, &InboxFilter::default());
+            let told = view.update(&row, &caller, &InboxFilter::default());
             assert_eq!((told, view.count()), (None, 0), "{caller:?}");
         }
     }
@@ -195,16 +196,20 @@ mod tests {
         let mut view = InboxView::default();
         let mut row = sample::request();
         for number in 0..1002 {
-            row.asked.request_id = RequestId(Uuid::from_u128(number));
-            assert_eq!(note(&mut view, &row), Some(Change::Created));
+            row.spec.request_id = RequestId(Uuid::from_u128(number));
+            assert_eq!(note(&mut view, &row), Some(InboxChange::Created));
         }
         assert_eq!((view.count(), view.ids().count()), (1000, 1000));
         row.status = RequestStatus::Withdrawn;
         for number in (0..=100).chain([1001]) {
             assert!(!view.is_outdated());
-            row.asked.request_id = RequestId(Uuid::from_u128(number));
+            row.spec.request_id = RequestId(Uuid::from_u128(number));
             let gone = note(&mut view, &row);
-            assert_eq!(gone, Some(Change::Gone(GoneReason::Withdrawn)), "{number}");
+            assert_eq!(
+                gone,
+                Some(InboxChange::Gone(GoneReason::Withdrawn)),
+                "{number}"
+            );
             if number == 100 {
                 break;
             }

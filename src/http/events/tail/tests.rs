@@ -19,7 +19,7 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
         })
     };
     RenderedEvents {
-        part: Part {
+        part: Subtree {
             root: ROOT,
             task: ROOT,
         },
@@ -32,25 +32,28 @@ impl Buffer {
     /// The answer to a follower at `seen`: a word, and the numbers of its events (for `read`, the
     /// number after which to read).
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
-        let question = Question {
+        let question = FollowerQuery {
             seen,
             fresh,
-            begun: self.begun,
-            failed: self.failed,
+            reads_begun: self.reads_begun,
+            reads_failed: self.reads_failed,
         };
         match self.answer(&question, commits) {
-            Answer::Events(events) => ("events", events.iter().map(|event| event.number).collect()),
-            Answer::End => ("end", Vec::new()),
-            Answer::Behind => ("behind", Vec::new()),
-            Answer::Wait => ("wait", Vec::new()),
-            Answer::Read(after) => ("read", vec![after]),
+            BufferReply::Events(events) => {
+                ("events", events.iter().map(|event| event.number).collect())
+            }
+            BufferReply::End => ("end", Vec::new()),
+            BufferReply::Behind => ("behind", Vec::new()),
+            BufferReply::Wait => ("wait", Vec::new()),
+            BufferReply::Read(after) => ("read", vec![after]),
         }
     }
 
-    /// Ends a read of the rows after `after`, which began when `heard` commits were known.
-    fn read(&mut self, after: i64, read: RenderedEvents, heard: u64) {
-        self.add(after, read, heard);
-        self.reading = false;
+    /// Ends a read of the rows after `after`, which began when `commits_at_read` commits were
+    /// known.
+    fn read(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
+        self.add(after, read, commits_at_read);
+        self.is_reading = false;
     }
 }
 
@@ -72,7 +75,7 @@ fn commit_is_read_once_for_all_followers() {
     assert_eq!(buffer.told(9, false, 2), ("read", vec![9]), "there is more");
     buffer.read(9, events(10..=10, 1, false), 2);
     assert_eq!(buffer.told(10, true, 2), ("read", vec![10]), "a fresh look");
-    assert_eq!(buffer.begun, 4);
+    assert_eq!(buffer.reads_begun, 4);
 }
 
 #[test]
@@ -104,9 +107,17 @@ fn slow_follower_is_sent_back_to_the_rows() {
     let mut buffer = Buffer::default();
     buffer.move_follower(None, Some(0));
     for number in 1..=20 {
-        buffer.add(number - 1, events(number..=number, KEPT / 4, false), 1);
+        buffer.add(
+            number - 1,
+            events(number..=number, MAX_KEPT_BYTES / 4, false),
+            1,
+        );
     }
-    assert!(buffer.bytes <= KEPT + KEPT / 4, "{}", buffer.bytes);
+    assert!(
+        buffer.bytes <= MAX_KEPT_BYTES + MAX_KEPT_BYTES / 4,
+        "{}",
+        buffer.bytes
+    );
     assert_eq!(buffer.told(0, false, 1).0, "behind");
     assert_eq!(buffer.told(19, false, 1), ("events", vec![20]));
 }
@@ -131,10 +142,10 @@ async fn tail_lives_as_long_as_its_followers() {
     second.join(4);
     assert!(Arc::ptr_eq(&first.tail, &second.tail));
     drop(first);
-    assert_eq!(locked(&second.tail.buffer).places, [(4, 1)].into());
-    assert!(http.store.is_watched(ROOT) && locked(&http.tails.0).len() == 1);
+    assert_eq!(lock(&second.tail.buffer).positions, [(4, 1)].into());
+    assert!(http.store.is_watched(ROOT) && lock(&http.tails.0).len() == 1);
     drop(second);
-    assert!(!http.store.is_watched(ROOT) && locked(&http.tails.0).is_empty());
+    assert!(!http.store.is_watched(ROOT) && lock(&http.tails.0).is_empty());
 }
 
 #[tokio::test]
@@ -147,6 +158,6 @@ async fn followers_read_by_themselves_after_a_failed_read() {
     let [first, second, third] = &mut followers;
     let (first, second) = tokio::join!(first.next(&http, 3, false), second.next(&http, 3, false));
     assert!(first.is_none() && second.is_none());
-    assert_eq!(locked(&third.tail.buffer).begun, 1, "one read for both");
+    assert_eq!(lock(&third.tail.buffer).reads_begun, 1, "one read for both");
     assert!(third.next(&http, 3, false).await.is_none());
 }

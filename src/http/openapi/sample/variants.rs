@@ -14,8 +14,8 @@ use crate::task::verdict::{Terms, Verdict};
 #[must_use]
 pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
-    let calls = row.asked.pending_tool_calls.clone();
-    row.asked.pending_tool_calls = (0..count)
+    let calls = row.spec.pending_tool_calls.clone();
+    row.spec.pending_tool_calls = (0..count)
         .flat_map(|index| calls.iter().cloned().map(move |call| (index, call)))
         .map(|(index, mut call)| {
             call.tool_call_id = CallId(id(0x30 + index));
@@ -34,13 +34,13 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     if kind == RequestKind::Approval {
         return row;
     }
-    row.asked.kind = kind;
+    row.spec.kind = kind;
     if kind != RequestKind::Reconcile {
-        row.asked.terms = Terms::default();
+        row.spec.terms = Terms::default();
     }
     let (name, arguments, question, details, form) = question_of_kind(kind);
     let written = arguments.to_string();
-    for call in &mut row.asked.pending_tool_calls {
+    for call in &mut row.spec.pending_tool_calls {
         name.clone_into(&mut call.name);
         call.arguments_text.clone_from(&written);
         if kind != RequestKind::Reconcile {
@@ -53,11 +53,11 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
             call.reason = None;
         }
     }
-    row.asked.question = question.map(str::to_owned);
-    row.asked.details = details;
-    row.asked.form = form;
+    row.spec.question = question.map(str::to_owned);
+    row.spec.details = details;
+    row.spec.form = form;
     if kind == RequestKind::Elicitation {
-        row.asked.terms.message = Some("files asks: Which folder?".to_owned());
+        row.spec.terms.message = Some("files asks: Which folder?".to_owned());
     }
     row
 }
@@ -146,7 +146,7 @@ pub(crate) fn answer(
     calls: &[CallId],
     closes: bool,
 ) -> Option<(Time, Decision)> {
-    let said: serde_json::Map<_, _> = calls
+    let decisions: serde_json::Map<_, _> = calls
         .iter()
         .map(|call| {
             (
@@ -155,7 +155,7 @@ pub(crate) fn answer(
             )
         })
         .collect();
-    let decision = json!({"action": action, "by": by, "decisions": said, "closes": closes});
+    let decision = json!({"action": action, "by": by, "decisions": decisions, "closes": closes});
     Some((
         Time(AT + 60_000_000),
         serde_json::from_value(decision).ok()?,

@@ -9,15 +9,15 @@ use crate::http::Http;
 use crate::http::api::grants::end;
 use crate::http::pages::sign_in::session::see_other;
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
     id: "end_grant_here",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -27,7 +27,7 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/grants/{grant_id}", operation_id = "end_grant_here", tag = "pages",
     params(("grant_id" = String, Path, format = Uuid, description = "The standing decision")),
-    responses((status = 303, description = "It counts no more: back to the page",
+    responses((status = 303, description = "The standing decision has ended: back to the page",
         headers(("Location" = String, description = "`/grants`"))))
 )]
 pub(crate) async fn end_grant_here(
@@ -38,6 +38,6 @@ pub(crate) async fn end_grant_here(
     end::end(&http, &caller, id).await?;
     Ok(see_other(&format!(
         "{}/grants",
-        prefix(&http.settings.public_url)
+        path_prefix(&http.settings.public_url)
     )))
 }

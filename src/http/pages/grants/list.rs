@@ -9,12 +9,12 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::api::grants::list::read;
-use crate::http::pages::inbox::words::Texts;
-use crate::http::pages::layout::{moment, visible};
-use crate::http::pages::site::{Place, Site};
+use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::site::{NavPage, Site};
+use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::CursorQuery;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -25,12 +25,12 @@ use crate::task::id::GrantId;
 pub(crate) const OP: Op = Op {
     id: "get_grants_page",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
 /// The maximum number of rows on a page.
-const ROWS: i64 = 50;
+const MAX_ROWS: i64 = 50;
 
 /// The page of standing decisions
 ///
@@ -47,12 +47,12 @@ pub(crate) async fn get_grants_page(
     uri: Uri,
 ) -> Result<Markup, Problem> {
     must_read_or_decide(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     query.drop_empty();
     let before = query.cursor().map(GrantId);
     query.finish()?;
-    let rows = read(&http, &caller, before, ROWS).await?;
-    let site = Site::of(&http, &caller, &headers);
+    let rows = read(&http, &caller, before, MAX_ROWS).await?;
+    let site = Site::new(&http, &caller, &headers);
     Ok(page(&site, &http, &rows))
 }
 
@@ -60,7 +60,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
     let texts = site.texts();
     let next = rows.next(|row| row.grant_id.0);
     site.page(
-        Some(Place::Decided),
+        Some(NavPage::Decided),
         texts.grants,
         &html! {
             h1 { (texts.grants) }
@@ -77,16 +77,18 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
 fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
     let texts = site.texts();
     let tool = visible(&row.tool);
-    let ended = http.engine.grant_end(row);
+    let end = http.engine.grant_end(row);
     let head = fill(
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
     );
-    let given = [
+    let granted = [
         ("user", visible(&row.by.by)),
-        ("at", moment(&row.created_at.to_string())),
+        ("at", utc_text(&row.created_at.to_string())),
     ];
-    let given = given.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let granted = granted
+        .each_ref()
+        .map(|(name, text)| (*name, text.as_str()));
     let used = [
         ("used", row.used.to_string()),
         ("uses", row.uses.to_string()),
@@ -96,15 +98,15 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
             p.status {
-                bdi { (fill(texts.grant_given, &given)) }
-                " · " (fill(texts.grant_until, &[("at", &moment(&row.expires_at.to_string()))]))
+                bdi { (fill(texts.grant_given, &granted)) }
+                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at.to_string()))]))
                 " · " (fill(texts.grant_used, &used))
-                @if let Some(ended) = ended { " · " strong { (end_text(ended, texts)) } }
+                @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }
             p.soft {
                 a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.task) " " (row.root_task_id) }
             }
-            @if ended.is_none() && http.engine.may_end_grant(site.caller, row) {
+            @if end.is_none() && http.engine.may_end_grant(site.caller, row) {
                 form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {
                     button.second type="submit" { bdi { (fill(texts.grant_end, &[("tool", &tool)])) } }
                 }
@@ -113,7 +115,7 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
     }
 }
 
-fn scope_text(row: &GrantRow, texts: &Texts) -> String {
+fn scope_text(row: &GrantRow, texts: &SiteTexts) -> String {
     let text = match row.scope {
         GrantScope::Task => texts.grant_of_task,
         GrantScope::Owner => texts.grant_of_owner,
@@ -122,7 +124,7 @@ fn scope_text(row: &GrantRow, texts: &Texts) -> String {
     fill(text, &[("user", &user), ("agent", &agent)])
 }
 
-fn end_text(end: GrantEnd, texts: &Texts) -> &'static str {
+fn end_text(end: GrantEnd, texts: &SiteTexts) -> &'static str {
     match end {
         GrantEnd::Revoked => texts.ended_revoked,
         GrantEnd::Expired => texts.ended_expired,

@@ -7,23 +7,23 @@ use axum::extract::State;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 
-use super::rows::link;
-use super::words::Texts;
+use super::rows::request_link;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::api::requests::inbox_filter::InboxFilter;
-use crate::http::pages::layout::{moment, visible};
-use crate::http::pages::request::deadline::span;
-use crate::http::pages::site::{Place, Site};
+use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::request::deadline::duration_text;
+use crate::http::pages::site::{NavPage, Site};
+use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::brief::RequestBrief;
 use crate::people::Caller;
-use crate::people::may::may_decide;
+use crate::people::authorization::may_decide;
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::RequestId;
@@ -33,15 +33,15 @@ use crate::task::time::Time;
 pub(crate) const OP: Op = Op {
     id: "get_decided",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
 /// The maximum number of rows on a page.
-const ROWS: usize = 50;
+const MAX_ROWS: usize = 50;
 /// The number of requests in one read, and the maximum number of reads for one page.
-const READ_AT_ONCE: i64 = 50;
-const MOST_READS: usize = 40;
+const REQUESTS_PER_READ: i64 = 50;
+const MAX_READS: usize = 40;
 
 /// The page of decided requests
 ///
@@ -57,14 +57,14 @@ pub(crate) async fn get_decided(
     uri: Uri,
 ) -> Result<Markup, Problem> {
     must_read_or_decide(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     query.drop_empty();
-    let filter = InboxFilter::of(&mut query);
+    let filter = InboxFilter::from_query(&mut query);
     let all = query.one("all", "1", |text| (text == "1").then_some(()));
     let before = query.cursor().map(RequestId);
     query.finish()?;
     let (rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
-    let site = Site::of(&http, &caller, &headers);
+    let site = Site::new(&http, &caller, &headers);
     Ok(page(&site, &http, &rows, all.is_some(), next))
 }
 
@@ -74,28 +74,34 @@ async fn read(
     http: &Http,
     caller: &Caller,
     filter: &InboxFilter,
-    all: bool,
+    include_others: bool,
     mut before: Option<RequestId>,
 ) -> Result<(Vec<RequestRow>, Option<RequestId>), Problem> {
     let (person, mut shown) = (inbox_person(caller), Vec::new());
-    for _ in 0..MOST_READS {
+    for _ in 0..MAX_READS {
         let ids = http
             .store
-            .decided_requests(&caller.tenant, &person, all, before, READ_AT_ONCE)
+            .decided_requests(
+                &caller.tenant,
+                &person,
+                include_others,
+                before,
+                REQUESTS_PER_READ,
+            )
             .await?;
-        let whole = i64::try_from(ids.len()).is_ok_and(|count| count < READ_AT_ONCE);
-        let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
+        let is_last_read = i64::try_from(ids.len()).is_ok_and(|count| count < REQUESTS_PER_READ);
+        let mut rows = http.store.requests_by_id(&caller.tenant, &ids).await?;
         rows.reverse();
         for row in rows {
-            if shown.len() == ROWS {
+            if shown.len() == MAX_ROWS {
                 return Ok((shown, before));
             }
-            before = Some(row.asked.request_id);
-            if filter.fits(&row) && is_shown(&row, caller, all) {
+            before = Some(row.spec.request_id);
+            if filter.fits(&row) && is_shown(&row, caller, include_others) {
                 shown.push(row);
             }
         }
-        if whole {
+        if is_last_read {
             return Ok((shown, None));
         }
         before = ids.last().copied();
@@ -103,31 +109,31 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether a request is in the list: the caller has answered it, or, with `all`, it is
-/// decided and the caller may decide such a request.
-fn is_shown(row: &RequestRow, caller: &Caller, all: bool) -> bool {
-    let own = || row.state().answer_of(&caller.user_id, None).is_some();
+/// Returns whether a request is in the list: the caller has answered it, or, with `include_others`,
+/// it is decided and the caller may decide such a request.
+fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
+    let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
-    let could = || may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
-    own() || (all && decided() && could())
+    let may_decide_it = || may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers);
+    own() || (include_others && decided() && may_decide_it())
 }
 
 fn page(
     site: &Site<'_>,
     http: &Http,
     rows: &[RequestRow],
-    all: bool,
+    include_others: bool,
     next: Option<RequestId>,
 ) -> Markup {
     let texts = site.texts();
     let address = format!("{}/inbox/decided", site.prefix);
-    let (other, label) = if all {
+    let (other, label) = if include_others {
         (address.clone(), texts.own_only)
     } else {
         (format!("{address}?all=1"), texts.others_too)
     };
     site.page(
-        Some(Place::Decided),
+        Some(NavPage::Decided),
         texts.decided,
         &html! {
             h1 { (texts.decided) }
@@ -138,7 +144,7 @@ fn page(
             @if rows.is_empty() { p { (texts.nothing_decided) } }
             ul.rows { @for row in rows { (decided_row(site, http, row)) } }
             @if let Some(next) = next {
-                @let all = if all { "all=1&" } else { "" };
+                @let all = if include_others { "all=1&" } else { "" };
                 p { a href=(format!("{address}?{all}cursor={}", cursor_of(next.0))) { (texts.older) } }
             }
         },
@@ -146,20 +152,20 @@ fn page(
 }
 
 fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
-    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let state = row.state();
-    let own = state.answer_of(&site.caller.user_id, None);
+    let own = state.answer_by(&site.caller.user_id, None);
     let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
     let is_own = own.is_some();
     html! {
         li {
-            (link(site, row, &http.settings))
+            (request_link(site, row, &http.settings))
             @if let Some((at, answer)) = answer { (answer_line(site, row, *at, answer, is_own)) }
             p.soft {
                 bdi { (visible(&row.agent_path.join(" › "))) }
                 " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.owner))])) }
                 " · " (status_word(row, texts))
-                @if let Some(missing) = missing(row, http, texts) { " · " (missing) }
+                @if let Some(missing) = missing_approvals_text(row, http, texts) { " · " (missing) }
             }
             @let reason = answer.and_then(|(_, answer)| answer.reason.as_deref());
             @if let Some(reason) = reason { p { (words.reason) (words.colon) bdi { (visible(reason)) } } }
@@ -175,7 +181,7 @@ fn answer_line(
     answer: &Decision,
     is_own: bool,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let what = words.action(answer.action);
     let user = if is_own {
         texts.by_you.to_owned()
@@ -184,9 +190,9 @@ fn answer_line(
     };
     let by = fill(
         texts.by_at,
-        &[("user", &user), ("at", &moment(&at.to_string()))],
+        &[("user", &user), ("at", &utc_text(&at.to_string()))],
     );
-    let waited = span(at.since(row.created_at), words);
+    let waited = duration_text(at.since(row.created_at), words);
     html! {
         p.status {
             (what) " " bdi { (by) } " · " (fill(texts.waited, &[("time", &waited)]))
@@ -194,7 +200,7 @@ fn answer_line(
     }
 }
 
-fn status_word(row: &RequestRow, texts: &Texts) -> &'static str {
+fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     match row.status {
         RequestStatus::Pending if row.expired => texts.state_expired,
         RequestStatus::Pending => texts.state_pending,
@@ -207,13 +213,16 @@ fn status_word(row: &RequestRow, texts: &Texts) -> &'static str {
 
 /// Says how many more people have to approve an open request; `None` for a closed request, and if
 /// one approval is enough.
-fn missing(row: &RequestRow, http: &Http, texts: &Texts) -> Option<String> {
-    let brief = RequestBrief::of(row, &http.settings);
+fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
+    let brief = RequestBrief::from_row(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);
-    let left = required.saturating_sub(brief.approvals);
-    match left {
+    let missing = required.saturating_sub(brief.approvals);
+    match missing {
         _ if !row.state().is_open() || required < 2 => None,
         1 => Some(texts.waits_for_one.to_owned()),
-        left => Some(fill(texts.waits_for_more, &[("count", &left.to_string())])),
+        missing => Some(fill(
+            texts.waits_for_more,
+            &[("count", &missing.to_string())],
+        )),
     }
 }

@@ -8,13 +8,13 @@ use http::{HeaderMap, Method};
 
 use crate::http::Http;
 use crate::http::pages::sign_in::session::{see_other, wants_page};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 
 pub(crate) const OP: Op = Op {
     id: "get_home",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound],
 };
 
@@ -34,7 +34,7 @@ pub(crate) async fn get_home(
     if wants_page(&Method::GET, &headers) {
         return Ok(see_other(&format!(
             "{}/inbox",
-            prefix(&http.settings.public_url)
+            path_prefix(&http.settings.public_url)
         )));
     }
     Err(Problem::not_found())

@@ -9,11 +9,11 @@
   if (!live || !rows || !window.EventSource) return;
   const words = JSON.parse(live.dataset.words);
   const part = (name) => document.getElementById(name);
-  const [state, heading, nav, news, tell, note] = ["inbox-state", "open-heading", "open-count", "inbox-new", "inbox-tell", "inbox-tell-note"].map(part);
+  const [state, heading, nav, news, notifyButton, note] = ["inbox-state", "open-heading", "open-count", "inbox-new", "inbox-tell", "inbox-tell-note"].map(part);
   const title = document.title;
-  const MOST_COUNTED = 1000;
-  const MOST_TRIES = 6;
-  const SAID_EVERY = 10_000;
+  const MAX_COUNTED = 1000;
+  const MAX_TRIES = 6;
+  const ANNOUNCE_INTERVAL_MS = 10_000;
 
   const HIDDEN =
     /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
@@ -29,8 +29,8 @@
 
   let mayBeMore = "more" in live.dataset;
 
-  const counted = (open) => {
-    const shown = mayBeMore || open >= MOST_COUNTED ? `${open}+` : String(open);
+  const showCount = (open) => {
+    const shown = mayBeMore || open >= MAX_COUNTED ? `${open}+` : String(open);
     heading.textContent = shown;
     nav.textContent = ` ${shown}`;
     document.title = open > 0 ? `(${shown}) ${title}` : title;
@@ -39,64 +39,64 @@
 
   // --- Rows that are over, and new ones ----------------------------------------------------------------------------
 
-  const told = (row, text) => {
+  const setRowNote = (row, text) => {
     const line = row.querySelector(".told");
     if (line.textContent !== text) line.textContent = text;
   };
 
-  const over = (id, reason, decision) => {
-    fresh.delete(id);
+  const markOver = (id, reason, decision) => {
+    newRequests.delete(id);
     announce();
     const row = rowOf(id);
     if (!row) return;
     row.classList.add("over");
     const what = decision && word(`did_${decision.action}`, decision.action);
     const values = { what, user: visible(decision?.by ?? ""), at: moment(decision?.at ?? "") };
-    if (reason === "decided" && decision) told(row, fill(words.row_decided, values));
-    else if (reason === "expired") told(row, words.row_expired);
-    else if (reason === "answered") told(row, words.row_answered);
-    else if (reason === "withdrawn") told(row, words.row_withdrawn);
-    else told(row, words.row_over);
+    if (reason === "decided" && decision) setRowNote(row, fill(words.row_decided, values));
+    else if (reason === "expired") setRowNote(row, words.row_expired);
+    else if (reason === "answered") setRowNote(row, words.row_answered);
+    else if (reason === "withdrawn") setRowNote(row, words.row_withdrawn);
+    else setRowNote(row, words.row_over);
   };
 
-  const back = (row) => {
+  const markOpen = (row) => {
     row.classList.remove("over");
-    told(row, "");
+    setRowNote(row, "");
   };
 
   // The ids of requests that are open and have no row yet.
-  const fresh = new Set();
+  const newRequests = new Set();
   const button = document.createElement("button");
   button.type = "button";
   button.className = "second";
-  let saidAt = 0;
-  let sayLater;
+  let announcedAt = 0;
+  let announceTimer;
 
   // A screen reader hears of new questions at most once in ten seconds.
   const announce = () => {
-    clearTimeout(sayLater);
-    if (fresh.size === 0) {
+    clearTimeout(announceTimer);
+    if (newRequests.size === 0) {
       if (!button.contains(document.activeElement)) button.remove();
       return;
     }
-    const wait = saidAt + SAID_EVERY - Date.now();
+    const wait = announcedAt + ANNOUNCE_INTERVAL_MS - Date.now();
     if (button.isConnected && wait > 0) {
-      sayLater = setTimeout(announce, wait);
+      announceTimer = setTimeout(announce, wait);
       return;
     }
-    saidAt = Date.now();
-    button.textContent = fresh.size === 1 ? words.new_one : fill(words.new_many, { count: fresh.size });
+    announcedAt = Date.now();
+    button.textContent = newRequests.size === 1 ? words.new_one : fill(words.new_many, { count: newRequests.size });
     if (!button.isConnected) news.append(button);
   };
 
   // Takes the rows of new requests from a fresh copy of the page, below the rows that are there.
-  const show = () => {
-    const asked = new XMLHttpRequest();
-    asked.open("GET", location.href);
-    asked.setRequestHeader("accept", "text/html");
-    asked.responseType = "document";
-    asked.addEventListener("loadend", () => {
-      const found = [...(asked.responseXML?.querySelectorAll("#inbox-rows > li") ?? [])];
+  const showNewRows = () => {
+    const xhr = new XMLHttpRequest();
+    xhr.open("GET", location.href);
+    xhr.setRequestHeader("accept", "text/html");
+    xhr.responseType = "document";
+    xhr.addEventListener("loadend", () => {
+      const found = [...(xhr.responseXML?.querySelectorAll("#inbox-rows > li") ?? [])];
       const added = found.filter((row) => !rowOf(row.dataset.request));
       if (added.length === 0) {
         location.reload();
@@ -104,40 +104,40 @@
       }
       rows.append(...added.map((row) => document.adoptNode(row)));
       part("inbox-empty")?.remove();
-      for (const row of added) fresh.delete(row.dataset.request);
+      for (const row of added) newRequests.delete(row.dataset.request);
       added[0].querySelector("a").focus();
-      saidAt = 0;
+      announcedAt = 0;
       announce();
     });
-    asked.send();
+    xhr.send();
   };
-  button.addEventListener("click", show);
+  button.addEventListener("click", showNewRows);
 
   // --- The events --------------------------------------------------------------------------------------------------
 
   const isLastPage = !part("inbox-next");
 
-  const begin = ({ open, more, requests }) => {
+  const onInbox = ({ open, more, requests }) => {
     const ids = new Set(requests.map((request) => request.request_id));
-    const whole = !more && open === requests.length;
+    const isComplete = !more && open === requests.length;
     for (const row of rows.children) {
-      if (ids.has(row.dataset.request)) back(row);
-      else if (whole && !row.classList.contains("over")) over(row.dataset.request);
+      if (ids.has(row.dataset.request)) markOpen(row);
+      else if (isComplete && !row.classList.contains("over")) markOver(row.dataset.request);
     }
-    fresh.clear();
-    if (isLastPage) for (const id of ids) if (!rowOf(id)) fresh.add(id);
+    newRequests.clear();
+    if (isLastPage) for (const id of ids) if (!rowOf(id)) newRequests.add(id);
     mayBeMore = more;
-    counted(open);
+    showCount(open);
     announce();
   };
 
-  const happens = {
-    inbox: begin,
+  const handlers = {
+    inbox: onInbox,
     "request.created": ({ request, open }) => {
       const row = rowOf(request.request_id);
-      if (row) back(row);
-      else fresh.add(request.request_id);
-      counted(open);
+      if (row) markOpen(row);
+      else newRequests.add(request.request_id);
+      showCount(open);
       announce();
       notify(request);
     },
@@ -146,38 +146,38 @@
       const approved = row?.querySelector(".approved");
       const values = { have: request.approvals, required: request.approvers.required };
       if (approved) approved.textContent = fill(words.have_approved, values);
-      counted(open);
+      showCount(open);
     },
     "request.gone": ({ request_id: id, reason, decision, open }) => {
-      over(id, reason, decision);
-      counted(open);
+      markOver(id, reason, decision);
+      showCount(open);
     },
   };
 
   // --- Notices of the browser --------------------------------------------------------------------------------------
 
-  const TOLD = "holdpoint-tell";
-  let releases;
-  let mayTell = false;
+  const NOTIFY_KEY = "holdpoint-tell";
+  let releaseLock;
+  let mayNotify = false;
 
-  const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(TOLD) === "yes";
+  const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
 
   // Of several tabs, the one that holds the lock shows the notices.
-  const settle = () => {
-    tell.textContent = wantsNotices() ? words.tell_no_more : words.tell;
-    tell.setAttribute("aria-pressed", String(wantsNotices()));
+  const updateNotices = () => {
+    notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
+    notifyButton.setAttribute("aria-pressed", String(wantsNotices()));
     if (!wantsNotices()) {
-      releases?.();
-      releases = undefined;
-      mayTell = false;
-    } else if (!releases) {
+      releaseLock?.();
+      releaseLock = undefined;
+      mayNotify = false;
+    } else if (!releaseLock) {
       const held = new Promise((resolve) => {
-        releases = resolve;
+        releaseLock = resolve;
       });
-      if (!navigator.locks) mayTell = true;
+      if (!navigator.locks) mayNotify = true;
       else
         navigator.locks.request("holdpoint-inbox", () => {
-          mayTell = wantsNotices();
+          mayNotify = wantsNotices();
           return held;
         });
     }
@@ -185,21 +185,21 @@
 
   // Neither a summary nor an argument is in a notice: it may be shown on a locked screen.
   const notify = (request) => {
-    if (!mayTell) return;
+    if (!mayNotify) return;
     const body = [word(`short_${request.kind}`, request.kind), visible(request.agent_path.at(-1) ?? "")].join(" · ");
-    new Notification(words.tell_title, { body, tag: request.request_id });
+    new Notification(words.notify_title, { body, tag: request.request_id });
   };
 
   if (window.Notification) {
-    tell.addEventListener("click", async () => {
+    notifyButton.addEventListener("click", async () => {
       note.textContent = "";
-      if (wantsNotices()) localStorage.removeItem(TOLD);
-      else if ((await Notification.requestPermission()) === "granted") localStorage.setItem(TOLD, "yes");
-      else note.textContent = words.tell_refused;
-      settle();
+      if (wantsNotices()) localStorage.removeItem(NOTIFY_KEY);
+      else if ((await Notification.requestPermission()) === "granted") localStorage.setItem(NOTIFY_KEY, "yes");
+      else note.textContent = words.notify_refused;
+      updateNotices();
     });
-    settle();
-  } else tell.remove();
+    updateNotices();
+  } else notifyButton.remove();
 
   // --- Moving between the rows -------------------------------------------------------------------------------------
 
@@ -218,31 +218,31 @@
 
   let source;
   let tries = 0;
-  let later;
+  let retryTimer;
 
   const connect = () => {
     source = new EventSource(live.dataset.events);
-    for (const [name, take] of Object.entries(happens)) {
+    for (const [name, handler] of Object.entries(handlers)) {
       source.addEventListener(name, (event) => {
         tries = 0;
         state.textContent = words.live;
-        take(JSON.parse(event.data));
+        handler(JSON.parse(event.data));
       });
     }
-    source.addEventListener("error", lost);
+    source.addEventListener("error", onError);
   };
 
   // A browser reconnects by itself until an answer is no stream.
-  const lost = () => {
+  const onError = () => {
     if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: clock() });
     if (source.readyState !== EventSource.CLOSED) return;
     tries += 1;
-    if (tries < MOST_TRIES) later = setTimeout(connect, 1000 * 2 ** tries);
+    if (tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
   };
 
   // A browser has few connections to one host, so a hidden page keeps none, unless it shows notices.
-  const seen = () => {
-    clearTimeout(later);
+  const onVisibilityChange = () => {
+    clearTimeout(retryTimer);
     if (document.visibilityState === "hidden" && !wantsNotices()) source?.close();
     else if (!source || source.readyState === EventSource.CLOSED) {
       tries = 0;
@@ -251,7 +251,7 @@
   };
 
   live.hidden = false;
-  counted(Number(live.dataset.open));
-  document.addEventListener("visibilitychange", seen);
-  seen();
+  showCount(Number(live.dataset.open));
+  document.addEventListener("visibilitychange", onVisibilityChange);
+  onVisibilityChange();
 })();

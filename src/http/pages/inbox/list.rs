@@ -13,21 +13,21 @@ use url::form_urlencoded::Serializer;
 
 use super::rows::{kind_word, open_row};
 use super::script;
-use super::words::Texts;
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
-use crate::http::events::inbox::COUNTED;
+use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::pages::follow;
-use crate::http::pages::layout::{moment, visible};
-use crate::http::pages::site::{Place, Site};
+use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::site::{NavPage, Site};
+use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
 use crate::people::Caller;
-use crate::people::may::can_decide;
+use crate::people::authorization::can_decide;
 use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
@@ -36,16 +36,16 @@ use crate::task::time::Time;
 pub(crate) const OP: Op = Op {
     id: "get_inbox",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
 /// Requests with at most this much time left come first.
-pub(super) const URGENT: Duration = Duration::from_hours(1);
+pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 /// The maximum number of rows on a page.
-const ROWS: usize = 50;
+const MAX_ROWS: usize = 50;
 /// The number of oldest requests among which the page looks for requests that expire soon.
-const LOOKED_THROUGH: usize = 200;
+const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox
 ///
@@ -61,32 +61,35 @@ pub(crate) async fn get_inbox(
     uri: Uri,
 ) -> Result<Response, Problem> {
     must_read_or_decide(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     query.drop_empty();
-    let (filter, after) = (InboxFilter::of(&mut query), query.cursor().map(RequestId));
+    let (filter, after) = (
+        InboxFilter::from_query(&mut query),
+        query.cursor().map(RequestId),
+    );
     query.finish()?;
-    let inbox = Inbox::read(&http, &caller, filter, after).await?;
-    let site = Site::of(&http, &caller, &headers);
-    Ok(follow::page(inbox.page(&site, &http)))
+    let inbox = InboxPage::read(&http, &caller, filter, after).await?;
+    let site = Site::new(&http, &caller, &headers);
+    Ok(follow::page_with_script(inbox.page(&site, &http)))
 }
 
 /// One page of an inbox.
-struct Inbox {
+struct InboxPage {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// The number of waiting requests, up to [`COUNTED`]. `more` tells whether further requests
-    /// wait, or may wait.
+    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether further
+    /// requests wait, or may wait.
     open: usize,
-    more: bool,
+    has_more: bool,
     /// The number of counted requests after this page. `next` is the id after which the next page
     /// begins; `None` on the last page.
-    left: usize,
+    remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
     is_first: bool,
 }
 
-impl Inbox {
+impl InboxPage {
     async fn read(
         http: &Http,
         caller: &Caller,
@@ -94,36 +97,36 @@ impl Inbox {
         after: Option<RequestId>,
     ) -> Result<Self, Problem> {
         let all = open_requests(http, caller, &filter, None).await?;
-        let from_here = match after {
+        let requests = match after {
             Some(_) => open_requests(http, caller, &filter, after).await?,
             None => all.clone(),
         };
         let urgent = match after {
             Some(_) => Vec::new(),
-            None => urgent(&from_here, http.clock.now()),
+            None => urgent(&requests, http.clock.now()),
         };
-        let others = from_here.iter().map(|request| request.id);
+        let others = requests.iter().map(|request| request.id);
         let others = others.filter(|id| !urgent.contains(id));
-        let room = ROWS.saturating_sub(urgent.len());
-        let shown: Vec<RequestId> = others.clone().take(room).collect();
-        let left = others.count() - shown.len();
-        let next = match shown.last().filter(|_| left > 0) {
+        let free_rows = MAX_ROWS.saturating_sub(urgent.len());
+        let shown: Vec<RequestId> = others.clone().take(free_rows).collect();
+        let remaining = others.count() - shown.len();
+        let next = match shown.last().filter(|_| remaining > 0) {
             Some(last) => Some(*last),
-            None => from_here.next(|request| request.id.0).map(RequestId),
+            None => requests.next(|request| request.id.0).map(RequestId),
         };
         let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
-        let mut rows = http.store.requests_of(&caller.tenant, &ids).await?;
+        let mut rows = http.store.requests_by_id(&caller.tenant, &ids).await?;
         rows.retain(|row| {
             let state = row.state();
             can_decide(caller, &row.tenant, &row.owner, &state)
         });
-        rows.sort_by_key(|row| ids.iter().position(|id| *id == row.asked.request_id));
+        rows.sort_by_key(|row| ids.iter().position(|id| *id == row.spec.request_id));
         Ok(Self {
             filter,
             rows,
             open: all.len(),
-            more: all.more,
-            left,
+            has_more: all.more,
+            remaining,
             next,
             has_urgent: !urgent.is_empty(),
             is_first: after.is_none(),
@@ -135,13 +138,13 @@ impl Inbox {
         let is_filtered = !self.query(None).is_empty();
         let address = format!("{}/inbox", site.prefix);
         site.page(
-            Some(Place::Inbox),
+            Some(NavPage::Inbox),
             texts.inbox,
             &html! {
                 div.line {
-                    h1 { (texts.inbox) " " span #open-heading { (self.count()) } }
+                    h1 { (texts.inbox) " " span #open-heading { (self.open_text()) } }
                     p.soft {
-                        span #inbox-state { (fill(texts.as_of, &[("at", &moment(&now.to_string()))])) }
+                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now.to_string()))])) }
                         " · " a href=(self.query_address(&address, None)) { (texts.look_again) }
                     }
                 }
@@ -150,9 +153,9 @@ impl Inbox {
                 @if self.rows.is_empty() && self.next.is_some() {
                     p { (texts.none_so_far) }
                 } @else if self.rows.is_empty() && is_filtered {
-                    p #inbox-empty { (texts.nothing_fits) " " a href=(address) { (texts.show_all) } }
+                    p #inbox-empty { (texts.nothing_matches) " " a href=(address) { (texts.show_all) } }
                 } @else if self.rows.is_empty() {
-                    p #inbox-empty { (texts.nothing) " " a href=(format!("{address}/decided")) { (texts.decided) } }
+                    p #inbox-empty { (texts.nothing_open) " " a href=(format!("{address}/decided")) { (texts.decided) } }
                 }
                 @if self.has_urgent { p.soft { (texts.urgent_first) } }
                 ul #inbox-rows .rows {
@@ -161,7 +164,7 @@ impl Inbox {
                 @if !self.is_first { p { a href=(self.query_address(&address, None)) { (texts.first_page) } } }
                 @if let Some(next) = self.next {
                     p {
-                        a #inbox-next href=(self.query_address(&address, Some(next))) { (fill(texts.next_page, &[("count", &self.following())])) }
+                        a #inbox-next href=(self.query_address(&address, Some(next))) { (fill(texts.next_page, &[("count", &self.remaining_text())])) }
                     }
                 }
                 p.soft { (texts.newest_last) }
@@ -170,19 +173,19 @@ impl Inbox {
         )
     }
 
-    fn count(&self) -> String {
-        if self.more {
+    fn open_text(&self) -> String {
+        if self.has_more {
             format!("{}+", self.open)
         } else {
             self.open.to_string()
         }
     }
 
-    fn following(&self) -> String {
-        if self.more {
-            format!("{}+", self.left)
+    fn remaining_text(&self) -> String {
+        if self.has_more {
+            format!("{}+", self.remaining)
         } else {
-            self.left.to_string()
+            self.remaining.to_string()
         }
     }
 
@@ -256,23 +259,23 @@ impl Inbox {
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
-            div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.more]
-                data-words=(Value::Object(script_texts(site.texts(), Translations::of(site.language))))
+            div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.has_more]
+                data-words=(Value::Object(script_texts(site.texts(), Translations::for_language(site.language))))
             {
-                button #inbox-tell type="button" .second { (site.texts().tell) }
+                button #inbox-tell type="button" .second { (site.texts().notify) }
                 span #inbox-tell-note role="status" {}
             }
-            (script::tag(&site.prefix))
+            (script::script_tag(&site.prefix))
         }
     }
 }
 
 /// The texts of the script, by name.
-fn script_texts(texts: &Texts, words: &Translations) -> Map<String, Value> {
+fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
     }
-    let of_list = named![texts: live not_live new_one new_many tell tell_no_more tell_refused tell_title
+    let of_list = named![texts: live not_live new_one new_many notify notify_stop notify_refused notify_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved
         short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile
         short_elicitation];
@@ -289,22 +292,22 @@ pub(super) async fn open_requests(
     filter: &InboxFilter,
     after: Option<RequestId>,
 ) -> Result<Page<OpenRequest>, Problem> {
-    if !caller.may.decide {
+    if !caller.permissions.decide {
         return Ok(Page::empty());
     }
-    let mut wanted = filter.open_for(caller, COUNTED);
+    let mut wanted = filter.open_for(caller, MAX_COUNTED);
     wanted.after = after;
     Ok(http.store.open_requests(&wanted).await?)
 }
 
 /// Returns those of the oldest requests that expire soon, ordered by deadline.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
-    let oldest = requests.iter().take(LOOKED_THROUGH);
+    let oldest = requests.iter().take(MAX_SEARCHED_FOR_URGENT);
     let mut soon: Vec<(Time, RequestId)> = oldest
         .filter_map(|request| Some((request.expires_at?, request.id)))
-        .filter(|(at, _)| at.since(now) <= URGENT)
+        .filter(|(at, _)| at.since(now) <= URGENT_WITHIN)
         .collect();
     soon.sort_unstable();
-    soon.truncate(ROWS);
+    soon.truncate(MAX_ROWS);
     soon.into_iter().map(|(_, id)| id).collect()
 }

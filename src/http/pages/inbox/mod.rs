@@ -10,4 +10,3 @@ pub(crate) mod rows;
 pub(crate) mod script;
 #[cfg(test)]
 mod tests;
-pub(crate) mod words;

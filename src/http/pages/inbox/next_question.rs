@@ -16,18 +16,21 @@ use crate::store::RequestRow;
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
-pub(crate) async fn after_answer(
+pub(crate) async fn next_question_line(
     http: &Http,
     row: &RequestRow,
     site: &Site<'_>,
 ) -> Result<Option<Markup>, Problem> {
-    let Some((_, answer)) = row.state().answer_of(&site.caller.user_id, None) else {
+    let Some((_, answer)) = row.state().answer_by(&site.caller.user_id, None) else {
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
     let first: Vec<_> = open.iter().map(|request| request.id).take(1).collect();
-    let rows = http.store.requests_of(&site.caller.tenant, &first).await?;
-    let (texts, words) = (site.texts(), Translations::of(site.language));
+    let rows = http
+        .store
+        .requests_by_id(&site.caller.tenant, &first)
+        .await?;
+    let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let what = words.action(answer.action);
     let count = open.len().saturating_sub(1);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
@@ -36,7 +39,7 @@ pub(crate) async fn after_answer(
             (what) (words.full_stop) " "
             @match rows.first() {
                 Some(next) => {
-                    a autofocus href=(format!("{}/resume/{}", site.prefix, next.asked.request_id)) {
+                    a autofocus href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
                         (fill(texts.next, &[("summary", &summary(next, &http.settings, texts))]))
                     }
                     @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }

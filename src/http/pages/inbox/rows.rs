@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::words::Texts;
 use crate::http::Settings;
 use crate::http::pages::layout::visible;
-use crate::http::pages::request::deadline::span;
+use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::Site;
+use crate::http::pages::site_texts::SiteTexts;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::WireEffect;
@@ -16,7 +16,7 @@ use crate::task::time::Time;
 
 /// The word for a kind of request in a list.
 #[must_use]
-pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
+pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
     match kind {
         RequestKind::Approval => texts.short_approval,
         RequestKind::Guidance => texts.short_guidance,
@@ -30,8 +30,8 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &Texts) -> &'static str {
 
 /// Returns, in one line, the summary of a request's first call and the number of further calls.
 #[must_use]
-pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> String {
-    let brief = RequestBrief::of(row, settings);
+pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &SiteTexts) -> String {
+    let brief = RequestBrief::from_row(row, settings);
     let shown = brief.summaries.unwrap_or_default();
     let mut line = shown
         .first()
@@ -47,10 +47,10 @@ pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &Texts) -> S
 /// The lines below the link of an open request: agent, owner, age, rule, and the counts of calls,
 /// approvals and warnings.
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
-    let (texts, words) = (site.texts(), Translations::of(site.language));
-    let brief = RequestBrief::of(row, settings);
-    let age = span(now.since(row.created_at), words);
-    let rule = row.asked.own_calls().find_map(|call| call.rule.as_deref());
+    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let brief = RequestBrief::from_row(row, settings);
+    let age = duration_text(now.since(row.created_at), words);
+    let rule = row.spec.own_calls().find_map(|call| call.rule.as_deref());
     let mut counts = Vec::new();
     if brief.calls > 1 {
         let text = fill(texts.calls, &[("count", &brief.calls.to_string())]);
@@ -84,8 +84,8 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
         }
         @if !counts.is_empty() {
             p.counts {
-                @for (place, count) in counts.iter().enumerate() {
-                    @if place > 0 { " · " }
+                @for (index, count) in counts.iter().enumerate() {
+                    @if index > 0 { " · " }
                     (count)
                 }
             }
@@ -94,9 +94,9 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
 }
 
 /// The link to a request: its summary, and its kind and effects.
-pub(super) fn link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
+pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
-    let brief = RequestBrief::of(row, settings);
+    let brief = RequestBrief::from_row(row, settings);
     let effects = brief.effects.iter().map(|effect| match effect {
         WireEffect::ReadOnly => texts.effect_read_only,
         WireEffect::Idempotent => texts.effect_idempotent,
@@ -125,18 +125,18 @@ pub(super) fn open_row(
     settings: &Settings,
     now: Time,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::of(site.language));
-    let left = row.expires_at.map(|at| at.since(now));
-    let urgent = left.is_some_and(|left| left <= super::list::URGENT);
+    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let time_left = row.expires_at.map(|at| at.since(now));
+    let is_urgent = time_left.is_some_and(|left| left <= super::list::URGENT_WITHIN);
     html! {
-        li data-request=(row.asked.request_id) {
-            @if let Some(left) = left {
-                p.left.urgent[urgent] {
-                    @if urgent { span aria-hidden="true" { "▲ " } }
-                    (fill(texts.left, &[("time", &span(left, words))]))
+        li data-request=(row.spec.request_id) {
+            @if let Some(left) = time_left {
+                p.left.urgent[is_urgent] {
+                    @if is_urgent { span aria-hidden="true" { "▲ " } }
+                    (fill(texts.time_left, &[("time", &duration_text(left, words))]))
                 }
             }
-            (link(site, row, settings))
+            (request_link(site, row, settings))
             div.facts { (facts(site, row, settings, now)) }
             p.told {}
         }

@@ -7,12 +7,12 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use crate::http::pages::follow;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 
 pub(crate) const OP: Op = Op {
     id: "get_inbox_script",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 
@@ -20,10 +20,10 @@ pub(crate) const SCRIPT: &str = include_str!("inbox.js");
 
 /// The `<script>` element, on a page whose paths begin with `prefix`.
 #[must_use]
-pub(crate) fn tag(prefix: &str) -> Markup {
+pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/inbox.js")) defer {} }
 }
 
 pub(crate) async fn get_inbox_script() -> Response {
-    follow::served(SCRIPT)
+    follow::script_response(SCRIPT)
 }

@@ -7,21 +7,21 @@ use axum::extract::State;
 use axum::response::Response;
 use utoipa::ToSchema;
 
-use super::{CurrentLink, asked};
+use super::{CurrentLink, linked_request};
 use crate::http::Http;
 use crate::http::api::requests::decide::{PROBLEMS, store_decision};
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::sign_in::session::see_other;
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 
 pub(crate) const OP: Op = Op {
     id: "decide_by_link",
     auth: AuthClass::Link,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: PROBLEMS,
 };
 
@@ -56,15 +56,15 @@ pub(crate) struct LinkAnswer {
 pub(crate) async fn decide_by_link(
     State(http): State<Arc<Http>>,
     link: CurrentLink,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
-    let row = asked(&http, &posted.caller, &link).await?;
-    match Box::pin(store(&http, &link, &posted)).await {
+    let row = linked_request(&http, &posted.caller, &link).await?;
+    match Box::pin(store_answer(&http, &link, &posted)).await {
         Ok(()) => Ok(see_other(&link.path)),
         Err(problem) if problem.code == Code::Invalid => {
-            let language = Language::of(&posted.headers);
-            let view = View::by_link(&http, &row, &posted.caller, language, &link).await?;
-            invalid_form::page(&http, view, &posted, action(&posted), problem).await
+            let language = Language::from_headers(&posted.headers);
+            let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
+            invalid_form::page(&http, view, &posted, action_in_form(&posted), problem).await
         }
         // The link gives no right to see the other open requests of the task.
         Err(mut problem) => {
@@ -76,14 +76,18 @@ pub(crate) async fn decide_by_link(
 
 /// Returns the action that the form names, if it is `approve` or `reject`. On other pages the path
 /// names the action.
-fn action(posted: &Posted) -> Option<Action> {
+fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
-    let says = fields.get("action")?;
+    let name = fields.get("action")?;
     let known = [Action::Approve, Action::Reject];
-    known.into_iter().find(|action| action.as_str() == says)
+    known.into_iter().find(|action| action.as_str() == name)
 }
 
-async fn store(http: &Arc<Http>, link: &CurrentLink, posted: &Posted) -> Result<(), Problem> {
+async fn store_answer(
+    http: &Arc<Http>,
+    link: &CurrentLink,
+    posted: &PostRequest,
+) -> Result<(), Problem> {
     if !posted.is_form() {
         let detail = "The body must be a form: application/x-www-form-urlencoded.";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));

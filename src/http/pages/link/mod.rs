@@ -13,27 +13,28 @@ use std::sync::Arc;
 use url::form_urlencoded::byte_serialize;
 
 use super::language::Language;
-use super::layout::{moment, visible};
+use super::layout::{utc_text, visible};
 use super::request::View;
-use super::request::texts::Texts;
+use super::request::texts::RequestTexts;
 use super::translations::fill;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
-use crate::people::may::is_asked;
+use crate::people::authorization::is_approver;
 use crate::store::RequestRow;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
 /// The beginning of every link's path.
-pub(crate) const ROOT: &str = "/l/";
+pub(crate) const PATH_PREFIX: &str = "/l/";
 
 /// The detail of `link_expired`. It says nothing of the request.
-pub(crate) const OVER: &str = "This link is over. Sign in, or wait for the next message.";
+pub(crate) const EXPIRED_DETAIL: &str =
+    "This link has expired. Sign in, or wait for the next message.";
 
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
-const NO_LINK: &[Code] = &[Code::NotFound, Code::LinkExpired];
+const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
 /// The link of an HTTP request: set by the guard, read by the operation.
 #[derive(Clone, Debug)]
@@ -62,10 +63,14 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 ///
 /// # Errors
 /// `not_found` if the person is not asked any more, as for a text that is no link.
-async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<RequestRow, Problem> {
+async fn linked_request(
+    http: &Http,
+    caller: &Caller,
+    link: &CurrentLink,
+) -> Result<RequestRow, Problem> {
     let row = access::request(http, caller, link.request_id).await?;
-    let approvers = &row.asked.terms.approvers;
-    if is_asked(caller, &row.tenant, &row.owner, approvers) {
+    let approvers = &row.spec.terms.approvers;
+    if is_approver(caller, &row.tenant, &row.owner, approvers) {
         Ok(row)
     } else {
         Err(Problem::not_found())
@@ -74,7 +79,7 @@ async fn asked(http: &Http, caller: &Caller, link: &CurrentLink) -> Result<Reque
 
 /// The first line of the page. It names the link's person, and says that an answer on the page
 /// counts as this person's answer.
-pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
+pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
     let email = link.email.as_deref().map(visible);
@@ -93,29 +98,29 @@ pub(crate) fn whose(view: &View<'_>, link: &CurrentLink) -> Markup {
 
 /// The last lines of the page: the time until which the link works, and the actions that need a
 /// key.
-pub(crate) fn until(view: &View<'_>, link: &CurrentLink) -> Markup {
-    let until = moment(&link.expires_at.to_string());
+pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
+    let until = utc_text(&link.expires_at.to_string());
     html! {
         p { (fill(view.texts.link_until, &[("at", &until)])) }
-        p { (view.texts.link_rest) " " (sign_in(&view.path, &view.prefix, view.texts)) }
+        p { (view.texts.link_rest) " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }
 
 /// Says that an answer needs a key.
-pub(crate) fn needs_key(view: &View<'_>) -> Markup {
+pub(crate) fn key_needed_notice(view: &View<'_>) -> Markup {
     html! {
-        p { strong { (view.texts.link_no_answer) } " " (sign_in(&view.path, &view.prefix, view.texts)) }
+        p { strong { (view.texts.link_no_answer) } " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }
 
 /// The link to sign in, on the page of an expired link.
-pub(crate) fn sign_in_instead(prefix: &str, language: Language) -> Markup {
+pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     let inbox = format!("{prefix}/inbox");
-    html! { p { (sign_in(&inbox, prefix, Texts::of(language))) } }
+    html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
 /// The link to sign in and open the path `next` of this service.
-fn sign_in(next: &str, prefix: &str, texts: &Texts) -> Markup {
+fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }
 }

@@ -7,19 +7,19 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::{CurrentLink, NO_LINK, asked};
+use super::{CurrentLink, LINK_PROBLEMS, linked_request};
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, request_page};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::Problem;
 
 pub(crate) const OP: Op = Op {
     id: "get_link_page",
     auth: AuthClass::Link,
-    body: SMALL,
-    problems: NO_LINK,
+    max_body_bytes: SMALL_BODY,
+    problems: LINK_PROBLEMS,
 };
 
 /// Get the page of a link
@@ -37,8 +37,8 @@ pub(crate) async fn get_link_page(
     link: CurrentLink,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let row = asked(&http, &caller, &link).await?;
-    let language = Language::of(&headers);
-    let view = View::by_link(&http, &row, &caller, language, &link).await?;
+    let row = linked_request(&http, &caller, &link).await?;
+    let language = Language::from_headers(&headers);
+    let view = View::load_by_link(&http, &row, &caller, language, &link).await?;
     Ok(request_page(&view).into_response())
 }

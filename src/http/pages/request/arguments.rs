@@ -7,8 +7,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::ordered::Node;
-use super::question::prose;
+use super::ordered::JsonNode;
+use super::question::visible_lines;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
@@ -16,17 +16,20 @@ use crate::http::wire::request::RequestedCall;
 /// Returns the members of a call's arguments in the agent's order. `None` if the exact text of the
 /// arguments is ambiguous, long, deeply nested or no object: only that text then shows them well.
 #[must_use]
-pub(super) fn members(call: &RequestedCall) -> Option<Vec<(String, Node)>> {
+pub(super) fn argument_members(call: &RequestedCall) -> Option<Vec<(String, JsonNode)>> {
     call.arguments.as_ref()?;
-    match Node::read(&call.arguments_text)? {
-        Node::Object(members) => Some(members),
-        Node::Text(_) | Node::Literal(_) | Node::List(_) => None,
+    match JsonNode::parse(&call.arguments_text)? {
+        JsonNode::Object(members) => Some(members),
+        JsonNode::Text(_) | JsonNode::Literal(_) | JsonNode::List(_) => None,
     }
 }
 
 /// Returns the title and the description that the tool's schema gives a member.
 #[must_use]
-pub(super) fn label<'s>(schema: &'s Value, member: &str) -> (Option<&'s str>, Option<&'s str>) {
+pub(super) fn member_label<'s>(
+    schema: &'s Value,
+    member: &str,
+) -> (Option<&'s str>, Option<&'s str>) {
     let property = schema
         .get("properties")
         .and_then(|properties| properties.get(member));
@@ -47,7 +50,7 @@ pub(super) fn is_shell(call: &RequestedCall) -> bool {
 
 /// The arguments of one call: the table with the call's target, and the exact text.
 pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
-    let members = members(call);
+    let members = argument_members(call);
     html! {
         table.arguments {
             tbody {
@@ -62,8 +65,8 @@ pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-fn row(call: &RequestedCall, name: &str, value: &Node) -> Markup {
-    let (title, description) = label(&call.parameters, name);
+fn row(call: &RequestedCall, name: &str, value: &JsonNode) -> Markup {
+    let (title, description) = member_label(&call.parameters, name);
     let is_command = is_shell(call) && name == "command";
     html! {
         tr {
@@ -79,8 +82,8 @@ fn row(call: &RequestedCall, name: &str, value: &Node) -> Markup {
             }
             td {
                 @match value {
-                    Node::Text(command) if is_command => { pre.exact.shell dir="ltr" { (prose(command)) } }
-                    value => (shown(value)),
+                    JsonNode::Text(command) if is_command => { pre.exact.shell dir="ltr" { (visible_lines(command)) } }
+                    value => (value_markup(value)),
                 }
             }
         }
@@ -88,16 +91,16 @@ fn row(call: &RequestedCall, name: &str, value: &Node) -> Markup {
 }
 
 /// Displays a value: a plain value as text, a list as a list, an object as pairs of name and value.
-fn shown(value: &Node) -> Markup {
+fn value_markup(value: &JsonNode) -> Markup {
     html! {
         @match value {
-            Node::Text(_) | Node::Literal(_) => { span.exact.value { (plain(value)) } }
-            Node::List(values) if values.is_empty() => { span.exact.value { "[]" } }
-            Node::List(values) => { ul { @for value in values { li { (shown(value)) } } } }
-            Node::Object(members) if members.is_empty() => { span.exact.value { "{}" } }
-            Node::Object(members) => {
+            JsonNode::Text(_) | JsonNode::Literal(_) => { span.exact.value { (node_text(value)) } }
+            JsonNode::List(values) if values.is_empty() => { span.exact.value { "[]" } }
+            JsonNode::List(values) => { ul { @for value in values { li { (value_markup(value)) } } } }
+            JsonNode::Object(members) if members.is_empty() => { span.exact.value { "{}" } }
+            JsonNode::Object(members) => {
                 dl.nested {
-                    @for (name, value) in members { dt.exact { (visible(name)) } dd { (shown(value)) } }
+                    @for (name, value) in members { dt.exact { (visible(name)) } dd { (value_markup(value)) } }
                 }
             }
         }
@@ -107,18 +110,18 @@ fn shown(value: &Node) -> Markup {
 /// The text of a plain value. A string that could be mistaken for another value keeps its quotation
 /// marks.
 #[must_use]
-pub(super) fn plain(value: &Node) -> String {
+pub(super) fn node_text(value: &JsonNode) -> String {
     match value {
-        Node::Literal(text) => visible(text),
-        Node::Text(text) if is_clear(text) => prose(text),
-        Node::Text(text) => prose(&Value::from(text.as_str()).to_string()),
-        Node::List(_) | Node::Object(_) => String::new(),
+        JsonNode::Literal(text) => visible(text),
+        JsonNode::Text(text) if is_unambiguous(text) => visible_lines(text),
+        JsonNode::Text(text) => visible_lines(&Value::from(text.as_str()).to_string()),
+        JsonNode::List(_) | JsonNode::Object(_) => String::new(),
     }
 }
 
 /// Returns whether a string is clear without quotation marks: it is neither empty nor valid JSON,
 /// and has no blanks at its ends and no two blanks in a row.
-fn is_clear(text: &str) -> bool {
+fn is_unambiguous(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")
         && serde_json::from_str::<Value>(text).is_err()
@@ -132,7 +135,7 @@ pub(super) fn exact_text(view: &View<'_>, call: &RequestedCall, open: bool) -> M
     html! {
         details.raw open[open] {
             summary { (fill(view.texts.exact_text, &[("count", &count)])) }
-            @if call.arguments_text.is_empty() { p { (view.words.no_bytes) } }
+            @if call.arguments_text.is_empty() { p { (view.words.no_text) } }
             pre.exact dir="ltr" { (visible(&call.arguments_text)) }
         }
     }
@@ -144,7 +147,7 @@ mod tests {
 
     #[test]
     fn string_that_could_be_misread_has_its_quotation_marks() {
-        let text = |text: &str| plain(&Node::Text(text.into()));
+        let text = |text: &str| node_text(&JsonNode::Text(text.into()));
         for (written, expected) in [
             ("bob", "bob"),
             ("two words", "two words"),

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::deadline::span;
-use crate::engine::gate::AskerNow;
+use super::deadline::duration_text;
+use crate::engine::gate::AskerStatus;
 use crate::http::Http;
 use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
@@ -12,10 +12,10 @@ use crate::store::{ReadError, RequestRow};
 
 /// Reads the state of the asker of the request's call; `None` if the request is not of a gate, or
 /// the journal cannot be read.
-pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerNow>, Problem> {
+pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     match http
         .engine
-        .asker_now(row.root_task_id, row.agent_path.first())
+        .asker_status(row.root_task_id, row.agent_path.first())
         .await
     {
         Ok(asker) => Ok(asker),
@@ -26,23 +26,23 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerNo
 
 /// Says whether the asker waits, and the effect of an approval. Empty for a closed request, and for
 /// a request that is not of a gate.
-pub(super) fn line(view: &View<'_>, open: bool) -> Markup {
-    let Some(asker) = view.asker.as_ref().filter(|_| open) else {
+pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
+    let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};
     };
     let texts = view.texts;
-    let time = [("time", span(asker.use_within, view.words))];
+    let time = [("time", duration_text(asker.use_within, view.words))];
     let time = time.each_ref().map(|(name, text)| (*name, text.as_str()));
-    let waits = if asker.waits {
-        texts.asker_waits
+    let presence = if asker.is_waiting {
+        texts.asker_waiting
     } else {
-        texts.asker_is_gone
+        texts.asker_absent
     };
-    let effect = match (asker.waits, asker.runs_elsewhere) {
-        (true, false) => texts.yes_runs.to_owned(),
-        (true, true) => texts.yes_hands.to_owned(),
-        (false, false) => fill(texts.yes_waits, &time),
-        (false, true) => fill(texts.yes_hands_later, &time),
+    let effect = match (asker.is_waiting, asker.runs_elsewhere) {
+        (true, false) => texts.approval_runs_call.to_owned(),
+        (true, true) => texts.approval_permits_call.to_owned(),
+        (false, false) => fill(texts.approval_runs_call_later, &time),
+        (false, true) => fill(texts.approval_permits_call_later, &time),
     };
-    html! { p.why.asker { (waits) " " (effect) } }
+    html! { p.why.asker { (presence) " " (effect) } }
 }

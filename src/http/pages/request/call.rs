@@ -5,10 +5,10 @@ use maud::{Markup, html};
 
 use super::View;
 use super::arguments;
-use super::kind::part;
-use super::question::{decision_details, exact, prose, remaining_approvers};
+use super::kind::kind_part;
+use super::question::{decision_details, remaining_approvers, unquoted_text, visible_lines};
 use super::several;
-use super::time::moment_tag;
+use super::time::time_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
@@ -27,28 +27,28 @@ pub(super) fn calls(view: &View<'_>) -> Markup {
         .collect();
     html! {
         @match own.as_slice() {
-            [(_, call)] => (single(view, call)),
+            [(_, call)] => (single_call(view, call)),
             _ => (several::tables(view, &own)),
         }
-        @if !context.is_empty() { (beside(view, &context)) }
+        @if !context.is_empty() { (context_calls(view, &context)) }
     }
 }
 
 /// The only call that the request decides.
-fn single(view: &View<'_>, call: &RequestedCall) -> Markup {
+fn single_call(view: &View<'_>, call: &RequestedCall) -> Markup {
     html! {
         section.call {
             h2.quiet.exact { (visible(&call.name)) }
             p.by { (authorship(view, call)) }
             div.agent { (arguments::table(view, call)) }
             (approvals(view, call))
-            @if let Some(decision) = &call.decision { (replaced(decision, call, view)) }
+            @if let Some(decision) = &call.decision { (replacement(decision, call, view)) }
         }
     }
 }
 
 /// The other calls of the turn, which the request does not decide.
-fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
+fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     html! {
         section.context {
             h2.quiet { (view.texts.context_head) }
@@ -69,7 +69,7 @@ fn beside(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
-        .asked
+        .spec
         .pending_tool_calls
         .iter()
         .find(|own| own.tool_call_id.to_string() == call.tool_call_id);
@@ -81,7 +81,7 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     {
         return view.texts.asks_exactly.to_owned();
     }
-    (part(view.request.kind, view.words).arguments_of)(view.texts).to_owned()
+    (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
 }
 
 /// The words for the policy's verdict.
@@ -112,7 +112,8 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         .map(|approval| approval.by.as_str())
         .collect();
     let names = remaining_approvers(view, &people);
-    let (have, required, left) = (have.to_string(), required.to_string(), missing.to_string());
+    let (have, required, missing_text) =
+        (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
         fill(
             words.approvals_so_far,
@@ -122,7 +123,7 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         let values = [
             ("have", have.as_str()),
             ("required", &required),
-            ("missing", &left),
+            ("missing", &missing_text),
             ("names", &names),
         ];
         fill(words.approvals_missing, &values)
@@ -133,7 +134,7 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
             @if !call.approvals.is_empty() {
                 ul {
                     @for approval in &call.approvals {
-                        li { (visible(&approval.by)) " · " (moment_tag(&approval.at)) }
+                        li { (visible(&approval.by)) " · " (time_tag(&approval.at)) }
                     }
                 }
             }
@@ -142,21 +143,25 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// The decision about one of several calls, with the arguments or the result that a person gave.
-pub(super) fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
-    html! { (decision_details(view, decision, false)) (replaced(decision, call, view)) }
+pub(super) fn decision_of_call(
+    view: &View<'_>,
+    call: &RequestedCall,
+    decision: &WireDecision,
+) -> Markup {
+    html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
 /// The arguments that run in place of the agent's arguments, or the result that a person gave.
-fn replaced(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
+fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
             p.by { (view.words.runs_instead) }
-            pre.exact dir="ltr" { (visible(&exact(arguments))) }
+            pre.exact dir="ltr" { (visible(&unquoted_text(arguments))) }
         }
         @if let Some(result) = own.and_then(|own| own.result.as_ref()) {
             p.by { (view.words.given_result) }
-            pre dir="auto" { (prose(&exact(result))) }
+            pre dir="auto" { (visible_lines(&unquoted_text(result))) }
         }
     }
 }

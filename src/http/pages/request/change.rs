@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ordered::{Node, members};
+use super::ordered::{JsonNode, members};
 use super::schema::{self, Field, FieldValue};
 use crate::http::pages::layout::visible;
 
@@ -17,9 +17,9 @@ pub(super) struct ChangeField {
     /// The member's field, as the schema declares it.
     pub field: Field,
     /// The text that the field shows before any edit.
-    pub shown: String,
+    pub initial_text: String,
     /// The JSON that the agent wrote; `None` for a member that the agent left out.
-    written: Option<String>,
+    agent_json: Option<String>,
 }
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
@@ -29,76 +29,76 @@ pub(super) struct ChangeField {
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
     // A list in fields would not keep the agent's bytes.
-    let is_list = |field: &Field| matches!(field.value, FieldValue::Choices(_));
+    let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
     }
-    let Node::Object(read) = Node::read(arguments_text)? else {
+    let JsonNode::Object(values) = JsonNode::parse(arguments_text)? else {
         return None;
     };
     let mut fields = Vec::new();
     let texts = members(arguments_text)?;
-    for ((name, value), (_, text)) in read.into_iter().zip(texts) {
+    for ((name, value), (_, text)) in values.into_iter().zip(texts) {
         let at = declared.iter().position(|field| field.name == name)?;
         let mut field = declared.remove(at);
-        let shown = match value {
-            Node::Text(text) => text,
-            Node::Literal(literal) if literal == "null" => String::new(),
-            Node::Literal(literal) => literal,
-            Node::List(_) | Node::Object(_) => return None,
+        let initial_text = match value {
+            JsonNode::Text(text) => text,
+            JsonNode::Literal(literal) if literal == "null" => String::new(),
+            JsonNode::Literal(literal) => literal,
+            JsonNode::List(_) | JsonNode::Object(_) => return None,
         };
-        if !can_show(&mut field.value, &shown) {
+        if !can_show(&mut field.value, &initial_text) {
             return None;
         }
         fields.push(ChangeField {
             field,
-            shown,
-            written: Some(text.get().to_owned()),
+            initial_text,
+            agent_json: Some(text.get().to_owned()),
         });
     }
     fields.extend(declared.into_iter().map(|field| ChangeField {
         field,
-        shown: String::new(),
-        written: None,
+        initial_text: String::new(),
+        agent_json: None,
     }));
     Some(fields)
 }
 
 /// Returns whether an input of this kind shows a text unchanged. An input with a format accepts
 /// only texts of its format, so this function removes the format for any other text.
-fn can_show(kind: &mut FieldValue, shown: &str) -> bool {
-    let hides = shown.split('\n').any(|line| visible(line) != line);
+fn can_show(kind: &mut FieldValue, text: &str) -> bool {
+    let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
         FieldValue::Text(format, ..) => {
-            let odd = shown.trim() != shown || shown.contains(char::is_whitespace);
+            let has_whitespace = text.trim() != text || text.contains(char::is_whitespace);
             let fits = match *format {
                 Some("date") => {
-                    shown.len() == 10 && shown.bytes().all(|c| c.is_ascii_digit() || c == b'-')
+                    text.len() == 10 && text.bytes().all(|c| c.is_ascii_digit() || c == b'-')
                 }
-                Some("email" | "url") => !odd,
+                Some("email" | "url") => !has_whitespace,
                 Some(_) | None => false,
             };
-            if !fits || shown.is_empty() {
+            if !fits || text.is_empty() {
                 *format = None;
             }
-            !hides
+            !has_hidden
         }
-        FieldValue::Number(..) => !hides,
-        FieldValue::Boolean => matches!(shown, "true" | "false" | ""),
-        FieldValue::Choices(_) => false,
-        FieldValue::Choice(values) => {
-            shown.is_empty() || values.iter().any(|(text, _)| text == shown)
+        FieldValue::Number(..) => !has_hidden,
+        FieldValue::Boolean => matches!(text, "true" | "false" | ""),
+        FieldValue::MultipleChoice(_) => false,
+        FieldValue::SingleChoice(values) => {
+            text.is_empty() || values.iter().any(|(choice, _)| choice == text)
         }
     }
 }
 
-/// Returns whether a submitted text differs from the text that its field showed. `typed` has the
-/// submitted texts by the names of the members.
+/// Returns whether a submitted text differs from the text that its field showed. `submitted` has
+/// the submitted texts by the names of the members.
 #[must_use]
-pub(super) fn is_changed(fields: &[ChangeField], typed: &BTreeMap<String, String>) -> bool {
+pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, String>) -> bool {
     fields
         .iter()
-        .any(|field| field.is_changed(typed.get(&field.field.name)))
+        .any(|field| field.is_changed(submitted.get(&field.field.name)))
 }
 
 /// Builds the arguments from the submitted texts.
@@ -107,35 +107,35 @@ pub(super) fn is_changed(fields: &[ChangeField], typed: &BTreeMap<String, String
 /// The name of each member whose text does not fit, with the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
-    typed: &BTreeMap<String, String>,
+    submitted: &BTreeMap<String, String>,
 ) -> Result<String, Vec<(String, &'static str)>> {
-    let (mut members, mut wrong) = (Vec::new(), Vec::new());
+    let (mut members, mut mistakes) = (Vec::new(), Vec::new());
     for field in fields {
         let name = &field.field.name;
-        let text = typed.get(name);
+        let text = submitted.get(name);
         let value = if field.is_changed(text) {
             field.field.json(text.map_or("", String::as_str))
         } else {
-            Ok(field.written.clone())
+            Ok(field.agent_json.clone())
         };
         match value {
             Ok(Some(value)) => members.push(format!("{}:{value}", Value::from(name.as_str()))),
             Ok(None) => {}
-            Err(expected) => wrong.push((name.clone(), expected)),
+            Err(expected) => mistakes.push((name.clone(), expected)),
         }
     }
-    if wrong.is_empty() {
+    if mistakes.is_empty() {
         Ok(format!("{{{}}}", members.join(",")))
     } else {
-        Err(wrong)
+        Err(mistakes)
     }
 }
 
 impl ChangeField {
-    /// Returns whether the submitted text differs from the shown text. A field that was not
+    /// Returns whether the submitted text differs from the initial text. A field that was not
     /// submitted is unchanged.
-    fn is_changed(&self, typed: Option<&String>) -> bool {
-        typed.is_some_and(|typed| *typed != self.shown)
+    fn is_changed(&self, submitted: Option<&String>) -> bool {
+        submitted.is_some_and(|submitted| *submitted != self.initial_text)
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         let shown = fields(&parameters(), WRITTEN).unwrap();
         let mut typed: BTreeMap<String, String> = shown
             .into_iter()
-            .map(|field| (field.field.name, field.shown))
+            .map(|field| (field.field.name, field.initial_text))
             .collect();
         for (name, text) in changes {
             typed.insert((*name).to_owned(), (*text).to_owned());

@@ -5,10 +5,10 @@ use maud::{Markup, html};
 
 use super::View;
 use super::change::{self, ChangeField};
-use super::form::editable;
-use super::forms::{folded, form_with_digest, result_type_select, then_select};
+use super::form::editable_text;
+use super::forms::{folded_form, form_with_digest, result_type_select, then_select};
 use super::inputs::InputField;
-use super::several::number;
+use super::several::call_number;
 use super::submitted::FormName;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
@@ -16,7 +16,7 @@ use crate::task::decision::Action;
 
 /// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes: the form's
 /// POST has a size limit.
-const MAX_EDITABLE: usize = 600 * 1024;
+const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided; `None` if fewer than two calls are open, or
 /// no action is permitted.
@@ -31,12 +31,12 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     if calls.len() < 2 || !actions.into_iter().any(|action| view.allows(action)) {
         return None;
     }
-    let edits = view.allows(Action::Edit)
-        && calls.iter().map(|call| encoded_size(call)).sum::<usize>() <= MAX_EDITABLE;
+    let can_edit = view.allows(Action::Edit)
+        && calls.iter().map(|call| encoded_size(call)).sum::<usize>() <= MAX_EDITABLE_BYTES;
     let body = html! {
         p { (words.each_call_about) }
-        @if view.allows(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
-        @for call in &calls { (call_fieldset(view, call, edits)) }
+        @if view.allows(Action::Edit) && !can_edit { p { (words.too_long_to_edit) } }
+        @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
         // A browser cannot show a mistake in a folded field, so only the server validates.
         div.bar {
@@ -46,7 +46,7 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
             }
         }
     };
-    Some(folded(
+    Some(folded_form(
         view,
         FormName::Calls,
         texts.each_call,
@@ -57,7 +57,7 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
 /// Returns how many bytes a browser sends for a call's arguments as JSON. Arguments that are also
 /// shown as fields are short, so the fields do not count.
 fn encoded_size(call: &RequestedCall) -> usize {
-    url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes())
+    url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)
         .sum()
 }
@@ -70,7 +70,7 @@ fn edit_effect_text(view: &View<'_>) -> &'static str {
     }
 }
 
-fn call_fieldset(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
+fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
     let index = view
         .request
@@ -78,7 +78,7 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
         .iter()
         .position(|other| other.tool_call_id == *id)
         .unwrap_or_default();
-    let place = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
+    let action = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
     let offered = [
         ("", words.leave, true),
         (
@@ -87,29 +87,29 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
             view.allows(Action::Approve),
         ),
         ("reject", words.choose_reject, view.allows(Action::Reject)),
-        ("edit", words.choose_edit, edits),
+        ("edit", words.choose_edit, can_edit),
         (
             "respond",
             words.choose_respond,
             view.allows(Action::Respond),
         ),
     ];
-    let chosen = place.submitted_text().unwrap_or("");
+    let chosen = action.submitted_text().unwrap_or("");
     html! {
         fieldset {
-            legend { (number(view, index)) " " span.exact { (visible(&call.summary)) } }
-            (place.mistakes())
+            legend { (call_number(view, index)) " " span.exact { (visible(&call.summary)) } }
+            (action.mistakes())
             div.choices {
-                @for (value, label, _) in offered.iter().filter(|(_, _, offered)| *offered) {
-                    @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };
+                @for (value, label, _) in offered.iter().filter(|(_, _, is_offered)| *is_offered) {
+                    @let radio = if value.is_empty() { action.id() } else { format!("{}-{value}", action.id()) };
                     div.choice {
                         input type="radio" id=(radio) name=(format!("call.{id}.action")) value=(value) checked[chosen == *value]
-                            aria-describedby=[place.aria_described_by(false)];
+                            aria-describedby=[action.aria_described_by(false)];
                         label for=(radio) { (label) }
                     }
                 }
             }
-            @if edits { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_fields(view, FormName::Calls, call)) } }
+            @if can_edit { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_fields(view, FormName::Calls, call)) } }
             @if view.allows(Action::Respond) {
                 div.more.more-respond {
                     (InputField::new(view, FormName::Calls, format!("call.{id}.result")).text_area(words.result_label, 3, "", true))
@@ -136,13 +136,13 @@ fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Ma
         return json_field(view, form, call);
     };
     let json = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
-    let typed = json.submitted_text();
+    let submitted = json.submitted_text();
     let open = json.aria_invalid().is_some()
-        || typed.is_some_and(|typed| typed != editable(&call.arguments_text));
+        || submitted.is_some_and(|text| text != editable_text(&call.arguments_text));
     html! {
-        @for ChangeField { field, shown, .. } in &fields {
+        @for ChangeField { field, initial_text, .. } in &fields {
             (InputField::new(view, form, format!("call.{}.field.{}", call.tool_call_id, field.name))
-                .with_default(shown).schema_field(field, false, &[]))
+                .with_default(initial_text).schema_field(field, false, &[]))
         }
         details open[open] {
             summary { (view.texts.as_json) }
@@ -153,12 +153,12 @@ fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Ma
 }
 
 fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
-    let text = editable(&call.arguments_text);
+    let text = editable_text(&call.arguments_text);
     let rows = u32::try_from(text.lines().count().max(text.len() / 60))
         .unwrap_or(u32::MAX)
         .clamp(3, 16);
-    let place = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
-    place.text_area(view.words.edit_label, rows, &text, true)
+    let json = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
+    json.text_area(view.words.edit_label, rows, &text, true)
 }
 
 /// The form that edits the arguments of the only open call; `None` if several calls are open, the
@@ -174,7 +174,7 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     } else {
         view.texts.change_send
     };
-    (view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE).then(|| {
+    (view.allows(Action::Edit) && encoded_size(call) <= MAX_EDITABLE_BYTES).then(|| {
         let body = html! {
             p.hint { (edit_effect_text(view)) }
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
@@ -184,7 +184,7 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             // type.
             button.second type="submit" formnovalidate { (send) }
         };
-        folded(
+        folded_form(
             view,
             FormName::Edit,
             view.texts.change,
@@ -210,7 +210,7 @@ pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
             (comment_field(view, FormName::Supply, &format!("call.{id}.reason")))
             button.second type="submit" { (words.respond_send) }
         };
-        folded(
+        folded_form(
             view,
             FormName::Supply,
             view.texts.supply,

@@ -4,26 +4,29 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::time::moment_tag;
+use super::time::time_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
 /// A moment in UTC, with its distance from `now`.
 #[must_use]
-pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
+pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> Markup {
     let exact = at.to_string();
-    let far = if at > now {
-        fill(words.in_time, &[("time", &span(at.since(now), words))])
+    let distance = if at > now {
+        fill(
+            words.in_time,
+            &[("time", &duration_text(at.since(now), words))],
+        )
     } else {
-        fill(words.ago, &[("time", &span(now.since(at), words))])
+        fill(words.ago, &[("time", &duration_text(now.since(at), words))])
     };
-    html! { (moment_tag(&exact)) " (" (far) ")" }
+    html! { (time_tag(&exact)) " (" (distance) ")" }
 }
 
 /// A duration in minutes, hours or days, rounded down, so that the page never promises more time
 /// than is left.
 #[must_use]
-pub(crate) fn span(time: Duration, words: &Translations) -> String {
+pub(crate) fn duration_text(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;
     let (text, count) = match minutes {
         0 => return words.less_than_a_minute.to_owned(),
@@ -41,7 +44,7 @@ mod tests {
 
     #[test]
     fn remaining_time_is_shown_in_a_fitting_unit() {
-        let words = Translations::of(Language::English);
+        let words = Translations::for_language(Language::English);
         let minute = 60;
         for (seconds, expected) in [
             (0, "less than a minute"),
@@ -55,29 +58,36 @@ mod tests {
             (400 * 24 * 60 * minute, "400 days"),
         ] {
             assert_eq!(
-                span(Duration::from_secs(seconds), words),
+                duration_text(Duration::from_secs(seconds), words),
                 expected,
                 "{seconds}"
             );
         }
         assert_eq!(
-            span(Duration::from_hours(2), Translations::of(Language::Chinese)),
+            duration_text(
+                Duration::from_hours(2),
+                Translations::for_language(Language::Chinese)
+            ),
             "2 小时"
         );
     }
 
     #[test]
     fn moment_is_shown_in_utc_and_relative_to_now() {
-        let words = Translations::of(Language::English);
+        let words = Translations::for_language(Language::English);
         let at = Time(1_700_000_000_123_000);
         let before = Time(at.0 - 3 * 3_600_000_000);
         assert_eq!(
-            when(at, before, words).into_string(),
+            time_with_distance(at, before, words).into_string(),
             "<time datetime=\"2023-11-14T22:13:20.123000Z\">2023-11-14 22:13:20 UTC</time> (in 3 h)"
         );
-        assert!(when(before, at, words).into_string().ends_with("(3 h ago)"));
         assert!(
-            when(at, at, words)
+            time_with_distance(before, at, words)
+                .into_string()
+                .ends_with("(3 h ago)")
+        );
+        assert!(
+            time_with_distance(at, at, words)
                 .into_string()
                 .ends_with("(less than a minute ago)")
         );

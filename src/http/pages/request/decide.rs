@@ -32,7 +32,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
                     formaction=[(approve && !by_link).then(|| path("reject"))] { (reject_text(view)) }
             }
         }
-        @if approve && let Some(choice) = remember::choice(view) { (choice) }
+        @if approve && let Some(fields) = remember::remember_fields(view) { (fields) }
     };
     let to = match approve {
         _ if by_link => "",
@@ -57,7 +57,7 @@ fn approve_text(view: &View<'_>) -> String {
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
-    let (single, several) = match view.row.asked.terms.on_reject {
+    let (single, several) = match view.row.spec.terms.on_reject {
         Then::Continue => (texts.reject_continue, texts.reject_all_continue),
         Then::Cancel if root => (texts.reject_cancel, texts.reject_all_cancel),
         Then::Cancel => (texts.reject_cancel_sub, texts.reject_all_cancel_sub),
@@ -75,14 +75,14 @@ fn reject_text(view: &View<'_>) -> String {
 }
 
 /// The form that rejects with a consequence other than the rule's.
-pub(super) fn reject_otherwise(view: &View<'_>) -> Option<Markup> {
+pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {
             (then_select(view, FormName::Reject))
             (InputField::new(view, FormName::Reject, "reason").text_area(view.texts.comment, 2, "", false))
             button.no type="submit" { (view.words.reject) }
         };
-        super::forms::folded(
+        super::forms::folded_form(
             view,
             FormName::Reject,
             view.texts.reject_otherwise,

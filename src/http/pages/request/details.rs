@@ -4,11 +4,11 @@ use maud::{Markup, html};
 
 use super::View;
 use super::call::verdict;
-use super::deadline::when;
+use super::deadline::time_with_distance;
 use super::headline::asked_by_agent;
-use super::kind::part;
+use super::kind::kind_part;
 use super::question::approver_names;
-use super::several::number;
+use super::several::call_number;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
 
@@ -20,11 +20,11 @@ pub(super) fn section(view: &View<'_>) -> Markup {
         details.details {
             summary { (texts.details) }
             dl {
-                dt { (words.kind) } dd { (part(request.kind, words).heading) }
-                dt { (words.who_may) } dd { (approver_names(view)) }
-                dt { (words.asked_at) } dd { (when(view.row.created_at, view.now, words)) }
+                dt { (words.kind) } dd { (kind_part(request.kind, words).heading) }
+                dt { (words.who_may_decide) } dd { (approver_names(view)) }
+                dt { (words.asked_at) } dd { (time_with_distance(view.row.created_at, view.now, words)) }
                 dt { (texts.deadline) }
-                dd { @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) } }
+                dd { @match view.row.expires_at { Some(at) => (time_with_distance(at, view.now, words)), None => (words.no_deadline) } }
                 dt { (words.agent) } dd { (visible(&request.agent_path.join(" › "))) }
                 dt { (words.session) } dd { code { (visible(&request.session_id)) } }
                 dt { (words.task) } dd { code { (request.task_id) } }
@@ -32,7 +32,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
                 dt { (texts.digest) } dd { code { (request.digest) } }
             }
             @for (index, call) in request.tool_calls.iter().enumerate() {
-                @if several { h3 { (number(view, index)) " " span.exact { (visible(&call.summary)) } } }
+                @if several { h3 { (call_number(view, index)) " " span.exact { (visible(&call.summary)) } } }
                 (call_details(view, call))
             }
         }

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::change::{self, ChangeField};
 use super::inputs::call_part;
 use super::schema::{self, Field, FieldValue};
-use super::texts::Texts;
+use super::texts::RequestTexts;
 use crate::engine::FieldError;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::Translations;
 use crate::http::server::fields::{Errors, pointer};
-use crate::http::server::json::{self, Unread};
+use crate::http::server::json::{self, JsonError};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
@@ -31,19 +31,20 @@ pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
 ) -> Result<String, Vec<FieldError>> {
-    let mut form = Form {
+    let mut form = FormReader {
         fields: fields.clone(),
         errors: Errors::default(),
     };
-    let mut body = Object::default();
+    let mut body = JsonObject::default();
     if fields.keys().any(|name| name.starts_with("call.")) {
-        form.call_decisions(row, &mut body);
+        form.put_call_decisions(row, &mut body);
     } else {
-        form.request_decision(row, &mut body);
+        form.put_request_decision(row, &mut body);
     }
     form.put_text("digest", "digest", &mut body);
     for name in form.fields.keys() {
-        form.errors.add(&pointer_of(name), words().not_known);
+        form.errors
+            .add(&unknown_field_pointer(name), words().unknown_member);
     }
     if form.errors.0.is_empty() {
         Ok(body.text())
@@ -54,7 +55,7 @@ pub(crate) fn to_json(
 
 /// Returns the pointer of an unknown field. A name that is long or looks like JSON is not repeated:
 /// a client may have sent JSON with a secret as a form.
-fn pointer_of(name: &str) -> String {
+fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
     if is_name {
@@ -67,7 +68,7 @@ fn pointer_of(name: &str) -> String {
 /// Returns the arguments as the text of an edit field: hidden characters become equivalent JSON
 /// escapes. Line ends become LF, because `form_fields` reads submitted line ends as LF.
 #[must_use]
-pub(crate) fn editable(arguments_text: &str) -> String {
+pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -93,14 +94,14 @@ pub(crate) fn default_form() -> Value {
 }
 
 fn words() -> &'static Translations {
-    Translations::of(Language::English)
+    Translations::for_language(Language::English)
 }
 
 /// A JSON object under construction; the values are JSON texts.
 #[derive(Default)]
-struct Object(Vec<(String, String)>);
+struct JsonObject(Vec<(String, String)>);
 
-impl Object {
+impl JsonObject {
     fn put(&mut self, name: &str, text: String) {
         self.0.push((name.to_owned(), text));
     }
@@ -115,12 +116,12 @@ impl Object {
     }
 }
 
-struct Form {
+struct FormReader {
     fields: BTreeMap<String, String>,
     errors: Errors,
 }
 
-impl Form {
+impl FormReader {
     /// Removes a field and returns its text; `None` if the field is absent or empty.
     fn take(&mut self, name: &str) -> Option<String> {
         self.fields.remove(name).filter(|text| !text.is_empty())
@@ -132,7 +133,7 @@ impl Form {
 
     /// Removes a field and writes its text as the string `member`; nothing if the field is absent
     /// or empty.
-    fn put_text(&mut self, field: &str, member: &str, into: &mut Object) {
+    fn put_text(&mut self, field: &str, member: &str, into: &mut JsonObject) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
         }
@@ -140,22 +141,23 @@ impl Form {
 
     /// Returns submitted JSON unchanged, or reports a mistake at `at`. The text has to be valid by
     /// itself and inside four arrays, because a body nests the text that deeply.
-    fn json(&mut self, typed: &str, at: &str) -> Option<String> {
-        let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
-        let inside = format!("[[[[{typed}]]]]");
-        let bad = |text: &str| matches!(json::parse(text.as_bytes()), Err(Unread::Bad(_)));
-        if bad(&inside) || bad(typed) {
+    fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
+        let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
+        let nested = format!("[[[[{text}]]]]");
+        let is_invalid =
+            |text: &str| matches!(json::parse(text.as_bytes()), Err(JsonError::Invalid(_)));
+        if is_invalid(&nested) || is_invalid(text) {
             self.errors.add(at, words().not_json);
             return None;
         }
-        Some(typed.to_owned())
+        Some(text.to_owned())
     }
 
     /// Writes one answer for the whole request. The fields have no `action` if the POST's path
     /// names the action.
-    fn request_decision(&mut self, row: &RequestRow, body: &mut Object) {
+    fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
-        let confirms = row.asked.kind == RequestKind::Confirmation
+        let confirms = row.spec.kind == RequestKind::Confirmation
             && action.as_deref() == Some(Action::Respond.as_str());
         // The answer `confirmed=false` with a `then` is sent as a rejection, because only a
         // rejection takes `then`.
@@ -164,7 +166,7 @@ impl Form {
             && self
                 .fields
                 .get("confirmed")
-                .is_some_and(|said| said == "false")
+                .is_some_and(|confirmed| confirmed == "false")
         {
             self.fields.remove("confirmed");
             if let Some(comment) = self.take("comment") {
@@ -179,21 +181,23 @@ impl Form {
             body.put("action", Value::from(action.as_str()).to_string());
         }
         if action.as_deref() == Some(Action::Respond.as_str()) {
-            match row.asked.kind.facts().response {
-                ResponseKind::Form if row.asked.kind == RequestKind::Confirmation => {
-                    self.confirmation(body);
+            match row.spec.kind.properties().response {
+                ResponseKind::Form if row.spec.kind == RequestKind::Confirmation => {
+                    self.put_confirmation(body);
                 }
                 ResponseKind::Form => {
-                    let schema = row.asked.form.clone().unwrap_or_else(default_form);
-                    self.form_members("response", &schema, body);
+                    let schema = row.spec.form.clone().unwrap_or_else(default_form);
+                    self.put_form_members("response", &schema, body);
                 }
-                ResponseKind::FormResult => match &row.asked.form {
+                ResponseKind::FormResult => match &row.spec.form {
                     Some(schema) if schema::fields(schema).is_some() => {
-                        self.form_members("result", schema, body);
+                        self.put_form_members("result", schema, body);
                     }
-                    Some(_) | None => self.result("", "/result", body),
+                    Some(_) | None => self.put_result("", "/result", body),
                 },
-                ResponseKind::Result | ResponseKind::PerCall => self.result("", "/result", body),
+                ResponseKind::Result | ResponseKind::PerCall => {
+                    self.put_result("", "/result", body);
+                }
             }
         }
         self.put_text("then", "then", body);
@@ -203,19 +207,19 @@ impl Form {
 
     /// Writes the request for a standing decision if the field `remember` is submitted. Otherwise
     /// ignores the scope and the time.
-    fn put_remember(&mut self, body: &mut Object) {
-        let ticked = self.take("remember").is_some();
+    fn put_remember(&mut self, body: &mut JsonObject) {
+        let is_requested = self.take("remember").is_some();
         let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));
-        if ticked {
-            let wish = json!({"for": scope, "expires_in": time});
-            body.put("remember", wish.to_string());
+        if is_requested {
+            let remember = json!({"for": scope, "expires_in": time});
+            body.put("remember", remember.to_string());
         }
     }
 
-    fn confirmation(&mut self, body: &mut Object) {
-        let mut response = Object::default();
+    fn put_confirmation(&mut self, body: &mut JsonObject) {
+        let mut response = JsonObject::default();
         match self.take("confirmed").as_deref() {
-            Some(said @ ("true" | "false")) => response.put("confirmed", said.to_owned()),
+            Some(confirmed @ ("true" | "false")) => response.put("confirmed", confirmed.to_owned()),
             Some(_) | None => self
                 .errors
                 .add("/response/confirmed", words().not_a_boolean),
@@ -226,17 +230,17 @@ impl Form {
 
     /// Writes the members of an answer. Each member has its own field; an answer without a schema
     /// of fields has one field of JSON.
-    fn form_members(&mut self, member: &str, schema: &Value, body: &mut Object) {
+    fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
-            let typed = self.take("result").unwrap_or_default();
-            if let Some(text) = self.json(&typed, &pointer("", member)) {
+            let submitted = self.take("result").unwrap_or_default();
+            if let Some(text) = self.checked_json(&submitted, &pointer("", member)) {
                 body.put(member, text);
             }
             return;
         };
-        let mut filled = Object::default();
+        let mut filled = JsonObject::default();
         for field in fields {
-            match self.typed(&field) {
+            match self.member_json(&field) {
                 Ok(Some(text)) => filled.put(&field.name, text),
                 Ok(None) => {}
                 Err(expected) => self
@@ -249,10 +253,10 @@ impl Form {
 
     /// Returns the JSON of one member of an answer. The member has one input, or one input for each
     /// choice.
-    fn typed(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
-        let FieldValue::Choices(all) = &field.value else {
-            let typed = self.take(&format!("field.{}", field.name));
-            return field.json(&typed.unwrap_or_default());
+    fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
+        let FieldValue::MultipleChoice(all) = &field.value else {
+            let submitted = self.take(&format!("field.{}", field.name));
+            return field.json(&submitted.unwrap_or_default());
         };
         let chosen = (0..all.len()).filter_map(|index| self.take(&field.choice_name(index)));
         let chosen: Vec<String> = chosen.collect();
@@ -261,16 +265,16 @@ impl Form {
 
     /// Writes a result: as text, unless the field `result_type` says that it is JSON. `prefix` is
     /// the beginning of the names of the result's fields.
-    fn result(&mut self, prefix: &str, at: &str, into: &mut Object) {
+    fn put_result(&mut self, prefix: &str, at: &str, into: &mut JsonObject) {
         let kind = self.take(&format!("{prefix}result_type"));
-        let Some(typed) = self.take(&format!("{prefix}result")) else {
-            self.errors.add(at, words().needed);
+        let Some(submitted) = self.take(&format!("{prefix}result")) else {
+            self.errors.add(at, words().value_required);
             return;
         };
         match kind.as_deref() {
-            None | Some("text") => into.put("result", Value::from(typed).to_string()),
+            None | Some("text") => into.put("result", Value::from(submitted).to_string()),
             Some("json") => {
-                if let Some(text) = self.json(&typed, at) {
+                if let Some(text) = self.checked_json(&submitted, at) {
                     into.put("result", text);
                 }
             }
@@ -279,7 +283,7 @@ impl Form {
     }
 
     /// Writes one answer for each call that has a chosen action.
-    fn call_decisions(&mut self, row: &RequestRow, body: &mut Object) {
+    fn put_call_decisions(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let ids: BTreeSet<String> = self
             .fields
             .keys()
@@ -287,13 +291,13 @@ impl Form {
             .map(str::to_owned)
             .collect();
         let then = self.take("then");
-        self.approve_rest();
-        let (mut decisions, mut rejected, mut unknown) =
-            (Object::default(), false, BTreeSet::new());
+        self.apply_rest_action();
+        let (mut decisions, mut has_rejection, mut unknown) =
+            (JsonObject::default(), false, BTreeSet::new());
         for id in ids {
             let at = pointer("/decisions", &id);
             let Some(call) = row
-                .asked
+                .spec
                 .own_calls()
                 .find(|call| call.tool_call_id.to_string() == id)
             else {
@@ -305,13 +309,13 @@ impl Form {
                 if let (Action::Reject, Some(then)) = (action, &then) {
                     decision.put("then", Value::from(then.as_str()).to_string());
                 }
-                rejected |= action == Action::Reject;
+                has_rejection |= action == Action::Reject;
                 decisions.put(&id, decision.text());
             }
         }
         self.fields
             .retain(|name, _| call_id(name).is_none_or(|id| !unknown.contains(id)));
-        if then.is_some() && !rejected {
+        if then.is_some() && !has_rejection {
             self.errors.add("/then", words().then_unchosen);
         }
         if decisions.0.is_empty() && self.errors.0.is_empty() {
@@ -322,13 +326,15 @@ impl Form {
 
     /// Sets `approve` for each call that the form lists without a choice, if the person used the
     /// button that approves the rest.
-    fn approve_rest(&mut self) {
+    fn apply_rest_action(&mut self) {
         let Some(rest) = self.take("rest") else {
             return;
         };
         if rest != Action::Approve.as_str() {
-            self.errors
-                .add("/rest", Texts::of(Language::English).not_approvable);
+            self.errors.add(
+                "/rest",
+                RequestTexts::for_language(Language::English).not_approvable,
+            );
             return;
         }
         for (name, text) in &mut self.fields {
@@ -338,57 +344,70 @@ impl Form {
         }
     }
 
-    /// Returns the arguments that a person edited, in the fields of the schema or as JSON. `edits`
-    /// tells whether the action `edit` is chosen: without it, an edit is a mistake.
-    fn edited(&mut self, call: &CallSpec, prefix: &str, edits: bool, at: &str) -> Option<String> {
+    /// Returns the arguments that a person edited, in the fields of the schema or as JSON.
+    /// `is_edit` tells whether the action `edit` is chosen: without it, an edit is a mistake.
+    fn edited_arguments(
+        &mut self,
+        call: &CallSpec,
+        prefix: &str,
+        is_edit: bool,
+        at: &str,
+    ) -> Option<String> {
         // Not `take`, because emptying a field is also a change.
         let json = self.fields.remove(&format!("{prefix}arguments"));
         let fields = change_fields(call);
-        let mut typed = BTreeMap::new();
+        let mut submitted = BTreeMap::new();
         for ChangeField { field, .. } in &fields {
             if let Some(text) = self.fields.remove(&format!("{prefix}field.{}", field.name)) {
-                typed.insert(field.name.clone(), text);
+                submitted.insert(field.name.clone(), text);
             }
         }
-        let shown = editable(&call.arguments_text);
-        let as_json = json.as_ref().is_some_and(|text| *text != shown);
-        let in_fields = change::is_changed(&fields, &typed);
-        match (edits, as_json, in_fields) {
+        let initial_text = editable_text(&call.arguments_text);
+        let changed_as_json = json.as_ref().is_some_and(|text| *text != initial_text);
+        let changed_in_fields = change::is_changed(&fields, &submitted);
+        match (is_edit, changed_as_json, changed_in_fields) {
             (false, false, false) => None,
             (false, ..) => {
                 self.errors.add(at, words().changed_unchosen);
                 None
             }
             (true, true, true) => {
-                self.errors
-                    .add(at, Texts::of(Language::English).changed_twice);
+                self.errors.add(
+                    at,
+                    RequestTexts::for_language(Language::English).changed_twice,
+                );
                 None
             }
-            (true, false, true) => match change::arguments(&fields, &typed) {
+            (true, false, true) => match change::arguments(&fields, &submitted) {
                 Ok(text) => Some(text),
-                Err(wrong) => {
-                    for (name, expected) in wrong {
+                Err(mistakes) => {
+                    for (name, expected) in mistakes {
                         self.errors.add(&pointer(at, &name), expected);
                     }
                     None
                 }
             },
             (true, _, false) => {
-                let unchanged = if typed.is_empty() {
+                let unchanged = if submitted.is_empty() {
                     String::new()
                 } else {
-                    shown
+                    initial_text
                 };
-                self.json(&json.unwrap_or(unchanged), at)
+                self.checked_json(&json.unwrap_or(unchanged), at)
             }
         }
     }
 
     /// Returns the chosen action for one call, and the members of the call's decision; `None` if no
     /// known action was chosen.
-    fn call_decision(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
+    fn call_decision(
+        &mut self,
+        call: &CallSpec,
+        id: &str,
+        at: &str,
+    ) -> Option<(Action, JsonObject)> {
         let prefix = format!("call.{id}.");
-        let word = self.take(&format!("{prefix}action"));
+        let action_name = self.take(&format!("{prefix}action"));
         let known = [
             Action::Approve,
             Action::Reject,
@@ -397,26 +416,26 @@ impl Form {
         ];
         let action = known
             .into_iter()
-            .find(|action| word.as_deref() == Some(action.as_str()));
-        if word.is_some() && action.is_none() {
+            .find(|action| action_name.as_deref() == Some(action.as_str()));
+        if action_name.is_some() && action.is_none() {
             self.errors
                 .add(&pointer(at, "action"), words().no_such_action);
         }
-        let mut decision = Object::default();
+        let mut decision = JsonObject::default();
         if let Some(action) = action {
             decision.put("action", Value::from(action.as_str()).to_string());
         }
-        let edited = self.edited(
+        let arguments = self.edited_arguments(
             call,
             &prefix,
             action == Some(Action::Edit),
             &pointer(at, "arguments"),
         );
-        if let Some(text) = edited {
+        if let Some(text) = arguments {
             decision.put("arguments", text);
         }
         if action == Some(Action::Respond) {
-            self.result(&prefix, &pointer(at, "result"), &mut decision);
+            self.put_result(&prefix, &pointer(at, "result"), &mut decision);
         } else {
             self.take(&format!("{prefix}result_type"));
             if self.take(&format!("{prefix}result")).is_some() {
@@ -424,7 +443,7 @@ impl Form {
                     .add(&pointer(at, "result"), words().result_unchosen);
             }
         }
-        if word.is_none() && self.take(&format!("{prefix}reason")).is_some() {
+        if action_name.is_none() && self.take(&format!("{prefix}reason")).is_some() {
             self.errors
                 .add(&pointer(at, "reason"), words().reason_unchosen);
         }
@@ -436,7 +455,7 @@ impl Form {
 /// Returns the fields in which a call's arguments can be edited; none if they can be edited only as
 /// JSON.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
-    let is_json = json::build(call.arguments_text.as_bytes()).is_ok();
+    let is_json = json::parse_stored(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);
     is_json.then(fields).flatten().unwrap_or_default()
 }
@@ -449,13 +468,13 @@ pub(super) fn is_changed_in_fields(
     submitted: &BTreeMap<String, String>,
 ) -> bool {
     let prefix = format!("call.{id}.field.");
-    let typed: BTreeMap<String, String> = submitted
+    let changed: BTreeMap<String, String> = submitted
         .iter()
         .filter_map(|(name, text)| Some((name.strip_prefix(&prefix)?.to_owned(), text.clone())))
         .collect();
-    let mut own = row.asked.own_calls();
+    let mut own = row.spec.own_calls();
     own.find(|call| call.tool_call_id.to_string() == id)
-        .is_some_and(|call| change::is_changed(&change_fields(call), &typed))
+        .is_some_and(|call| change::is_changed(&change_fields(call), &changed))
 }
 
 /// Returns the id of the call in a field's name.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::deadline::span;
+use super::deadline::duration_text;
 use super::form::default_form;
 use super::inputs::InputField;
-use super::kind::part;
-use super::ordered::names_at;
+use super::kind::kind_part;
+use super::ordered::member_names_at;
 use super::question::{cancel_text, page_address, rule_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
@@ -20,7 +20,7 @@ use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
 /// Returns every form that this reader may use, the main form first.
-pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
+pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.request.kind == RequestKind::Approval {
         return approval_forms(view);
     }
@@ -37,8 +37,8 @@ pub(crate) fn offered(view: &View<'_>) -> Vec<Markup> {
         forms.push(approve_form(view));
     }
     if view.allows(Action::Reject) && !confirms {
-        let part = part(view.request.kind, view.words);
-        forms.push(folded(
+        let part = kind_part(view.request.kind, view.words);
+        forms.push(folded_form(
             view,
             FormName::Reject,
             (part.decline)(view.texts),
@@ -54,13 +54,13 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
         choices::per_call_form(view),
         choices::change_form(view),
         choices::supply_form(view),
-        decide::reject_otherwise(view),
+        decide::reject_otherwise_form(view),
     ];
     forms.into_iter().flatten().collect()
 }
 
 /// A folded form; open when it was submitted with mistakes.
-pub(super) fn folded(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
+pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
     let open = view
         .submitted
         .is_some_and(|submitted| submitted.form == form);
@@ -94,22 +94,22 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
 /// its rule prescribes; for any other kind of request the agent goes on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
-    let approval = view.request.kind == RequestKind::Approval;
-    let unless = if approval {
+    let is_approval = view.request.kind == RequestKind::Approval;
+    let default_text = if is_approval {
         words.then_as_ruled
     } else {
         words.then_continue
     };
     let options: Vec<(&str, &str)> = [
-        ("", unless),
+        ("", default_text),
         ("continue", words.then_continue),
         ("cancel", cancel_text(view)),
         ("cancel_root", words.then_cancel_root),
     ]
     .into_iter()
-    .filter(|(value, _)| approval || *value != "continue")
+    .filter(|(value, _)| is_approval || *value != "continue")
     .collect();
-    let hint = approval.then(|| fill(words.then_rule, &[("then", rule_text(view))]));
+    let hint = is_approval.then(|| fill(words.then_rule, &[("then", rule_text(view))]));
     let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {
@@ -157,12 +157,12 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
 
 /// The form that rejects all open calls, or the question, on a page with one button.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
-    let part = part(view.request.kind, view.words);
+    let part = kind_part(view.request.kind, view.words);
     html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
 }
 
 fn reject_fields(view: &View<'_>) -> Markup {
-    let part = part(view.request.kind, view.words);
+    let part = kind_part(view.request.kind, view.words);
     let button = part.reject_all.map_or_else(
         || part.reject.to_owned(),
         |all| button_text(view, part.reject, all),
@@ -183,7 +183,7 @@ fn retry_form(view: &View<'_>) -> Markup {
         (reason_field(view, FormName::Retry, "reason"))
         button.second type="submit" { (words.retry) }
     };
-    folded(
+    folded_form(
         view,
         FormName::Retry,
         view.texts.retry,
@@ -192,7 +192,7 @@ fn retry_form(view: &View<'_>) -> Markup {
 }
 
 fn answer_form(view: &View<'_>) -> Markup {
-    let part = part(view.request.kind, view.words);
+    let part = kind_part(view.request.kind, view.words);
     let body = html! { input type="hidden" name="action" value="respond"; ((part.answer)(view)) };
     html! { section.plain { h2 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
@@ -200,14 +200,14 @@ fn answer_form(view: &View<'_>) -> Markup {
 /// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
-    let own = view.request.form.as_ref();
-    let schema = own.cloned().unwrap_or_else(default_form);
+    let form = view.request.form.as_ref();
+    let schema = form.cloned().unwrap_or_else(default_form);
     html! {
         p { (words.shown_to_model) }
         fieldset.agent {
             legend.by { (words.by_agent_form) }
-            @if let Some(title) = visible_text(own, "title") { p { strong.exact { (title) } } }
-            @if let Some(description) = visible_text(own, "description") { p.exact { (description) } }
+            @if let Some(title) = visible_text(form, "title") { p { strong.exact { (title) } } }
+            @if let Some(description) = visible_text(form, "description") { p.exact { (description) } }
             (schema_fields(view, &schema, false, &offered_answers(view)))
         }
         button type="submit" { (words.send_answer) }
@@ -270,8 +270,8 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
             true,
         );
     };
-    let written = agents_order(view);
-    fields.sort_by_key(|field| written.iter().position(|name| *name == field.name));
+    let order = names_in_agent_order(view);
+    fields.sort_by_key(|field| order.iter().position(|name| *name == field.name));
     html! {
         @for field in &fields {
             @let name = format!("field.{}", field.name);
@@ -283,10 +283,10 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
 
 /// Returns the names of the fields of the agent's own form, in the order in which the agent wrote
 /// them.
-fn agents_order(view: &View<'_>) -> Vec<String> {
+fn names_in_agent_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
     call.filter(|_| view.request.kind == RequestKind::Guidance)
-        .map(|call| names_at(&call.arguments_text, &["form", "properties"]))
+        .map(|call| member_names_at(&call.arguments_text, &["form", "properties"]))
         .unwrap_or_default()
 }
 
@@ -344,7 +344,10 @@ fn retention_text(view: &View<'_>) -> String {
         |seconds| {
             fill(
                 view.words.credentials_kept,
-                &[("time", &span(Duration::from_secs(seconds), view.words))],
+                &[(
+                    "time",
+                    &duration_text(Duration::from_secs(seconds), view.words),
+                )],
             )
         },
     )

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{CallStatus, RequestHistory};
-use super::kind::part;
+use super::kind::kind_part;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
@@ -23,7 +23,7 @@ pub(crate) fn headline(
     history: Option<&RequestHistory>,
     words: &Translations,
 ) -> Option<String> {
-    let said = match row.status {
+    let (head, tail) = match row.status {
         RequestStatus::Pending if row.expired => {
             return Some(format!("{}{}", words.head_expired, words.full_stop));
         }
@@ -35,20 +35,20 @@ pub(crate) fn headline(
         ),
         RequestStatus::Withdrawn => withdrawn_headline(row, history, words),
     };
-    Some(said.0 + &said.1)
+    Some(head + &tail)
 }
 
 /// Returns each of the request's own calls with the action of its last answer, if any.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
-        let mut given = row
+        let mut answers = row
             .answers
             .iter()
             .rev()
             .filter_map(|(_, answer)| answer.decisions.get(&call));
-        given.next().map(|answer| answer.action)
+        answers.next().map(|answer| answer.action)
     };
-    row.asked
+    row.spec
         .own_calls()
         .map(|call| (call.tool_call_id, last(call.tool_call_id)))
         .collect()
@@ -71,9 +71,11 @@ fn decided_headline(
         &[("by", &names.join(words.between))],
     );
     let then = row.answers.last().and_then(|(_, answer)| answer.then);
-    let ends = then.and_then(|then| cancellation_text(row, then, words));
+    let cancellation = then.and_then(|then| cancellation_text(row, then, words));
     let tail = match (history, answers.as_slice()) {
-        _ if action == Action::Reject && ends.is_some() => ends.unwrap_or_default().to_owned(),
+        _ if action == Action::Reject && cancellation.is_some() => {
+            cancellation.unwrap_or_default().to_owned()
+        }
         (None, _) => words.full_stop.to_owned(),
         (Some(history), [(call, _)]) if lets_call_run(row, action) => {
             single_call_text(row, history.call_status(*call), words)
@@ -83,7 +85,7 @@ fn decided_headline(
             agent_informed_text(history, words).to_owned()
         }
         (Some(history), several) => {
-            several_calls_text(history, several, words) + ends.unwrap_or(words.full_stop)
+            several_calls_text(history, several, words) + cancellation.unwrap_or(words.full_stop)
         }
     };
     (head, tail)
@@ -92,7 +94,7 @@ fn decided_headline(
 /// Returns whether an answer with `action` lets a call run. If so, the headline names the call's
 /// status; otherwise it says whether the agent has the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
-    match (row.asked.kind, action) {
+    match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
         (RequestKind::Credentials, Action::Respond) => !asked_by_agent(row),
         (_, Action::Approve | Action::Edit | Action::Retry) => true,
@@ -103,9 +105,9 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
 /// Returns whether the agent itself asked, by a call of a question tool. Such a call never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
-    row.asked
+    row.spec
         .own_calls()
-        .any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
+        .any(|call| row.spec.kind.tool() == Some(call.name.as_str()))
 }
 
 /// The people who answered with `action` (for `Mixed`: with any action), each once, in the order of
@@ -114,7 +116,7 @@ fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {
         let counts =
-            action == Action::Mixed || answer.decisions.values().any(|said| said.action == action);
+            action == Action::Mixed || answer.decisions.values().any(|call| call.action == action);
         if counts && !names.contains(&answer.by.as_str()) {
             names.push(answer.by.as_str());
         }
@@ -128,11 +130,11 @@ fn decision_text(
     history: Option<&RequestHistory>,
     words: &Translations,
 ) -> &'static str {
-    let part = part(row.asked.kind, words);
-    let confirms = row.asked.kind == RequestKind::Confirmation;
+    let part = kind_part(row.spec.kind, words);
+    let confirms = row.spec.kind == RequestKind::Confirmation;
     match action {
         Action::Approve if confirms => words.head_confirmed,
-        Action::Respond if confirms && confirmed(row) => words.head_confirmed,
+        Action::Respond if confirms && is_confirmed(row) => words.head_confirmed,
         Action::Respond => part.responded,
         Action::Reject => part.rejected,
         Action::Approve => words.head_approved,
@@ -143,7 +145,7 @@ fn decision_text(
     }
 }
 
-fn confirmed(row: &RequestRow) -> bool {
+fn is_confirmed(row: &RequestRow) -> bool {
     let response = row
         .answers
         .last()
@@ -161,12 +163,12 @@ fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
         .answers
         .iter()
         .flat_map(|(_, answer)| answer.decisions.iter());
-    let asked_again =
+    let is_asked_again =
         |call| history.is_some_and(|history| history.call_status(call) == CallStatus::AskedAgain);
-    row.asked.required() < 2
+    row.spec.required() < 2
         && edits
-            .filter(|(_, said)| said.action == Action::Edit)
-            .all(|(call, _)| !asked_again(*call))
+            .filter(|(_, answer)| answer.action == Action::Edit)
+            .all(|(call, _)| !is_asked_again(*call))
 }
 
 /// Says which task a rejection or an expiry canceled; `None` if it canceled none.
@@ -182,24 +184,24 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
 /// Says whether the agent has the answer by now.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
-        _ if history.model_has_results() => words.then_told,
-        Some(TaskStatus::Failed) => words.then_failed_untold,
-        Some(_) => words.then_ended_untold,
-        None => words.then_not_told,
+        _ if history.model_has_results() => words.agent_was_told,
+        Some(TaskStatus::Failed) => words.task_failed_before_agent_told,
+        Some(_) => words.task_canceled_before_agent_told,
+        None => words.agent_will_be_told,
     }
 }
 
 fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Translations) -> String {
-    let ends = (row.asked.terms.on_expiry == OnExpiry::Cancel)
+    let cancellation = (row.spec.terms.on_expiry == OnExpiry::Cancel)
         .then(|| cancellation_text(row, Then::Cancel, words))
         .flatten();
     let answers = actions_by_call(row);
-    let nothing_said = answers.iter().all(|(_, action)| action.is_none());
+    let has_no_answers = answers.iter().all(|(_, action)| action.is_none());
     match history {
-        Some(history) if !nothing_said && answers.len() > 1 => {
-            several_calls_text(history, &answers, words) + ends.unwrap_or(words.full_stop)
+        Some(history) if !has_no_answers && answers.len() > 1 => {
+            several_calls_text(history, &answers, words) + cancellation.unwrap_or(words.full_stop)
         }
-        Some(history) if row.asked.kind == RequestKind::Reconcile && ends.is_none() => {
+        Some(history) if row.spec.kind == RequestKind::Reconcile && cancellation.is_none() => {
             let status = answers
                 .first()
                 .map_or(CallStatus::Unknown, |(call, _)| history.call_status(*call));
@@ -213,10 +215,10 @@ fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Trans
                 words,
             )
         }
-        Some(history) => ends
+        Some(history) => cancellation
             .unwrap_or_else(|| agent_informed_text(history, words))
             .to_owned(),
-        None => ends.unwrap_or(words.full_stop).to_owned(),
+        None => cancellation.unwrap_or(words.full_stop).to_owned(),
     }
 }
 
@@ -229,7 +231,7 @@ fn withdrawn_headline(
     let Some((history, reason)) = history.and_then(|known| Some((known, known.closed?))) else {
         return (words.head_withdrawn.to_owned(), full_stop);
     };
-    let (head, goes_on) = match reason {
+    let (head, call_continues) = match reason {
         CloseReason::Superseded => (words.head_superseded, false),
         CloseReason::Canceled if history.status_at_close == Some(TaskStatus::Failed) => {
             (words.head_task_failed, false)
@@ -241,7 +243,7 @@ fn withdrawn_headline(
     };
     let answers = actions_by_call(row);
     let tail = match answers.as_slice() {
-        _ if !goes_on => full_stop,
+        _ if !call_continues => full_stop,
         [(call, _)] => single_call_text(row, history.call_status(*call), words),
         several => several_calls_text(history, several, words) + words.full_stop,
     };
@@ -259,10 +261,8 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
         CallStatus::RanLate => words.after_ran_late,
         CallStatus::FailedLate => words.after_failed_late,
         CallStatus::Running => words.after_running,
-        CallStatus::LetThrough => words.after_let_through,
-        CallStatus::Waiting if row.asked.kind == RequestKind::Reconcile => {
-            words.after_waiting_again
-        }
+        CallStatus::Released => words.after_released,
+        CallStatus::Waiting if row.spec.kind == RequestKind::Reconcile => words.after_waiting_again,
         CallStatus::Waiting => words.after_waiting,
         CallStatus::AskedAgain => words.after_asked_again,
         CallStatus::NeedsLogin => words.after_needs_login,
@@ -312,7 +312,7 @@ fn count_text(status: CallStatus, words: &Translations) -> &'static str {
         CallStatus::RanLate => words.count_ran_late,
         CallStatus::FailedLate => words.count_failed_late,
         CallStatus::Running => words.count_running,
-        CallStatus::LetThrough => words.count_let_through,
+        CallStatus::Released => words.count_released,
         CallStatus::Waiting => words.count_waiting,
         CallStatus::AskedAgain => words.count_asked_again,
         CallStatus::NeedsLogin => words.count_needs_login,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::kind::status_while_open;
+use super::kind::status_while_asked;
 use crate::store::RequestRow;
 use crate::task::decision::Decision;
 use crate::task::id::{CallId, RequestId};
@@ -26,7 +26,7 @@ pub(crate) enum CallStatus {
     /// An attempt or a sub-agent is running.
     Running,
     /// The call was released: its asker runs it, and does not have to report the outcome.
-    LetThrough,
+    Released,
     /// Neither an attempt nor a result is in the journal yet.
     Waiting,
     /// Another request asks whether the call may run.
@@ -78,7 +78,7 @@ impl CallStatus {
             Self::Ran
             | Self::RanLate
             | Self::Running
-            | Self::LetThrough
+            | Self::Released
             | Self::Waiting
             | Self::AskedAgain
             | Self::NeedsLogin
@@ -88,7 +88,7 @@ impl CallStatus {
         }
     }
 
-    fn of_outcome(outcome: Outcome, http_status: Option<u16>) -> Self {
+    fn from_outcome(outcome: Outcome, http_status: Option<u16>) -> Self {
         match outcome {
             Outcome::Succeeded => Self::Ran,
             Outcome::Failed => Self::Failed(http_status),
@@ -100,7 +100,7 @@ impl CallStatus {
             Outcome::Withdrawn => Self::Withdrawn,
             Outcome::Canceled => Self::Canceled,
             Outcome::Unknown => Self::Unknown,
-            Outcome::Released => Self::LetThrough,
+            Outcome::Released => Self::Released,
         }
     }
 }
@@ -109,12 +109,12 @@ impl CallStatus {
 #[derive(Clone, Debug, Default)]
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
-    started: bool,
+    was_started: bool,
     /// The open request about the call that was opened after the page's request.
     later_request: Option<(RequestId, RequestKind)>,
-    answered_later: bool,
+    was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
-    late: Option<Outcome>,
+    late_outcome: Option<Outcome>,
     /// Whether the model has answered since the result was stored, and so has read the result.
     model_has_result: bool,
 }
@@ -137,12 +137,12 @@ impl RequestHistory {
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
-            .asked
+            .spec
             .own_calls()
             .map(|call| (call.tool_call_id, CallRecord::default()))
             .collect();
         Self {
-            request: row.asked.request_id,
+            request: row.spec.request_id,
             calls,
             closed: None,
             status_at_close: None,
@@ -174,7 +174,7 @@ impl RequestHistory {
             Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } => {
                 self.update(*tool_call_id, |record| {
                     *record = CallRecord {
-                        started: true,
+                        was_started: true,
                         ..CallRecord::default()
                     }
                 });
@@ -190,7 +190,9 @@ impl RequestHistory {
                 });
             }
             Fact::LateResult(late) => {
-                self.update(late.tool_call_id, |record| record.late = Some(late.outcome));
+                self.update(late.tool_call_id, |record| {
+                    record.late_outcome = Some(late.outcome);
+                });
             }
             Fact::UserMessage { .. } | Fact::Judged { .. } => {}
         }
@@ -227,7 +229,7 @@ impl RequestHistory {
         {
             self.update(*call, |record| {
                 record.later_request = None;
-                record.answered_later = !answer.leave;
+                record.was_answered_later = !answer.leave;
             });
         }
         if decision.closes {
@@ -273,10 +275,10 @@ impl RequestHistory {
         let Some(record) = self.calls.get(&call) else {
             return CallStatus::Waiting;
         };
-        match (record.late, record.result) {
+        match (record.late_outcome, record.result) {
             (Some(Outcome::Succeeded), _) => CallStatus::RanLate,
             (Some(Outcome::Failed), _) => CallStatus::FailedLate,
-            (_, Some((outcome, status))) => CallStatus::of_outcome(outcome, status),
+            (_, Some((outcome, status))) => CallStatus::from_outcome(outcome, status),
             (_, None) => self.status_without_result(record),
         }
     }
@@ -286,10 +288,10 @@ impl RequestHistory {
             record.later_request.map(|(_, kind)| kind),
             self.final_status,
         ) {
-            (Some(kind), _) => status_while_open(kind),
-            (None, _) if record.answered_later => CallStatus::AnsweredLater,
-            (None, Some(_)) if record.started => CallStatus::Unknown,
-            (None, None) if record.started => CallStatus::Running,
+            (Some(kind), _) => status_while_asked(kind),
+            (None, _) if record.was_answered_later => CallStatus::AnsweredLater,
+            (None, Some(_)) if record.was_started => CallStatus::Unknown,
+            (None, None) if record.was_started => CallStatus::Running,
             (None, Some(TaskStatus::Failed)) => CallStatus::Abandoned,
             (None, Some(_)) => CallStatus::Canceled,
             (None, None) => CallStatus::Waiting,

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::View;
 use super::schema::{Field, FieldValue};
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
-use crate::http::pages::layout::{said, visible};
+use crate::http::pages::layout::{localized, visible};
 use crate::task::request::RequestKind;
 
 pub(crate) struct InputField<'v> {
@@ -59,10 +59,10 @@ impl<'v> InputField<'v> {
             .view
             .submitted
             .filter(|submitted| submitted.form == self.form);
-        let of_field =
+        let is_of_field =
             |mistake: &&FieldMistake| mistake.field.as_deref() == Some(self.name.as_str());
         submitted
-            .map(|submitted| submitted.mistakes.iter().filter(of_field).collect())
+            .map(|submitted| submitted.mistakes.iter().filter(is_of_field).collect())
             .unwrap_or_default()
     }
 
@@ -74,21 +74,21 @@ impl<'v> InputField<'v> {
     /// The value of `aria-describedby`: the ids of the hint and of the mistakes.
     pub(super) fn aria_described_by(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
-        let wrong = self.aria_invalid().map(|_| format!("{}-error", self.id()));
-        let ids: Vec<String> = hint.into_iter().chain(wrong).collect();
+        let error = self.aria_invalid().map(|_| format!("{}-error", self.id()));
+        let ids: Vec<String> = hint.into_iter().chain(error).collect();
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
     /// The field's mistakes, shown next to the field.
     pub(super) fn mistakes(&self) -> Markup {
-        let wrong = self.field_mistakes();
+        let mistakes = self.field_mistakes();
         html! {
-            @if !wrong.is_empty() {
+            @if !mistakes.is_empty() {
                 p.error id=(format!("{}-error", self.id())) {
                     (self.view.words.error) (self.view.words.colon)
-                    @for (index, wrong) in wrong.iter().enumerate() {
+                    @for (index, mistake) in mistakes.iter().enumerate() {
                         @if index > 0 { "; " }
-                        (mistake(self.view, wrong))
+                        (mistake_text(self.view, mistake))
                     }
                 }
             }
@@ -157,7 +157,7 @@ impl<'v> InputField<'v> {
         let input = self.schema_input(field, secret, offered);
         let described = self.aria_described_by(field.description.is_some());
         html! {
-            @if matches!(field.value, FieldValue::Choices(_)) {
+            @if matches!(field.value, FieldValue::MultipleChoice(_)) {
                 fieldset id=(self.id()) tabindex="-1" aria-describedby=[described] { legend { (label) } (about) (input) }
             } @else {
                 div.field { label for=(self.id()) { (label) } (about) (input) }
@@ -166,9 +166,9 @@ impl<'v> InputField<'v> {
     }
 
     /// A checkbox for each choice.
-    fn schema_ticks(&self, field: &Field, all: &[String]) -> Markup {
+    fn schema_checkboxes(&self, field: &Field, all: &[String]) -> Markup {
         let agent = self.agent_style();
-        let ticked = |name: &str| {
+        let is_checked = |name: &str| {
             let submitted = self.view.submitted;
             submitted.is_some_and(|submitted| submitted.text(self.form, name).is_some())
         };
@@ -177,7 +177,7 @@ impl<'v> InputField<'v> {
                 @let name = field.choice_name(index);
                 @let id = format!("{}-{index}", self.id());
                 div.choice {
-                    input type="checkbox" id=(id) name=(name) value=(text) checked[ticked(&name)] autocomplete="off";
+                    input type="checkbox" id=(id) name=(name) value=(text) checked[is_checked(&name)] autocomplete="off";
                     label for=(id) { bdi class=[agent] { (visible(text)) } }
                 }
             }
@@ -186,39 +186,39 @@ impl<'v> InputField<'v> {
 
     fn schema_input(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let words = self.view.words;
-        let written = self.default.map(|_| "exact");
+        let class = self.default.map(|_| "exact");
         let hint = field.description.is_some();
         let rows = match self.shown_text() {
             _ if self.name == "field.answer" => 4,
             Some(text) => text.lines().count().max(text.len() / 60).clamp(1, 12),
             None => 2,
         };
-        let lines = self.shown_text().is_some_and(|text| text.contains('\n'));
+        let has_lines = self.shown_text().is_some_and(|text| text.contains('\n'));
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
             @match &field.value {
-                FieldValue::Text(None, least, most) if !secret && list.is_none() && (lines || most.is_none_or(|most| most > 200)) => {
-                    textarea class=[written] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
-                        maxlength=[*most] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
+                FieldValue::Text(None, min, max) if !secret && list.is_none() && (has_lines || max.is_none_or(|max| max > 200)) => {
+                    textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*min]
+                        maxlength=[*max] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
                         "\n" (self.shown_text().unwrap_or_default())
                     }
                 }
-                FieldValue::Text(format, least, most) => {
-                    input class=[written] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
-                        required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
+                FieldValue::Text(format, min, max) => {
+                    input class=[class] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
+                        required[field.required] minlength=[*min] maxlength=[*max] list=[list.as_deref()] autocomplete="off"
                         value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
                         aria-describedby=[self.aria_described_by(hint)];
                     @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
                 }
-                FieldValue::Number(whole, least, most) => {
+                FieldValue::Number(is_integer, min, max) => {
                     input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
-                        step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
+                        step=(if *is_integer { "1" } else { "any" }) min=[min.as_deref()] max=[max.as_deref()]
                         required[field.required] autocomplete="off" value=[self.shown_text().filter(|_| !secret)]
                         aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)];
                 }
-                FieldValue::Choices(all) => (self.schema_ticks(field, all)),
+                FieldValue::MultipleChoice(all) => (self.schema_checkboxes(field, all)),
                 FieldValue::Boolean => (self.schema_select(field, hint, &[("true", words.yes), ("false", words.no)])),
-                FieldValue::Choice(values) => {
+                FieldValue::SingleChoice(values) => {
                     @let values: Vec<(String, String)> =
                         values.iter().map(|(value, _)| (value.clone(), visible(value))).collect();
                     @let values: Vec<(&str, &str)> = values.iter().map(|(value, text)| (value.as_str(), text.as_str())).collect();
@@ -231,7 +231,7 @@ impl<'v> InputField<'v> {
     fn schema_select(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
         let words = self.view.words;
         let agent = self.agent_style();
-        let nothing = if field.required {
+        let placeholder = if field.required {
             words.choose
         } else {
             words.no_choice
@@ -239,7 +239,7 @@ impl<'v> InputField<'v> {
         html! {
             select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.aria_invalid()]
                 aria-describedby=[self.aria_described_by(hint)] {
-                option value="" { (nothing) }
+                option value="" { (placeholder) }
                 @for (value, text) in values {
                     option class=[agent] value=(value) selected[self.shown_text() == Some(*value)] { (text) }
                 }
@@ -261,10 +261,10 @@ fn element_id(form: FormName, name: &str) -> String {
     id
 }
 
-fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
+fn mistake_text(view: &View<'_>, mistake: &FieldMistake) -> Markup {
     html! {
-        @if !wrong.place.is_empty() { code { (visible(&wrong.place)) } " " }
-        (said(view.words, &wrong.detail, view.words.translated(&wrong.detail)))
+        @if !mistake.pointer.is_empty() { code { (visible(&mistake.pointer)) } " " }
+        (localized(view.words, &mistake.detail, view.words.translated(&mistake.detail)))
     }
 }
 
@@ -278,17 +278,17 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
 /// All mistakes, at the top of the page, each with a link to its field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
-    let secret = view.row.asked.kind == RequestKind::Credentials;
+    let secret = view.row.spec.kind == RequestKind::Credentials;
     html! {
         div.errors role="alert" tabindex="-1" autofocus {
             h2 { (words.not_stored) }
-            p { (words.mend_below) @if secret { " " (words.type_again) } }
+            p { (words.correct_below) @if secret { " " (words.enter_again) } }
             ul {
-                @for wrong in &submitted.mistakes {
+                @for mistake in &submitted.mistakes {
                     li {
-                        @match &wrong.field {
-                            Some(field) => { a href=(format!("#{}", element_id(submitted.form, field))) { (label(view, field)) } (words.colon) (mistake(view, wrong)) }
-                            None => (mistake(view, wrong)),
+                        @match &mistake.field {
+                            Some(field) => { a href=(format!("#{}", element_id(submitted.form, field))) { (field_label(view, field)) } (words.colon) (mistake_text(view, mistake)) }
+                            None => (mistake_text(view, mistake)),
                         }
                     }
                 }
@@ -298,11 +298,11 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
 }
 
 /// The label of a field in the list of mistakes.
-fn label(view: &View<'_>, field: &str) -> String {
+fn field_label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
     let in_call = call_part(field);
     let part = in_call.map_or(field, |(_, part)| part);
-    let called = match part {
+    let label = match part {
         "arguments" => words.edit_label,
         "result" | "result_type" => words.result_label,
         "reason" => view.texts.comment,
@@ -318,7 +318,7 @@ fn label(view: &View<'_>, field: &str) -> String {
             .find(|call| call.tool_call_id == id)
     });
     name.map_or_else(
-        || called.to_owned(),
-        |call| format!("{}: {called}", visible(&call.name)),
+        || label.to_owned(),
+        |call| format!("{}: {label}", visible(&call.name)),
     )
 }

@@ -13,7 +13,7 @@ use crate::http::api::access;
 use crate::http::pages::language::Language;
 use crate::http::pages::request;
 use crate::http::server::accept::wants_html;
-use crate::http::server::body::Posted;
+use crate::http::server::body::PostRequest;
 use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::pointer;
 use crate::http::server::problem::{Code, Problem};
@@ -31,7 +31,7 @@ const MEMBERS: [&str; 7] = [
     "result",
 ];
 
-/// Responds with the page of request `id`, which shows the invalid form again. `in_path` is the
+/// Responds with the page of request `id`, which shows the invalid form again. `path_action` is the
 /// action in the path of the POST, if any.
 ///
 /// # Errors
@@ -39,8 +39,8 @@ const MEMBERS: [&str; 7] = [
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
-    posted: &Posted,
-    in_path: Option<Action>,
+    posted: &PostRequest,
+    path_action: Option<Action>,
     problem: Problem,
 ) -> Result<Response, Problem> {
     if !is_shown(posted, &problem) {
@@ -49,12 +49,18 @@ pub(crate) async fn rerender(
     let Ok(row) = access::readable_request(http, &posted.caller, id).await else {
         return Err(problem);
     };
-    let view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
-    page(http, view, posted, in_path, problem).await
+    let view = View::load(
+        http,
+        &row,
+        &posted.caller,
+        Language::from_headers(&posted.headers),
+    )
+    .await?;
+    page(http, view, posted, path_action, problem).await
 }
 
 /// Returns whether the page that posted the form shows the problem.
-fn is_shown(posted: &Posted, problem: &Problem) -> bool {
+fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
 
@@ -65,8 +71,8 @@ fn is_shown(posted: &Posted, problem: &Problem) -> bool {
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,
-    posted: &Posted,
-    in_path: Option<Action>,
+    posted: &PostRequest,
+    path_action: Option<Action>,
     problem: Problem,
 ) -> Result<Response, Problem> {
     let (true, Ok(fields)) = (is_shown(posted, &problem), posted.fields()) else {
@@ -78,7 +84,7 @@ pub(crate) async fn page(
     };
     let submitted = SubmittedForm::new(
         view.row,
-        in_path,
+        path_action,
         fields,
         &problem.errors,
         request::has_single_call_forms(&view),
@@ -87,7 +93,7 @@ pub(crate) async fn page(
         submitted: Some(&submitted),
         ..view
     };
-    let mut response = request::rendered(&view, request::request_page(&view));
+    let mut response = request::page_response(&view, request::request_page(&view));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(RenderedError);
     Ok(response)
@@ -117,7 +123,7 @@ pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
         if known != error.pointer {
             *error = FieldError {
                 pointer: known,
-                detail: "has a member that was not asked for".to_owned(),
+                detail: "has an unknown member".to_owned(),
             };
         }
     }

@@ -6,7 +6,7 @@ use maud::Markup;
 use super::View;
 use super::forms;
 use super::history::CallStatus;
-use super::texts::Texts;
+use super::texts::RequestTexts;
 use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
@@ -17,9 +17,9 @@ pub(crate) struct KindPart {
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
     /// The sentence that names the author of the arguments and their use.
-    pub arguments_of: fn(&'static Texts) -> &'static str,
+    pub authorship: fn(&'static RequestTexts) -> &'static str,
     /// The text of the `<summary>` that unfolds the form that rejects.
-    pub decline: fn(&'static Texts) -> &'static str,
+    pub decline: fn(&'static RequestTexts) -> &'static str,
     /// The heading of the form that responds.
     pub answer_head: &'static str,
     /// The fields of the form that responds.
@@ -38,7 +38,7 @@ pub(crate) struct KindPart {
 }
 
 /// Returns the parts of a kind, in the language of `words`.
-pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
+pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => approval(words),
         RequestKind::Guidance => guidance(words),
@@ -52,7 +52,7 @@ pub(crate) fn part(kind: RequestKind, words: &Translations) -> KindPart {
 
 /// Returns the status of a call while another request about the call is open. `kind` is the kind of
 /// that other request.
-pub(crate) fn status_while_open(kind: RequestKind) -> CallStatus {
+pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval
         | RequestKind::Guidance
@@ -68,7 +68,7 @@ fn approval(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_approval,
         about: None,
-        arguments_of: |texts| texts.runs_exactly,
+        authorship: |texts| texts.runs_exactly,
         decline: |texts| texts.reject_otherwise,
         answer_head: words.reconcile_head,
         answer: forms::reconcile_fields,
@@ -84,7 +84,7 @@ fn guidance(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_guidance,
         about: None,
-        arguments_of: |texts| texts.asks_exactly,
+        authorship: |texts| texts.asks_exactly,
         decline: |texts| texts.decline,
         answer_head: words.answer_head,
         answer: forms::guidance_fields,
@@ -100,7 +100,7 @@ fn credentials(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_credentials,
         about: None,
-        arguments_of: |texts| texts.asks_exactly,
+        authorship: |texts| texts.asks_exactly,
         decline: |texts| texts.decline,
         answer_head: words.credentials_head,
         answer: forms::credential_fields,
@@ -118,7 +118,7 @@ fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,
         about: None,
-        arguments_of: |texts| texts.asks_exactly,
+        authorship: |texts| texts.asks_exactly,
         decline: |texts| texts.decline,
         answer_head: words.answer_head,
         answer: forms::confirmation_fields,
@@ -134,7 +134,7 @@ fn external_result(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_external_result,
         about: Some(words.external_about),
-        arguments_of: |texts| texts.asks_exactly,
+        authorship: |texts| texts.asks_exactly,
         decline: |texts| texts.decline,
         answer_head: words.external_head,
         answer: forms::external_result_fields,
@@ -150,7 +150,7 @@ fn reconcile(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_reconcile,
         about: Some(words.reconcile_about),
-        arguments_of: |texts| texts.sent_exactly,
+        authorship: |texts| texts.sent_exactly,
         decline: |texts| texts.give_up,
         answer_head: words.reconcile_head,
         answer: forms::reconcile_fields,
@@ -166,7 +166,7 @@ fn elicitation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_elicitation,
         about: Some(words.elicitation_about),
-        arguments_of: |texts| texts.sent_exactly,
+        authorship: |texts| texts.sent_exactly,
         decline: |texts| texts.decline,
         answer_head: words.elicitation_head,
         answer: forms::elicitation_fields,

@@ -5,8 +5,8 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use super::View;
-use super::kind::part;
-use super::texts::Texts;
+use super::kind::kind_part;
+use super::texts::RequestTexts;
 use super::timeline;
 use crate::http::pages::follow;
 use crate::http::pages::translations::Translations;
@@ -51,15 +51,15 @@ fn script(view: &View<'_>) -> Markup {
             data-answers=(view.row.answers.len())
             data-words=(Value::Object(script_texts(words)))
         {
-            (follow::elements(words))
+            (follow::live_elements(words))
         }
-        (follow::tag(&view.prefix))
+        (follow::script_tag(&view.prefix))
     }
 }
 
 /// The texts of the script, by name.
 pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
-    let texts = Texts::of(words.language);
+    let texts = RequestTexts::for_language(words.language);
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }
@@ -69,17 +69,21 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         has_approve has_reject has_edit has_respond has_retry has_mixed
         less_than_a_minute minutes hours days
         live_running live_paused live_completed live_failed live_canceled
-        live_follows live_again live_ended live_over live_reload live_cut
+        live_follows live_reconnecting live_ended live_stopped live_reload live_cut
         meanwhile_decided meanwhile_answered
-        happens_created happens_paused happens_resumed happens_completed happens_failed happens_canceled
-        happens_message happens_image happens_answered happens_call happens_asked happens_decided
-        happens_started happens_started_again happens_finished happens_late happens_sub_agent
+        event_created event_paused event_resumed event_completed event_failed event_canceled
+        event_message event_image event_answered event_call event_asked event_decided
+        event_started event_started_again event_finished event_late event_sub_agent
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released
     ];
     let times = [("time_left", texts.time_left), ("overdue", texts.overdue)];
-    let kinds =
-        RequestKind::ALL.map(|kind| (format!("kind_{}", kind.as_str()), part(kind, words).heading));
+    let kinds = RequestKind::ALL.map(|kind| {
+        (
+            format!("kind_{}", kind.as_str()),
+            kind_part(kind, words).heading,
+        )
+    });
     named
         .map(|(name, word)| (name.to_owned(), word))
         .into_iter()

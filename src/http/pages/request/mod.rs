@@ -50,25 +50,25 @@ use maud::{Markup, html};
 use self::headline::{asked_by_agent, headline};
 use self::history::RequestHistory;
 use self::submitted::SubmittedForm;
-use self::texts::Texts;
-use self::timeline::Timeline;
+use self::texts::RequestTexts;
+use self::timeline::RequestTimeline;
 use self::user_message::UserMessage;
 use super::follow;
-use super::inbox::next_question::after_answer;
+use super::inbox::next_question::next_question_line;
 use super::language::Language;
-use super::layout::{frame_in, in_order};
+use super::layout::{force_left_to_right, frame_in};
 use super::link::{self, CurrentLink};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
-use crate::engine::gate::AskerNow;
+use crate::engine::gate::AskerStatus;
 use crate::http::api::access;
-use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::problem::{Problem, path_prefix};
 use crate::http::wire::decision::DecisionAction;
 use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestStatus};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
-use crate::people::may::{may_decide, required_of};
+use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::{ReadError, RequestRow};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
@@ -86,7 +86,7 @@ pub(crate) struct View<'a> {
     /// The path of `public_url`.
     pub prefix: String,
     pub words: &'static Translations,
-    pub texts: &'static Texts,
+    pub texts: &'static RequestTexts,
     /// The moment from which relative times count.
     pub now: Time,
     /// The submitted form; `None` unless the page shows a form's mistakes.
@@ -96,15 +96,15 @@ pub(crate) struct View<'a> {
     pub history: Option<RequestHistory>,
     /// The line that leads to the next question; `None` if this reader has not answered, and for
     /// the reader of a link.
-    pub next: Option<Markup>,
+    pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
-    timeline: Timeline,
+    timeline: RequestTimeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
     /// The state of the asker of a call at a gate; `None` for any other request.
-    asker: Option<AskerNow>,
+    asker: Option<AskerStatus>,
     /// The page to return to after signing in as another user.
-    pub path: String,
+    pub return_path: String,
     /// The link that the reader opened; `None` for a reader with a key.
     pub link: Option<&'a CurrentLink>,
 }
@@ -123,23 +123,23 @@ impl<'a> View<'a> {
         now: Time,
     ) -> Self {
         Self {
-            request: InterventionRequest::of(row, caller, settings),
+            request: InterventionRequest::for_caller(row, caller, settings),
             row,
             caller,
-            prefix: prefix(&settings.public_url),
-            words: Translations::of(language),
-            texts: Texts::of(language),
+            prefix: path_prefix(&settings.public_url),
+            words: Translations::for_language(language),
+            texts: RequestTexts::for_language(language),
             now,
             submitted: None,
             history: None,
-            next: None,
-            timeline: Timeline::default(),
+            next_question: None,
+            timeline: RequestTimeline::default(),
             user_message: None,
             asker: None,
-            path: format!(
+            return_path: format!(
                 "{}/resume/{}",
-                prefix(&settings.public_url),
-                row.asked.request_id
+                path_prefix(&settings.public_url),
+                row.spec.request_id
             ),
             link: None,
         }
@@ -147,20 +147,20 @@ impl<'a> View<'a> {
 
     /// Reads the page's data for `caller` at the current time, with the user's message and the
     /// history of a closed request.
-    pub(crate) async fn now(
+    pub(crate) async fn load(
         http: &Http,
         row: &'a RequestRow,
         caller: &'a Caller,
         language: Language,
     ) -> Result<Self, Problem> {
         let view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        let mut view = view.loaded(http).await?;
-        view.next = after_answer(http, row, &view.site()).await?;
+        let mut view = view.with_journal_facts(http).await?;
+        view.next_question = next_question_line(http, row, &view.site()).await?;
         Ok(view)
     }
 
-    /// Like [`View::now`], for the person of a link. No line leads to another question.
-    pub(crate) async fn by_link(
+    /// Like [`View::load`], for the person of a link. No line leads to another question.
+    pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
         caller: &'a Caller,
@@ -172,11 +172,11 @@ impl<'a> View<'a> {
             link: Some(link),
             ..view
         };
-        view.loaded(http).await
+        view.with_journal_facts(http).await
     }
 
     /// Adds the user's message, the history of a closed request, and the state of the asker.
-    async fn loaded(mut self, http: &Http) -> Result<Self, Problem> {
+    async fn with_journal_facts(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
             self.load_history(http).await?;
         }
@@ -197,12 +197,12 @@ impl<'a> View<'a> {
     /// with another account.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
-            return link::needs_key(self);
+            return link::key_needed_notice(self);
         }
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
             @if why == self.words.for_others {
-                (sign_in_again(self.caller, &self.path, &self.prefix, self.words.language))
+                (sign_in_again(self.caller, &self.return_path, &self.prefix, self.words.language))
             }
         }
     }
@@ -241,7 +241,7 @@ impl<'a> View<'a> {
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
-            let mut own = self.row.asked.own_calls();
+            let mut own = self.row.spec.own_calls();
             own.any(|call| history.call_status(call.tool_call_id).is_failure())
         };
         decided.is_some_and(|decision| decision.action != DecisionAction::Reject)
@@ -250,7 +250,7 @@ impl<'a> View<'a> {
 
     /// How many people have to approve each call.
     fn required(&self) -> u32 {
-        required_of(self.caller, &self.row.asked)
+        required_approvals(self.caller, &self.row.spec)
     }
 
     /// Returns the reason for which a POST of this action would be refused; `None` if it would be
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
-        let (row, terms) = (self.row, &self.row.asked.terms);
+        let (row, terms) = (self.row, &self.row.spec.terms);
         if self.link.is_some() {
             let answered = row
                 .state()
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
         Some(if by_rule {
             words.rule_forbids
         } else {
-            words.not_you
+            words.not_permitted
         })
     }
 }
@@ -316,30 +316,30 @@ pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
 
 /// Responds with a page. The page of a link has no script, and its policy permits none.
 #[must_use]
-pub(crate) fn rendered(view: &View<'_>, page: Markup) -> Response {
+pub(crate) fn page_response(view: &View<'_>, page: Markup) -> Response {
     if view.link.is_some() {
         page.into_response()
     } else {
-        follow::page(page)
+        follow::page_with_script(page)
     }
 }
 
 /// The page with every form that this reader may use.
 #[must_use]
 pub(crate) fn request_page(view: &View<'_>) -> Markup {
-    let offered = forms::offered(view);
+    let permitted = forms::permitted_forms(view);
     let nothing_to_answer = || {
         view.refusal_reason(Action::Reject)
-            .unwrap_or(view.words.not_you)
+            .unwrap_or(view.words.not_permitted)
     };
     page(
         view,
         &html! {
-            @if offered.is_empty() {
+            @if permitted.is_empty() {
                 (view.nothing_to_answer(nothing_to_answer()))
             } @else {
                 h2.unseen { (view.words.your_answer) }
-                @for form in &offered { (form) }
+                @for form in &permitted { (form) }
             }
         },
     )
@@ -359,9 +359,9 @@ async fn get_single_action_page(
     action: Action,
 ) -> Result<Response, Problem> {
     let row = access::readable_request(http, caller, id).await?;
-    let mut view = View::now(http, &row, caller, Language::of(headers)).await?;
-    view.path = format!("{}/{}", view.path, action.as_str());
-    Ok(rendered(&view, single_action_page(&view, action)))
+    let mut view = View::load(http, &row, caller, Language::from_headers(headers)).await?;
+    view.return_path = format!("{}/{}", view.return_path, action.as_str());
+    Ok(page_response(&view, single_action_page(&view, action)))
 }
 
 /// The page with one button, or with the reason why its POST would be refused.
@@ -388,23 +388,23 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         view.words.language,
         &tab_title(view, closed.as_deref()),
         &html! {
-            header { @match view.link { Some(link) => (link::whose(view, link)), None => (view.site().links(None)) } }
-            @if let Some(next) = &view.next { (next) }
+            header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None)) } }
+            @if let Some(line) = &view.next_question { (line) }
             @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
             (opening::opening(view, closed.as_deref()))
             (live::answered_notice())
-            (user_message::figure(view))
+            (user_message::message_figure(view))
             (question::question(view))
             @if !asked_by_agent(view.row) { (call::calls(view)) }
             div #answers {
-                @if closed.is_none() { (risk::before_the_buttons(view)) }
+                @if closed.is_none() { (risk::warnings_and_risk(view)) }
                 (answers)
             }
             (details::section(view))
             (live::history_section(view))
             footer {
                 @match view.link {
-                    Some(link) => (link::until(view, link)),
+                    Some(link) => (link::expiry_lines(view, link)),
                     None => (signed_in_bar(view.caller, &view.prefix, view.words.language)),
                 }
             }
@@ -416,7 +416,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);
-    in_order(match closed {
+    force_left_to_right(match closed {
         Some(closed) => format!("{mistakes}{closed} · {heading}"),
         None => format!("{mistakes}{heading}"),
     })

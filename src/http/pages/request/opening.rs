@@ -5,9 +5,9 @@ use maud::{Markup, html};
 
 use super::View;
 use super::asker;
-use super::deadline::{span, when};
+use super::deadline::{duration_text, time_with_distance};
 use super::headline::asked_by_agent;
-use super::kind::part;
+use super::kind::kind_part;
 use super::question::decision_section;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
@@ -20,7 +20,7 @@ use crate::task::request::RequestKind;
 pub(super) fn heading(view: &View<'_>) -> String {
     let own = view.own_calls();
     let Some((_, first)) = own.first().filter(|_| !asked_by_agent(view.row)) else {
-        return part(view.request.kind, view.words).heading.to_owned();
+        return kind_part(view.request.kind, view.words).heading.to_owned();
     };
     let summary = visible(&first.summary);
     match own.len() {
@@ -40,22 +40,26 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
             h1.exact { (heading(view)) }
             (state_line(view, closed))
             (decision_section(view))
-            (why(view))
+            (reasons(view))
             (asker::line(view, closed.is_none()))
         }
     }
 }
 
 /// The agent, the owner and the time: "billing asks · alice’s task · 23 h left".
-fn first_line(view: &View<'_>, open: bool) -> Markup {
+fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
-    let asks = if open { texts.asks } else { texts.asked };
+    let text = if is_open {
+        texts.agent_asks
+    } else {
+        texts.agent_asked
+    };
     html! {
         p.kicker {
-            bdi { (fill(asks, &[("agent", &agent)])) }
+            bdi { (fill(text, &[("agent", &agent)])) }
             " · " bdi { (fill(texts.task_of, &[("user", &visible(&row.owner))])) }
-            @if open { " · " (time_left(view)) } @else { " · " (when(row.created_at, view.now, view.words)) }
+            @if is_open { " · " (time_left(view)) } @else { " · " (time_with_distance(row.created_at, view.now, view.words)) }
         }
     }
 }
@@ -69,10 +73,10 @@ fn time_left(view: &View<'_>) -> Markup {
     if at <= view.now {
         return html! { span #standing.urgent { (texts.overdue) } };
     }
-    let left = at.since(view.now);
-    let urgent = left.as_secs() < 3600;
+    let remaining = at.since(view.now);
+    let is_urgent = remaining.as_secs() < 3600;
     html! {
-        time #standing.urgent[urgent] datetime=(at) data-left { (fill(texts.time_left, &[("time", &span(left, words))])) }
+        time #standing.urgent[is_urgent] datetime=(at) data-left { (fill(texts.time_left, &[("time", &duration_text(remaining, words))])) }
     }
 }
 
@@ -91,25 +95,25 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
 
 /// The reasons for the question: a sentence about the kind of request, the operator's message, and
 /// the reasons for the verdicts.
-fn why(view: &View<'_>) -> Markup {
+fn reasons(view: &View<'_>) -> Markup {
     let (words, kind) = (view.words, view.request.kind);
-    let part = part(kind, words);
+    let part = kind_part(kind, words);
     let own = view.own_calls();
-    let mut reasons: Vec<String> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     for (_, call) in &own {
         let reason = reason(view, call);
-        reasons.extend(reason.filter(|reason| !reasons.contains(reason)));
+        texts.extend(reason.filter(|reason| !texts.contains(reason)));
     }
     html! {
         @if kind != RequestKind::Approval && !asked_by_agent(view.row) { p.why { strong { (part.heading) } } }
         @if let Some(about) = part.about { p.why { (about) } }
-        @if let Some(message) = &view.row.asked.terms.message { p.why { (visible(message)) } }
-        @for reason in &reasons { p.why { (reason) } }
+        @if let Some(message) = &view.row.spec.terms.message { p.why { (visible(message)) } }
+        @for reason in &texts { p.why { (reason) } }
     }
 }
 
 fn reason(view: &View<'_>, call: &RequestedCall) -> Option<String> {
     let stated = call.reason.as_deref().map(visible);
-    let unruled = call.rule.is_none() && call.verdict == WireVerdict::Hold;
-    stated.or_else(|| unruled.then(|| view.texts.no_rule_why.to_owned()))
+    let has_no_rule = call.rule.is_none() && call.verdict == WireVerdict::Hold;
+    stated.or_else(|| has_no_rule.then(|| view.texts.no_rule_why.to_owned()))
 }

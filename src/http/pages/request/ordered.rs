@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 
 /// The maximum length of a text that is read for display, in bytes. A longer text is shown as it
 /// was written.
-const LONGEST: usize = 4 * 1024;
+const MAX_TEXT_BYTES: usize = 4 * 1024;
 
 /// The maximum nesting depth of a text that is read for display.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// A JSON value for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum JsonNode {
     /// The text of a string, without quotation marks and escapes.
     Text(String),
     /// A number, `true`, `false` or `null`, as written.
@@ -26,28 +26,28 @@ pub(super) enum Node {
     Object(Vec<(String, Self)>),
 }
 
-impl Node {
+impl JsonNode {
     /// Parses a text; an empty text counts as `{}`. `None` if the text is not JSON, is long or is
     /// deeply nested.
     #[must_use]
-    pub(super) fn read(text: &str) -> Option<Self> {
-        if text.len() > LONGEST {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        if text.len() > MAX_TEXT_BYTES {
             return None;
         }
         let text = match text.trim_matches([' ', '\t', '\n', '\r']) {
             "" => "{}",
             text => text,
         };
-        Self::within(text, DEEPEST)
+        Self::parse_nested(text, MAX_DEPTH)
     }
 
-    fn within(text: &str, depth: usize) -> Option<Self> {
+    fn parse_nested(text: &str, depth: usize) -> Option<Self> {
         let depth = depth.checked_sub(1)?;
         Some(match text.as_bytes().first()? {
             b'{' => Self::Object(
                 members(text)?
                     .into_iter()
-                    .map(|(name, value)| Some((name, Self::within(value.get(), depth)?)))
+                    .map(|(name, value)| Some((name, Self::parse_nested(value.get(), depth)?)))
                     .collect::<Option<_>>()?,
             ),
             b'[' => {
@@ -55,7 +55,7 @@ impl Node {
                 Self::List(
                     values
                         .into_iter()
-                        .map(|value| Self::within(value.get(), depth))
+                        .map(|value| Self::parse_nested(value.get(), depth))
                         .collect::<Option<_>>()?,
                 )
             }
@@ -78,9 +78,9 @@ impl Node {
 /// `None` if `text` is no object.
 #[must_use]
 pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
-    struct Written;
+    struct MembersVisitor;
 
-    impl<'de> Visitor<'de> for Written {
+    impl<'de> Visitor<'de> for MembersVisitor {
         type Value = Vec<(String, &'de RawValue)>;
 
         fn expecting(&self, into: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,13 +97,13 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     }
 
     let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_map(Written).ok()
+    reader.deserialize_map(MembersVisitor).ok()
 }
 
 /// Returns the names of the members of the object at `path` in a JSON text, in the order of the
 /// text. Empty if there is no such object.
 #[must_use]
-pub(super) fn names_at(text: &str, path: &[&str]) -> Vec<String> {
+pub(super) fn member_names_at(text: &str, path: &[&str]) -> Vec<String> {
     let Some(members) = members(text) else {
         return Vec::new();
     };
@@ -113,7 +113,7 @@ pub(super) fn names_at(text: &str, path: &[&str]) -> Vec<String> {
     members
         .into_iter()
         .find(|(name, _)| name == first)
-        .map(|(_, value)| names_at(value.get(), rest))
+        .map(|(_, value)| member_names_at(value.get(), rest))
         .unwrap_or_default()
 }
 
@@ -121,46 +121,46 @@ pub(super) fn names_at(text: &str, path: &[&str]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn literal(text: &str) -> Node {
-        Node::Literal(text.into())
+    fn literal(text: &str) -> JsonNode {
+        JsonNode::Literal(text.into())
     }
 
     #[test]
     fn members_keep_their_order_and_numbers_their_digits() {
         assert_eq!(
-            Node::read(r#" {"z": 20.10, "a": [1E2, "x"], "m": {"c": null, "b": true}} "#),
-            Some(Node::Object(vec![
+            JsonNode::parse(r#" {"z": 20.10, "a": [1E2, "x"], "m": {"c": null, "b": true}} "#),
+            Some(JsonNode::Object(vec![
                 ("z".into(), literal("20.10")),
                 (
                     "a".into(),
-                    Node::List(vec![literal("1E2"), Node::Text("x".into())])
+                    JsonNode::List(vec![literal("1E2"), JsonNode::Text("x".into())])
                 ),
                 (
                     "m".into(),
-                    Node::Object(vec![
+                    JsonNode::Object(vec![
                         ("c".into(), literal("null")),
                         ("b".into(), literal("true"))
                     ])
                 ),
             ]))
         );
-        assert_eq!(Node::read(""), Some(Node::Object(Vec::new())));
+        assert_eq!(JsonNode::parse(""), Some(JsonNode::Object(Vec::new())));
     }
 
     #[test]
     fn long_deep_or_broken_text_is_not_read() {
         for text in ["{", "nope", "[[[[1]]]]"] {
-            assert_eq!(Node::read(text), None, "{text}");
+            assert_eq!(JsonNode::parse(text), None, "{text}");
         }
-        assert!(Node::read("[[[1]]]").is_some());
-        assert_eq!(Node::read(&format!("\"{}\"", "x".repeat(5000))), None);
+        assert!(JsonNode::parse("[[[1]]]").is_some());
+        assert_eq!(JsonNode::parse(&format!("\"{}\"", "x".repeat(5000))), None);
     }
 
     #[test]
     fn names_of_a_nested_object_keep_their_order() {
         let text = r#"{"form": {"properties": {"z": {}, "a": {}}}}"#;
-        assert_eq!(names_at(text, &["form", "properties"]), ["z", "a"]);
-        assert!(names_at(text, &["form", "none"]).is_empty());
-        assert!(names_at("nope", &[]).is_empty());
+        assert_eq!(member_names_at(text, &["form", "properties"]), ["z", "a"]);
+        assert!(member_names_at(text, &["form", "none"]).is_empty());
+        assert!(member_names_at("nope", &[]).is_empty());
     }
 }

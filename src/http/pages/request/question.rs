@@ -6,13 +6,13 @@ use url::Url;
 
 use super::View;
 use super::headline::asked_by_agent;
-use super::ordered::names_at;
+use super::ordered::member_names_at;
 use super::risk::warnings;
-use super::time::moment_tag;
+use super::time::time_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{ThenAction, WireDecision};
-use crate::http::wire::exact::Exact;
+use crate::http::wire::raw_json::RawJson;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
@@ -25,8 +25,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         // The details of a credentials request only repeat the credential's name; the form names
         // the credential in the operator's words.
         @let asked_by_server = request.kind == RequestKind::Elicitation;
-        @let ours = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
-        @let details = request.details.as_ref().filter(|_| !ours);
+        @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
+        @let details = request.details.as_ref().filter(|_| !has_own_text);
         // The call by which an agent asks a question never runs and has no section of its own, so
         // its text is shown here, complete.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
@@ -34,7 +34,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @if request.question.is_some() || details.is_some() || call.is_some() {
             div.agent {
                 p.by { (if asked_by_server { words.by_server } else { words.by_agent }) }
-                @if let Some(question) = &request.question { pre.exact.words dir="ltr" { (prose(question)) } }
+                @if let Some(question) = &request.question { pre.exact.words dir="ltr" { (visible_lines(question)) } }
                 @if asked_by_server { (page_to_visit(view)) }
                 @if let Some(details) = details { (agent_details(details, call)) }
                 @if let Some(call) = call {
@@ -64,14 +64,14 @@ fn page_to_visit(view: &View<'_>) -> Markup {
         return html! {};
     };
     let host = url.host_str().unwrap_or_default();
-    let (written, _) = idna::domain_to_unicode(host);
+    let (unicode_host, _) = idna::domain_to_unicode(host);
     html! {
         dl {
             dt { (words.page_host) }
             dd { strong.host.exact dir="ltr" { (visible(host)) } }
-            @if written != host {
+            @if unicode_host != host {
                 dt { (words.page_host_written) }
-                dd { strong.host.exact dir="ltr" { (visible(&written)) } }
+                dd { strong.host.exact dir="ltr" { (visible(&unicode_host)) } }
             }
             dt { (words.page_address) }
             dd { a.exact dir="ltr" href=(address) target="_blank" rel="noopener noreferrer" { (visible(address)) } }
@@ -86,7 +86,7 @@ fn known_facts(view: &View<'_>) -> Markup {
     let Some(Value::Object(details)) = &view.request.details else {
         return html! {};
     };
-    let called = |name: &str| match name {
+    let label = |name: &str| match name {
         "sent_at" => words.sent_at.to_owned(),
         "attempt" => words.attempt.to_owned(),
         "replica" => words.replica.to_owned(),
@@ -99,8 +99,8 @@ fn known_facts(view: &View<'_>) -> Markup {
             dl {
                 @for (name, value) in details {
                     @if !value.is_null() {
-                        dt { (called(name)) }
-                        dd { @if name == "sent_at" { (moment_tag(&plain(value))) } @else { (visible(&plain(value))) } }
+                        dt { (label(name)) }
+                        dd { @if name == "sent_at" { (time_tag(&value_text(value))) } @else { (visible(&value_text(value))) } }
                     }
                 }
             }
@@ -109,19 +109,19 @@ fn known_facts(view: &View<'_>) -> Markup {
 }
 
 /// Text of several lines: line breaks stay, every other invisible character is made visible.
-pub(crate) fn prose(text: &str) -> String {
+pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
 /// A value as text: a string as it is, anything else as JSON.
-pub(crate) fn plain(value: &Value) -> String {
+pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A value that is kept as JSON text: a string is unquoted, anything else is unchanged.
-pub(crate) fn exact(value: &Exact) -> String {
+pub(crate) fn unquoted_text(value: &RawJson) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
@@ -130,11 +130,11 @@ pub(crate) fn exact(value: &Exact) -> String {
 /// members are in the order in which the agent wrote them.
 fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
-        return html! { pre.exact.words dir="ltr" { (prose(&plain(value))) } };
+        return html! { pre.exact.words dir="ltr" { (visible_lines(&value_text(value))) } };
     };
-    let written = call.map_or_else(Vec::new, |call| names_at(&call.arguments_text, &[]));
+    let order = call.map_or_else(Vec::new, |call| member_names_at(&call.arguments_text, &[]));
     let mut members: Vec<_> = members.iter().collect();
-    members.sort_by_key(|(name, _)| written.iter().position(|other| other == *name));
+    members.sort_by_key(|(name, _)| order.iter().position(|other| other == *name));
     html! {
         dl {
             @for (name, value) in members {
@@ -142,9 +142,9 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
                 dd {
                     @match value {
                         Value::Array(list) if list.iter().all(Value::is_string) => {
-                            ul { @for text in list { li.exact { (prose(&plain(text))) } } }
+                            ul { @for text in list { li.exact { (visible_lines(&value_text(text))) } } }
                         }
-                        value => { pre.exact.words dir="ltr" { (prose(&plain(value))) } }
+                        value => { pre.exact.words dir="ltr" { (visible_lines(&value_text(value))) } }
                     }
                 }
             }
@@ -156,7 +156,7 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
 /// script.
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
-        return html! { pre dir="auto" { (prose(&plain(value))) } };
+        return html! { pre dir="auto" { (visible_lines(&value_text(value))) } };
     };
     html! {
         dl {
@@ -165,9 +165,9 @@ pub(crate) fn answer_members(value: &Value) -> Markup {
                 dd {
                     @match value {
                         Value::Array(list) if list.iter().all(Value::is_string) => {
-                            ul { @for text in list { li dir="auto" { (prose(&plain(text))) } } }
+                            ul { @for text in list { li dir="auto" { (visible_lines(&value_text(text))) } } }
                         }
-                        value => { pre dir="auto" { (prose(&plain(value))) } }
+                        value => { pre dir="auto" { (visible_lines(&value_text(value))) } }
                     }
                 }
             }
@@ -187,19 +187,19 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// The approvers as text, without the users in `have`, who have approved already.
-pub(crate) fn remaining_approvers(view: &View<'_>, have: &[&str]) -> String {
+/// The approvers as text, without the users in `approved`, who have approved already.
+pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
-    let has = |user: &str| have.iter().any(|name| ids.same(name, user));
+    let has_approved = |user: &str| approved.iter().any(|name| ids.same(name, user));
     let mut names = Vec::new();
-    if approvers.owner && !has(owner) {
+    if approvers.owner && !has_approved(owner) {
         names.push(fill(words.owner, &[("user", &visible(owner))]));
     }
     let users = approvers
         .users
         .iter()
-        .filter(|user| !has(user) && !ids.same(user, owner));
+        .filter(|user| !has_approved(user) && !ids.same(user, owner));
     names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
     names.extend(
         approvers
@@ -208,7 +208,7 @@ pub(crate) fn remaining_approvers(view: &View<'_>, have: &[&str]) -> String {
             .map(|group| fill(words.group, &[("group", &visible(group))])),
     );
     if names.is_empty() {
-        words.nobody.to_owned()
+        words.no_approvers.to_owned()
     } else {
         names.join(words.between)
     }
@@ -222,27 +222,31 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     html! { div.decision { h2.unseen { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
-/// One decision: action, person, time, reason and consequence; with `whole`, also the response and
-/// the result.
-pub(crate) fn decision_details(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
+/// One decision: action, person, time, reason and consequence; with `with_response`, also the
+/// response and the result.
+pub(crate) fn decision_details(
+    view: &View<'_>,
+    decision: &WireDecision,
+    with_response: bool,
+) -> Markup {
     let words = view.words;
     let by = visible(&decision.by);
     let via = decision.via.as_deref().map(visible);
-    let said = match &via {
+    let author = match &via {
         Some(via) => fill(words.by_via, &[("user", &by), ("via", via)]),
         None => fill(words.by, &[("user", &by)]),
     };
     let secret = view.request.kind == RequestKind::Credentials;
     html! {
-        p { strong { (words.action(decision.action)) } " " bdi { (said) } " · " (moment_tag(&decision.at)) }
+        p { strong { (words.action(decision.action)) } " " bdi { (author) } " · " (time_tag(&decision.at)) }
         dl {
-            @if let Some(reason) = &decision.reason { dt { (words.comment_given) } dd { pre dir="auto" { (prose(reason)) } } }
+            @if let Some(reason) = &decision.reason { dt { (words.comment_given) } dd { pre dir="auto" { (visible_lines(reason)) } } }
             @if let Some(then) = decision.then { dt { (words.then) } dd { (then_text(view, then)) } }
-            @if let Some(response) = decision.response.as_ref().filter(|_| whole) {
+            @if let Some(response) = decision.response.as_ref().filter(|_| with_response) {
                 dt { (words.given_response) } dd { (response_details(response, secret, words)) }
             }
-            @if let Some(result) = decision.result.as_ref().filter(|_| whole) {
-                dt { (words.given_result) } dd { pre dir="auto" { (prose(&exact(result))) } }
+            @if let Some(result) = decision.result.as_ref().filter(|_| with_response) {
+                dt { (words.given_result) } dd { pre dir="auto" { (visible_lines(&unquoted_text(result))) } }
             }
         }
     }
@@ -280,7 +284,7 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
 
 /// Names the rule's `on_reject`, the consequence of a rejection without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
-    match view.row.asked.terms.on_reject {
+    match view.row.spec.terms.on_reject {
         Then::Continue => view.words.then_continue,
         Then::Cancel => cancel_text(view),
         Then::CancelRoot => view.words.then_cancel_root,

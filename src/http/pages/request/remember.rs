@@ -14,11 +14,11 @@ use crate::http::pages::translations::fill;
 use crate::task::decision::Door;
 use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
-use crate::task::units::write_duration;
+use crate::task::units::format_duration;
 
 /// The durations that a person may choose for a standing decision, besides the rule's maximum.
 /// Durations that are not shorter than the maximum are left out.
-const TIMES: [Duration; 5] = [
+const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
     Duration::from_hours(4),
@@ -28,53 +28,53 @@ const TIMES: [Duration; 5] = [
 
 /// The inputs under the buttons that request a standing decision. `None` unless the rules of all
 /// open calls offer a standing decision and this reader may request it.
-pub(super) fn choice(view: &View<'_>) -> Option<Markup> {
+pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
     }
-    let calls = open(view);
+    let calls = open_call_specs(view);
     let offers: Option<Vec<&Offer>> = calls.iter().map(|call| call.offer.as_deref()).collect();
     let offers = offers.filter(|offers| !offers.is_empty())?;
     let scopes: Vec<GrantScope> = [GrantScope::Task, GrantScope::Owner]
         .into_iter()
         .filter(|scope| offers.iter().all(|offer| offer.scopes.contains(scope)))
         .collect();
-    let most = offers.iter().map(|offer| offer.most).min()?;
+    let max_duration = offers.iter().map(|offer| offer.most).min()?;
     let texts = view.texts;
-    let tick = InputField::new(view, FormName::Decide, "remember");
-    let open = tick.submitted_text().is_some() || tick.aria_invalid().is_some();
+    let checkbox = InputField::new(view, FormName::Decide, "remember");
+    let open = checkbox.submitted_text().is_some() || checkbox.aria_invalid().is_some();
     (!scopes.is_empty()).then(|| html! {
         details.other open[open] {
             summary { (texts.remember) }
             p.hint { (texts.remember_about) }
-            ul { @for call in &calls { (covered(view, call)) } }
+            ul { @for call in &calls { (covered_calls(view, call)) } }
             div.field {
-                (tick.mistakes())
+                (checkbox.mistakes())
                 div.choice {
-                    input type="checkbox" id=(tick.id()) name="remember" value="yes" autocomplete="off"
-                        aria-invalid=[tick.aria_invalid()] aria-describedby=[tick.aria_described_by(false)];
-                    label for=(tick.id()) { (texts.remember_yes) }
+                    input type="checkbox" id=(checkbox.id()) name="remember" value="yes" autocomplete="off"
+                        aria-invalid=[checkbox.aria_invalid()] aria-describedby=[checkbox.aria_described_by(false)];
+                    label for=(checkbox.id()) { (texts.remember_yes) }
                 }
             }
             (scope_select(view, &scopes))
-            (time_select(view, most))
+            (duration_select(view, max_duration))
             p { a href=(format!("{}/grants", view.prefix)) { (texts.remember_list) } }
         }
     })
 }
 
 /// Returns the open calls as the request stores them, with the offers of their rules.
-fn open<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
+fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {
         let id = call.tool_call_id.to_string();
         open.iter().any(|shown| shown.tool_call_id == id)
     };
-    view.row.asked.own_calls().filter(is_open).collect()
+    view.row.spec.own_calls().filter(is_open).collect()
 }
 
 /// Says which later calls a standing decision about this call would cover.
-fn covered(view: &View<'_>, call: &CallSpec) -> Markup {
+fn covered_calls(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
     let names = [
         ("tool", visible(&call.name)),
@@ -120,11 +120,11 @@ fn scope_select(view: &View<'_>, scopes: &[GrantScope]) -> Markup {
     )
 }
 
-fn time_select(view: &View<'_>, most: Duration) -> Markup {
-    let shorter = TIMES.into_iter().filter(|time| *time < most);
+fn duration_select(view: &View<'_>, max_duration: Duration) -> Markup {
+    let shorter = DURATIONS.into_iter().filter(|time| *time < max_duration);
     let times: Vec<(String, String)> = shorter
-        .chain([most])
-        .map(|time| (write_duration(time), time_text(time, view)))
+        .chain([max_duration])
+        .map(|time| (format_duration(time), time_text(time, view)))
         .collect();
     let options: Vec<(&str, &str)> = times
         .iter()
@@ -141,8 +141,8 @@ fn time_select(view: &View<'_>, most: Duration) -> Markup {
 
 fn time_text(time: Duration, view: &View<'_>) -> String {
     if time < Duration::from_mins(1) {
-        write_duration(time)
+        format_duration(time)
     } else {
-        super::deadline::span(time, view.words)
+        super::deadline::duration_text(time, view.words)
     }
 }

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::View;
 use super::arguments::is_shell;
-use crate::http::pages::layout::{said, visible};
+use crate::http::pages::layout::{localized, visible};
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireEffect};
 use crate::task::request::RequestKind;
@@ -15,7 +15,7 @@ use crate::task::text_safety::{
 };
 
 /// The warnings about the calls that the request decides, and the risk of running them.
-pub(super) fn before_the_buttons(view: &View<'_>) -> Markup {
+pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     let own: Vec<(usize, &RequestedCall)> = view.own_calls();
     html! {
         @if own.iter().any(|(_, call)| !call.warnings.is_empty()) {
@@ -39,7 +39,7 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
                 @if let Some(number) = number {
                     (fill(texts.call_number, &[("number", &number.to_string())])) (words.colon)
                 }
-                (subject(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
+                (warning_subject(view, &warning.code)) (localized(words, &warning.detail, words.translated(&warning.detail)))
                 @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
             }
         }
@@ -48,17 +48,17 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
 
 /// The subject of a warning, in the reader's language; the warning's detail may have no
 /// translation.
-fn subject(view: &View<'_>, code: &str) -> Markup {
+fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
         HIDDEN_CHARACTERS => words.warned_hidden,
         MIXED_SCRIPTS => words.warned_scripts,
-        LOOK_ALIKE => words.warned_alike,
-        RIGHT_TO_LEFT => words.warned_reordered,
+        LOOK_ALIKE => words.warned_look_alike,
+        RIGHT_TO_LEFT => words.warned_right_to_left,
         OVERLAY => words.warned_overlay,
         LONG_BLANKS => words.warned_blanks,
         LARGE => words.warned_large,
-        MAY_ALREADY_HAVE_RUN => words.warned_doubt,
+        MAY_ALREADY_HAVE_RUN => words.warned_may_have_run,
         _ => return html! {},
     };
     html! { (about) " " }
@@ -67,15 +67,15 @@ fn subject(view: &View<'_>, code: &str) -> Markup {
 /// Says whether the calls can be taken back, by the worst effect among them.
 fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
-    let with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();
-    let once = with(WireEffect::Once);
+    let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();
+    let once = count_with(WireEffect::Once);
     html! {
         @if own.iter().any(|(_, call)| is_shell(call)) { p.risk.once { (texts.risk_shell) (view.words.full_stop) } }
         @if once > 0 && once < own.len() {
             p.risk.once { (fill(texts.risk_once_several, &[("count", &once.to_string())])) }
         } @else if once > 0 {
             p.risk.once { (texts.risk_once) }
-        } @else if with(WireEffect::Idempotent) > 0 {
+        } @else if count_with(WireEffect::Idempotent) > 0 {
             p.risk { (texts.risk_idempotent) }
         } @else if !own.is_empty() {
             p.risk { (texts.risk_read_only) }

@@ -31,9 +31,9 @@ pub(crate) enum FieldValue {
     Number(bool, Option<String>, Option<String>),
     Boolean,
     /// One of several values, each with its text in the form.
-    Choice(Vec<(String, Value)>),
+    SingleChoice(Vec<(String, Value)>),
     /// A list of any of these texts.
-    Choices(Vec<String>),
+    MultipleChoice(Vec<String>),
 }
 
 /// Keywords that change the accepted values beyond `properties`. A schema with such a keyword has
@@ -98,10 +98,10 @@ pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
 
 fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     if let Some(value) = property.get("const") {
-        return choice(std::slice::from_ref(value));
+        return single_choice(std::slice::from_ref(value));
     }
     if let Some(values) = property.get("enum") {
-        return choice(values.as_array()?);
+        return single_choice(values.as_array()?);
     }
     let word = property.get("type")?;
     let word = match word.as_array() {
@@ -120,7 +120,7 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     };
     match word.as_str()? {
         "string" => Some(FieldValue::Text(
-            format(property),
+            input_type(property),
             length("minLength"),
             length("maxLength"),
         )),
@@ -135,24 +135,24 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             number("maximum"),
         )),
         "boolean" => Some(FieldValue::Boolean),
-        "array" => choices(property.get("items")?.as_object()?),
+        "array" => multiple_choice(property.get("items")?.as_object()?),
         _ => None,
     }
 }
 
 /// Returns the choice that a list's items offer; `None` unless they are an `enum` of texts that are
 /// not empty.
-fn choices(items: &Map<String, Value>) -> Option<FieldValue> {
+fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
     let known = |keyword: &String| matches!(keyword.as_str(), "type" | "enum");
     let fits = !texts.is_empty() && !texts.contains(&"") && items.keys().all(known);
-    fits.then(|| FieldValue::Choices(texts.into_iter().map(str::to_owned).collect()))
+    fits.then(|| FieldValue::MultipleChoice(texts.into_iter().map(str::to_owned).collect()))
 }
 
 /// Returns a choice of texts, or of numbers and booleans. A choice never mixes the two, so that
 /// each submitted text means only one value.
-fn choice(values: &[Value]) -> Option<FieldValue> {
+fn single_choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
         .all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
@@ -167,7 +167,7 @@ fn choice(values: &[Value]) -> Option<FieldValue> {
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned)
     };
-    Some(FieldValue::Choice(
+    Some(FieldValue::SingleChoice(
         values
             .iter()
             .map(|value| (shown(value), value.clone()))
@@ -176,7 +176,7 @@ fn choice(values: &[Value]) -> Option<FieldValue> {
 }
 
 /// The `type` of the HTML input for the property's `format`.
-fn format(property: &Map<String, Value>) -> Option<&'static str> {
+fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
     match property.get("format").and_then(Value::as_str)? {
         "email" => Some("email"),
         "uri" | "url" => Some("url"),
@@ -198,14 +198,13 @@ impl Field {
     /// # Errors
     /// As [`Field::json`].
     pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
-        let words = Translations::of(Language::English);
-        let known =
-            |text: &String| matches!(&self.value, FieldValue::Choices(all) if all.contains(text));
+        let words = Translations::for_language(Language::English);
+        let known = |text: &String| matches!(&self.value, FieldValue::MultipleChoice(all) if all.contains(text));
         if !chosen.iter().all(known) {
             return Err(words.not_a_choice);
         }
-        let given = self.required || !chosen.is_empty();
-        Ok(given.then(|| Value::from(chosen).to_string()))
+        let is_present = self.required || !chosen.is_empty();
+        Ok(is_present.then(|| Value::from(chosen).to_string()))
     }
 
     /// Returns the JSON of a submitted text; `None` for an empty field that is not required.
@@ -213,25 +212,27 @@ impl Field {
     ///
     /// # Errors
     /// The expected kind of value, as a sentence for a person.
-    pub(super) fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
-        let words = Translations::of(Language::English);
-        if typed.is_empty() {
+    pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, &'static str> {
+        let words = Translations::for_language(Language::English);
+        if submitted.is_empty() {
             return if self.required {
-                Err(words.needed)
+                Err(words.value_required)
             } else {
                 Ok(None)
             };
         }
         match &self.value {
-            FieldValue::Text(..) => Ok(Some(Value::from(typed).to_string())),
-            FieldValue::Number(whole, ..) => number(typed.trim(), *whole).map(Some),
-            FieldValue::Boolean => match typed {
-                "true" | "false" => Ok(Some(typed.to_owned())),
+            FieldValue::Text(..) => Ok(Some(Value::from(submitted).to_string())),
+            FieldValue::Number(is_integer, ..) => {
+                number_json(submitted.trim(), *is_integer).map(Some)
+            }
+            FieldValue::Boolean => match submitted {
+                "true" | "false" => Ok(Some(submitted.to_owned())),
                 _ => Err(words.not_a_boolean),
             },
-            FieldValue::Choices(_) => Err(words.not_a_choice),
-            FieldValue::Choice(values) => {
-                let chosen = values.iter().find(|(text, _)| text == typed);
+            FieldValue::MultipleChoice(_) => Err(words.not_a_choice),
+            FieldValue::SingleChoice(values) => {
+                let chosen = values.iter().find(|(text, _)| text == submitted);
                 chosen
                     .map(|(_, value)| Some(value.to_string()))
                     .ok_or(words.not_a_choice)
@@ -240,14 +241,14 @@ impl Field {
     }
 }
 
-fn number(typed: &str, whole: bool) -> Result<String, &'static str> {
-    let words = Translations::of(Language::English);
-    if whole && typed.chars().any(|c| !c.is_ascii_digit() && c != '-') {
+fn number_json(submitted: &str, is_integer: bool) -> Result<String, &'static str> {
+    let words = Translations::for_language(Language::English);
+    if is_integer && submitted.chars().any(|c| !c.is_ascii_digit() && c != '-') {
         return Err(words.not_an_integer);
     }
-    match json::parse(typed.as_bytes()) {
-        Ok(Value::Number(_)) => Ok(typed.to_owned()),
-        Ok(_) | Err(_) => Err(if whole {
+    match json::parse(submitted.as_bytes()) {
+        Ok(Value::Number(_)) => Ok(submitted.to_owned()),
+        Ok(_) | Err(_) => Err(if is_integer {
             words.not_an_integer
         } else {
             words.not_a_number
@@ -282,7 +283,7 @@ mod tests {
             .map(|field| field.value.clone())
             .collect();
         let text = |texts: &[(&str, Value)]| {
-            FieldValue::Choice(
+            FieldValue::SingleChoice(
                 texts
                     .iter()
                     .map(|(text, value)| ((*text).to_owned(), value.clone()))

@@ -7,26 +7,26 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
-use super::arguments::{label, members, plain};
-use super::call::{approvals, authorship, decided};
-use super::ordered::Node;
+use super::arguments::{argument_members, member_label, node_text};
+use super::call::{approvals, authorship, decision_of_call};
+use super::ordered::JsonNode;
 use super::sum::sum;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
 /// A call with its index among all calls of the request.
-type Numbered<'v> = (usize, &'v RequestedCall);
+type NumberedCall<'v> = (usize, &'v RequestedCall);
 
 /// The members of a call's arguments by name.
-type Row = BTreeMap<String, Node>;
+type ArgumentRow = BTreeMap<String, JsonNode>;
 
 /// The maximum number of columns for arguments. Calls with more members are listed by their
 /// summaries.
-const MOST_COLUMNS: usize = 6;
+const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 /// One table for each tool, then the exact text of every call.
-pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
+pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     let mut tools: Vec<&str> = Vec::new();
     for (_, call) in own {
@@ -34,21 +34,22 @@ pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
             tools.push(&call.name);
         }
     }
-    let unread = |call: &RequestedCall| members(call).is_none() || !call.warnings.is_empty();
-    let open = own.iter().any(|(_, call)| unread(call));
+    let needs_exact_text =
+        |call: &RequestedCall| argument_members(call).is_none() || !call.warnings.is_empty();
+    let open = own.iter().any(|(_, call)| needs_exact_text(call));
     html! {
         @for tool in tools {
-            @let calls: Vec<Numbered<'_>> = own.iter().copied().filter(|(_, call)| call.name == tool).collect();
+            @let calls: Vec<NumberedCall<'_>> = own.iter().copied().filter(|(_, call)| call.name == tool).collect();
             section.call {
                 @let count = calls.len().to_string();
                 h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &count)])) }
-                @let written: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
-                @if written.iter().all(|text| Some(text) == written.first()) { p.by { (written.first().map_or("", String::as_str)) } }
+                @let authors: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
+                @if authors.iter().all(|text| Some(text) == authors.first()) { p.by { (authors.first().map_or("", String::as_str)) } }
                 div.agent { (table(view, &calls)) }
             }
         }
         details.raw.each open[open] {
-            summary { (texts.exact_of_each) }
+            summary { (texts.exact_text_of_each) }
             @for (index, call) in own { (exact_call(view, *index, call)) }
         }
     }
@@ -58,21 +59,21 @@ pub(super) fn tables(view: &View<'_>, own: &[Numbered<'_>]) -> Markup {
 fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     html! {
         section.call id=(format!("exact-{}", index + 1)) {
-            h3 { (number(view, index)) " " span.exact { (visible(&call.summary)) } }
+            h3 { (call_number(view, index)) " " span.exact { (visible(&call.summary)) } }
             p.by { (authorship(view, call)) }
             div.agent {
                 p.exact { (visible(&call.target)) }
-                @if call.arguments_text.is_empty() { p { (view.words.no_bytes) } }
+                @if call.arguments_text.is_empty() { p { (view.words.no_text) } }
                 pre.exact dir="ltr" { (visible(&call.arguments_text)) }
             }
             (approvals(view, call))
-            @if let Some(decision) = &call.decision { (decided(view, call, decision)) }
+            @if let Some(decision) = &call.decision { (decision_of_call(view, call, decision)) }
         }
     }
 }
 
 /// Names a call by its number, as in "Call 3"; `index` counts from 0.
-pub(super) fn number(view: &View<'_>, index: usize) -> String {
+pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     fill(
         view.texts.call_number,
         &[("number", &(index + 1).to_string())],
@@ -81,11 +82,11 @@ pub(super) fn number(view: &View<'_>, index: usize) -> String {
 
 /// Returns the names of all members in the agent's order, and each call's members by name. `None`
 /// if a member is a list or an object, or there are too many names for columns.
-fn columns(calls: &[Numbered<'_>]) -> Option<(Vec<String>, Vec<Row>)> {
+fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for (_, call) in calls {
-        let members = members(call)?;
+        let members = argument_members(call)?;
         for (name, value) in &members {
             if !value.is_plain() {
                 return None;
@@ -96,10 +97,10 @@ fn columns(calls: &[Numbered<'_>]) -> Option<(Vec<String>, Vec<Row>)> {
         }
         rows.push(members.into_iter().collect());
     }
-    (names.len() <= MOST_COLUMNS && !names.is_empty()).then_some((names, rows))
+    (names.len() <= MAX_ARGUMENT_COLUMNS && !names.is_empty()).then_some((names, rows))
 }
 
-fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
+fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     let Some((names, rows)) = columns(calls) else {
         return summaries(view, calls);
@@ -111,15 +112,15 @@ fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
         .iter()
         .map(|name| column_sum(name, schema, &rows))
         .collect();
-    let targets = several_targets(calls);
+    let has_targets = has_several_targets(calls);
     html! {
         div.scroll tabindex="0" role="group" aria-label=(calls.first().map_or_else(String::new, |(_, call)| visible(&call.name))) {
             table.calls {
                 thead {
                     tr {
                         th scope="col" { (texts.number) }
-                        @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (heading(schema, name)) } }
-                        @if targets { th scope="col" { (texts.goes_to) } }
+                        @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (column_heading(schema, name)) } }
+                        @if has_targets { th scope="col" { (texts.goes_to) } }
                         th scope="col" { (texts.state) }
                     }
                 }
@@ -128,8 +129,8 @@ fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
                         tr {
                             th scope="row" { (index + 1) }
                             @for (name, sum) in names.iter().zip(&sums) { (cell(row.get(name), sum.is_some())) }
-                            @if targets { td.exact { (visible(&call.target)) } }
-                            td { (state(view, call)) }
+                            @if has_targets { td.exact { (visible(&call.target)) } }
+                            td { (call_state(view, call)) }
                         }
                     }
                 }
@@ -138,19 +139,19 @@ fn table(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
                         tr {
                             th scope="row" { (texts.sum) }
                             @for sum in &sums { td.exact.figure { (sum.as_deref().unwrap_or_default()) } }
-                            @if targets { td {} }
+                            @if has_targets { td {} }
                             td {}
                         }
                     }
                 }
             }
         }
-        @if !targets { p.by { (texts.goes_to) (view.words.colon) span.exact { (visible(calls.first().map_or("", |(_, call)| &call.target))) } } }
+        @if !has_targets { p.by { (texts.goes_to) (view.words.colon) span.exact { (visible(calls.first().map_or("", |(_, call)| &call.target))) } } }
     }
 }
 
 /// The table for calls whose arguments do not fit into columns: each call by its summary.
-fn summaries(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
+fn summaries(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     html! {
         div.scroll tabindex="0" role="group" aria-label=(texts.call) {
@@ -169,7 +170,7 @@ fn summaries(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
                             th scope="row" { (index + 1) }
                             td.exact { (visible(&call.summary)) }
                             td.exact { (visible(&call.target)) }
-                            td { (state(view, call)) }
+                            td { (call_state(view, call)) }
                         }
                     }
                 }
@@ -178,22 +179,22 @@ fn summaries(view: &View<'_>, calls: &[Numbered<'_>]) -> Markup {
     }
 }
 
-fn several_targets(calls: &[Numbered<'_>]) -> bool {
+fn has_several_targets(calls: &[NumberedCall<'_>]) -> bool {
     let mut targets = calls.iter().map(|(_, call)| &call.target);
     let first = targets.next();
     targets.any(|target| Some(target) != first)
 }
 
-fn heading(schema: &Value, name: &str) -> Markup {
+fn column_heading(schema: &Value, name: &str) -> Markup {
     html! {
-        @if let (Some(title), _) = label(schema, name) { (visible(title)) } @else { span.exact { (visible(name)) } }
+        @if let (Some(title), _) = member_label(schema, name) { (visible(title)) } @else { span.exact { (visible(name)) } }
     }
 }
 
-fn cell(value: Option<&Node>, figure: bool) -> Markup {
+fn cell(value: Option<&JsonNode>, is_number: bool) -> Markup {
     html! {
         @if let Some(value) = value {
-            td.exact.figure[figure] { (plain(value)) }
+            td.exact.figure[is_number] { (node_text(value)) }
         } @else {
             td { "–" }
         }
@@ -201,7 +202,7 @@ fn cell(value: Option<&Node>, figure: bool) -> Markup {
 }
 
 /// The state of one call: open, the number of its approvals, or the decision.
-fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
+fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
         @match &call.decision {
@@ -215,20 +216,20 @@ fn state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column if every row has a number in it. `None` for a single row, and for
 /// identifiers unless the schema's type is `number`.
-fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
-    let integer = schema
+fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
+    let is_integer = schema
         .get("properties")
         .and_then(|properties| properties.get(name))
         .and_then(|property| property.get("type"))
         .is_none_or(|kind| kind != "number");
-    if rows.len() < 2 || (integer && is_identifier(name)) {
+    if rows.len() < 2 || (is_integer && is_identifier(name)) {
         return None;
     }
     let texts: Option<Vec<&str>> = rows
         .iter()
         .map(|row| match row.get(name)? {
-            Node::Literal(text) => Some(text.as_str()),
-            Node::Text(_) | Node::List(_) | Node::Object(_) => None,
+            JsonNode::Literal(text) => Some(text.as_str()),
+            JsonNode::Text(_) | JsonNode::List(_) | JsonNode::Object(_) => None,
         })
         .collect();
     sum(texts?.into_iter())
@@ -237,13 +238,13 @@ fn column_sum(name: &str, schema: &Value, rows: &[Row]) -> Option<String> {
 /// Returns whether a member's name suggests an identifier, such as an order number. The sum of
 /// identifiers has no meaning.
 fn is_identifier(name: &str) -> bool {
-    const NAMING: [&str; 12] = [
+    const IDENTIFIER_WORDS: [&str; 12] = [
         "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",
         "key", "year",
     ];
     let name = name.to_lowercase();
     let last = name.rsplit(['_', '-', '.', ' ']).next().unwrap_or(&name);
-    NAMING.contains(&last)
+    IDENTIFIER_WORDS.contains(&last)
 }
 
 #[cfg(test)]
@@ -257,8 +258,8 @@ mod tests {
             json!({"properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
         let row = |order: &str, amount: &str| {
             BTreeMap::from([
-                ("order".to_owned(), Node::Literal(order.into())),
-                ("amount".to_owned(), Node::Literal(amount.into())),
+                ("order".to_owned(), JsonNode::Literal(order.into())),
+                ("amount".to_owned(), JsonNode::Literal(amount.into())),
             ])
         };
         let rows = [row("17", "20.10"), row("18", "5")];

@@ -47,25 +47,25 @@ impl FormName {
         }
     }
 
-    /// Finds the form from which the fields came. `in_path` is the action in the path of the POST,
-    /// if any. `single_call_forms` tells whether the page had the forms for a single call.
-    fn of(
+    /// Finds the form from which the fields came. `path_action` is the action in the path of the
+    /// POST, if any. `single_call_forms` tells whether the page had the forms for a single call.
+    fn from_fields(
         kind: RequestKind,
-        in_path: Option<Action>,
+        path_action: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
         // A field of an agent's form may also be called `action`, but is submitted as
         // `field.action`.
-        let of_answer = |name: &str| {
+        let is_action_field = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
-        let says = |action: Action| {
+        let has_action = |action: Action| {
             fields
                 .iter()
-                .any(|(name, text)| of_answer(name) && text == action.as_str())
+                .any(|(name, text)| is_action_field(name) && text == action.as_str())
         };
-        match in_path {
+        match path_action {
             Some(Action::Approve) if kind == RequestKind::Approval => Self::Decide,
             Some(Action::Reject)
                 if kind == RequestKind::Approval && !fields.contains_key("then") =>
@@ -75,12 +75,12 @@ impl FormName {
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
             _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
-                true if says(Action::Respond) => Self::Supply,
+                true if has_action(Action::Respond) => Self::Supply,
                 true => Self::Edit,
                 false => Self::Calls,
             },
-            _ if says(Action::Reject) => Self::Reject,
-            _ if says(Action::Retry) => Self::Retry,
+            _ if has_action(Action::Reject) => Self::Reject,
+            _ if has_action(Action::Retry) => Self::Retry,
             _ => Self::Answer,
         }
     }
@@ -93,7 +93,7 @@ pub(crate) struct FieldMistake {
     /// no field.
     pub field: Option<String>,
     /// A JSON pointer into the field's value; if `field` is `None`, into the JSON body.
-    pub place: String,
+    pub pointer: String,
     /// The expected value, as a sentence in English.
     pub detail: String,
 }
@@ -107,22 +107,22 @@ pub(crate) struct SubmittedForm {
 }
 
 impl SubmittedForm {
-    /// Reads a posted form. `in_path` is the action in the path of the POST, if any.
+    /// Reads a posted form. `path_action` is the action in the path of the POST, if any.
     /// `single_call_forms` tells whether the page had the forms for a single call.
     #[must_use]
     pub(crate) fn new(
         row: &RequestRow,
-        in_path: Option<Action>,
+        path_action: Option<Action>,
         mut fields: BTreeMap<String, String>,
         errors: &[FieldError],
         single_call_forms: bool,
     ) -> Self {
-        let form = FormName::of(row.asked.kind, in_path, &fields, single_call_forms);
+        let form = FormName::from_fields(row.spec.kind, path_action, &fields, single_call_forms);
         let mistakes = errors
             .iter()
-            .map(|error| mistake_of(row, form, &fields, error))
+            .map(|error| field_mistake(row, form, &fields, error))
             .collect();
-        if row.asked.kind == RequestKind::Credentials {
+        if row.spec.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
         }
         Self {
@@ -143,7 +143,7 @@ impl SubmittedForm {
 }
 
 /// Finds the form field of an error from the error's pointer into the JSON body.
-fn mistake_of(
+fn field_mistake(
     row: &RequestRow,
     form: FormName,
     fields: &BTreeMap<String, String>,
@@ -170,21 +170,21 @@ fn mistake_of(
         ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
         ["decisions"] => (None, &[]),
         ["decisions", call] => (Some(format!("call.{call}.action")), &[]),
-        ["response", name, rest @ ..] if row.asked.kind == RequestKind::Confirmation => {
+        ["response", name, rest @ ..] if row.spec.kind == RequestKind::Confirmation => {
             (Some((*name).to_owned()), rest)
         }
         ["response", rest @ ..] => {
-            form_field(row.asked.form.as_ref().unwrap_or(&default_form()), rest)
+            form_field(row.spec.form.as_ref().unwrap_or(&default_form()), rest)
         }
-        ["result", rest @ ..] => match &row.asked.form {
-            Some(schema) if row.asked.kind == RequestKind::ExternalResult => {
+        ["result", rest @ ..] => match &row.spec.form {
+            Some(schema) if row.spec.kind == RequestKind::ExternalResult => {
                 form_field(schema, rest)
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
         // A confirmation that is rejected with `then` has the form's comment as its `reason`.
         ["reason", rest @ ..]
-            if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer =>
+            if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {
             (Some("comment".to_owned()), rest)
         }
@@ -197,7 +197,7 @@ fn mistake_of(
         .collect();
     FieldMistake {
         field,
-        place: rest,
+        pointer: rest,
         detail: error.detail.clone(),
     }
 }

@@ -2,7 +2,7 @@
 
 /// The maximum number of digits after the point of a number, and of zeros that its exponent
 /// appends.
-const MOST_DIGITS: i32 = 18;
+const MAX_DIGITS: i32 = 18;
 
 /// Returns the sum of JSON numbers. The sum has as many digits after the point as the number with
 /// the most. `None` if a text is no number or has too many digits, or if the sum is too large.
@@ -10,10 +10,12 @@ const MOST_DIGITS: i32 = 18;
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
     let places = numbers.iter().map(|(_, places)| *places).max()?.max(0);
-    let total = numbers.iter().try_fold(0_i128, |total, (digits, has)| {
-        let shift = u32::try_from(places - has).ok()?;
-        total.checked_add(digits.checked_mul(10_i128.checked_pow(shift)?)?)
-    })?;
+    let total = numbers
+        .iter()
+        .try_fold(0_i128, |total, (digits, own_places)| {
+            let shift = u32::try_from(places - own_places).ok()?;
+            total.checked_add(digits.checked_mul(10_i128.checked_pow(shift)?)?)
+        })?;
     let places = usize::try_from(places).ok()?;
     let sign = if total < 0 { "-" } else { "" };
     let digits = format!("{:0>1$}", total.unsigned_abs(), places + 1);
@@ -30,7 +32,7 @@ fn decimal(text: &str) -> Option<(i128, i32)> {
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let places = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
-    if places.abs() > MOST_DIGITS || mantissa.len() > 20 {
+    if places.abs() > MAX_DIGITS || mantissa.len() > 20 {
         return None;
     }
     let digits = format!("{whole}{fraction}");

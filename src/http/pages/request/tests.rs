@@ -57,9 +57,9 @@ fn buttons_come_after_the_last_byte_for_every_kind() {
     for kind in RequestKind::ALL {
         for language in Language::ALL {
             let mut row = sample::of_kind(kind);
-            row.asked.pending_tool_calls[0].arguments_text = hostile.into();
-            row.asked.question = Some("<b>\u{202e}".into());
-            row.asked.details = Some(json!({"<i>": "<u>\u{200b}"}));
+            row.spec.pending_tool_calls[0].arguments_text = hostile.into();
+            row.spec.question = Some("<b>\u{202e}".into());
+            row.spec.details = Some(json!({"<i>": "<u>\u{200b}"}));
             let page = page_in(language, &row, &decider(kind));
             let first = page
                 .find("<button")
@@ -84,7 +84,7 @@ fn buttons_come_after_the_last_byte_for_every_kind() {
 fn long_text_is_shown_to_its_last_byte() {
     let mut row = sample::request();
     let long = format!("{{\"a\":\"{}END\"}}", "<x>".repeat(34_000));
-    row.asked.pending_tool_calls[0]
+    row.spec.pending_tool_calls[0]
         .arguments_text
         .clone_from(&long);
     let page = page(&row, &sample::approver());
@@ -100,7 +100,7 @@ fn every_form_carries_the_digest_of_what_was_shown() {
         let forms = page.matches("<form ").count();
         let digest = format!(
             "<input type=\"hidden\" name=\"digest\" value=\"{}\">",
-            row.asked.digest
+            row.spec.digest
         );
         assert!(
             forms > 0 && page.matches(&digest).count() == forms,
@@ -109,7 +109,7 @@ fn every_form_carries_the_digest_of_what_was_shown() {
     }
     let row = sample::several(3);
     let page = page(&row, &sample::approver());
-    let digest = format!("name=\"digest\" value=\"{}\"", row.asked.digest);
+    let digest = format!("name=\"digest\" value=\"{}\"", row.spec.digest);
     assert_eq!(
         page.matches("<form ").count(),
         page.matches(&digest).count()
@@ -124,7 +124,7 @@ fn call_is_shown_with_all_its_details() {
         pointer: "/order".into(),
         detail: "Looks <odd>.".into(),
     };
-    row.asked.pending_tool_calls[0].warnings = vec![warning];
+    row.spec.pending_tool_calls[0].warnings = vec![warning];
     let page = page(&row, &sample::approver());
     for shown in [
         "<bdi>billing asks</bdi> · <bdi>alice’s task</bdi> · ",
@@ -191,7 +191,7 @@ fn person_who_may_not_decide_gets_no_button_but_the_reason() {
             ..row.clone()
         };
         if matches!(status, RequestStatus::Responded | RequestStatus::Resumed) {
-            let call = row.asked.pending_tool_calls[0].tool_call_id;
+            let call = row.spec.pending_tool_calls[0].tool_call_id;
             closed.answers = sample::answer("bob", Action::Approve, &[call], true)
                 .into_iter()
                 .collect();
@@ -237,7 +237,7 @@ fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
 #[test]
 fn wrong_account_is_offered_another_one_and_the_way_back() {
     let reader = page(&sample::request(), &sample::caller());
-    let next = format!("%2Fresume%2F{}", sample::request().asked.request_id);
+    let next = format!("%2Fresume%2F{}", sample::request().spec.request_id);
     assert!(
         reader.contains(&format!(
             "<a href=\"/sign-in?next={next}\">Sign in as another user</a>"
@@ -250,7 +250,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
     );
     assert!(!page(&sample::request(), &sample::approver()).contains("another user"));
     let nobody = Caller {
-        unaccounted: true,
+        without_accounts: true,
         ..sample::approver()
     };
     let decided = RequestRow {
@@ -266,12 +266,12 @@ fn agent_text_is_shown_in_the_order_of_its_characters() {
     let shown = hostile.replace('"', "&quot;");
     for kind in RequestKind::ALL {
         let mut row = sample::of_kind(kind);
-        row.asked.pending_tool_calls[0].arguments_text = hostile.into();
-        row.asked.pending_tool_calls[0].summary = format!("Pay {hostile}");
-        if row.asked.question.is_some() {
-            row.asked.question = Some(hostile.into());
+        row.spec.pending_tool_calls[0].arguments_text = hostile.into();
+        row.spec.pending_tool_calls[0].summary = format!("Pay {hostile}");
+        if row.spec.question.is_some() {
+            row.spec.question = Some(hostile.into());
         }
-        row.asked.details = Some(json!({hostile: hostile, "list": [hostile]}));
+        row.spec.details = Some(json!({hostile: hostile, "list": [hostile]}));
         let page = page(&row, &decider(kind));
         for (at, _) in page.match_indices(&shown) {
             let before = &page[..at];
@@ -290,9 +290,9 @@ fn agent_text_is_shown_in_the_order_of_its_characters() {
     }
     let options = json!({"options": ["17", "from-א 100"]});
     let row = RequestRow {
-        asked: crate::task::request::RequestSpec {
+        spec: crate::task::request::RequestSpec {
             details: Some(options),
-            ..sample::of_kind(RequestKind::Guidance).asked
+            ..sample::of_kind(RequestKind::Guidance).spec
         },
         ..sample::request()
     };
@@ -311,7 +311,7 @@ fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it()
         RequestKind::Credentials,
     ] {
         let mut row = sample::of_kind(kind);
-        row.asked.pending_tool_calls[0].warnings = vec![Warning {
+        row.spec.pending_tool_calls[0].warnings = vec![Warning {
             code: "x".into(),
             pointer: "/question".into(),
             detail: "Looks <odd>.".into(),
@@ -336,7 +336,7 @@ fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it()
         );
     }
     let mut login = sample::of_kind(RequestKind::Credentials);
-    login.asked.pending_tool_calls[0].name = "comment_ticket".into();
+    login.spec.pending_tool_calls[0].name = "comment_ticket".into();
     assert!(
         page(&login, &sample::caller()).contains("<dt>Effect</dt>"),
         "a call that waits for a login is to run"
@@ -353,9 +353,9 @@ fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it()
 #[test]
 fn page_names_approvers_so_far_and_those_missing() {
     let mut row = sample::request();
-    let call = row.asked.pending_tool_calls[0].tool_call_id;
-    row.asked.terms.approvers.required = 2;
-    row.asked.terms.approvers.users = vec!["bob".into(), "dana".into()];
+    let call = row.spec.pending_tool_calls[0].tool_call_id;
+    row.spec.terms.approvers.required = 2;
+    row.spec.terms.approvers.users = vec!["bob".into(), "dana".into()];
     row.answers = sample::answer("bob", Action::Approve, &[call], false)
         .into_iter()
         .collect();
@@ -389,7 +389,7 @@ fn page_names_approvers_so_far_and_those_missing() {
 fn decisions_are_shown_for_each_call_and_the_whole_request() {
     let mut row = sample::several(2);
     let [first, second] =
-        [0, 1].map(|index: usize| row.asked.pending_tool_calls[index].tool_call_id);
+        [0, 1].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id);
     row.answers = sample::answer("bob", Action::Reject, &[first], false)
         .into_iter()
         .collect();
@@ -411,7 +411,7 @@ fn decisions_are_shown_for_each_call_and_the_whole_request() {
 #[test]
 fn credentials_are_shown_by_name_only() {
     let mut row = sample::of_kind(RequestKind::Credentials);
-    let call = row.asked.pending_tool_calls[0].tool_call_id;
+    let call = row.spec.pending_tool_calls[0].tool_call_id;
     let (at, mut answer) = sample::answer("alice", Action::Respond, &[call], true).unwrap();
     answer.response = Some(json!({"email": null, "token": "hunter2hunter2"}));
     row.answers = vec![(at, answer)];
@@ -472,7 +472,7 @@ fn page_for_one_action_has_one_button_or_none() {
         );
     }
     let mut narrow = row;
-    narrow.asked.terms.allow = vec![Action::Reject];
+    narrow.spec.terms.allow = vec![Action::Reject];
     let page = one(&narrow, &bob, Action::Approve);
     assert!(page.contains("The rule does not allow this answer.") && !page.contains("<button"));
 }

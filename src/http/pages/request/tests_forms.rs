@@ -175,7 +175,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     let many = page(&row, &sample::approver());
     assert_eq!(many.matches("<fieldset>").count(), 3);
     assert!(many.contains("Approve all 3<") && many.contains("Reject all 3 and cancel the task<"));
-    for call in &row.asked.pending_tool_calls {
+    for call in &row.spec.pending_tool_calls {
         let name = format!("name=\"call.{}.action\"", call.tool_call_id);
         assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
         assert!(
@@ -184,7 +184,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
         );
     }
     let mut narrow = row.clone();
-    narrow.asked.terms.allow = vec![Action::Reject];
+    narrow.spec.terms.allow = vec![Action::Reject];
     let only = page(&narrow, &sample::approver());
     assert!(
         only.contains("value=\"reject\"")
@@ -192,7 +192,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
             && !only.contains("Approve all")
     );
     let mut context = row;
-    context.asked.pending_tool_calls[1].needs_decision = false;
+    context.spec.pending_tool_calls[1].needs_decision = false;
     let beside = page(&context, &sample::approver());
     assert_eq!(beside.matches("<fieldset>").count(), 2);
     assert!(beside.contains("Shown for context, not for you to decide"));
@@ -201,7 +201,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
 #[test]
 fn schema_form_has_matching_inputs() {
     let mut row = sample::of_kind(RequestKind::ExternalResult);
-    row.asked.form = Some(
+    row.spec.form = Some(
         json!({"type": "object", "required": ["mail", "sure"], "properties": {
         "mail": {"type": "string", "format": "email", "title": "Address", "description": "Where it <went>", "maxLength": 90},
         "site": {"type": "string", "format": "uri"}, "day": {"type": "string", "format": "date"},
@@ -224,17 +224,17 @@ fn schema_form_has_matching_inputs() {
     ] {
         assert!(page.contains(expected), "{expected}: {page}");
     }
-    row.asked.form = None;
+    row.spec.form = None;
     let free = self::page(&row, &sample::caller());
     assert!(free.contains("name=\"result\"") && free.contains("<option value=\"text\" selected"));
-    row.asked.form = Some(json!({"type": "array"}));
+    row.spec.form = Some(json!({"type": "array"}));
     assert!(self::page(&row, &sample::caller()).contains("<option value=\"json\" selected"));
 }
 
 #[test]
 fn options_proposed_by_an_agent_are_offered_only_where_fully_visible() {
     let mut row = sample::of_kind(RequestKind::Guidance);
-    row.asked.details = Some(json!({"options": ["<17>", "18\u{202e}", "", 4]}));
+    row.spec.details = Some(json!({"options": ["<17>", "18\u{202e}", "", 4]}));
     let page = page(&row, &sample::caller());
     assert!(
         page.contains("<datalist") && page.matches("<option value=\"&lt;17&gt;\"").count() == 1
@@ -275,13 +275,13 @@ fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
 fn mistake_inside_an_edit_is_shown_at_its_place() {
     let row = sample::several(2);
     let mut row = row;
-    row.asked.terms.allow = vec![
+    row.spec.terms.allow = vec![
         Action::Approve,
         Action::Reject,
         Action::Edit,
         Action::Respond,
     ];
-    let id = row.asked.pending_tool_calls[1].tool_call_id.to_string();
+    let id = row.spec.pending_tool_calls[1].tool_call_id.to_string();
     let (action, arguments) = (format!("call.{id}.action"), format!("call.{id}.arguments"));
     let wrong = FieldError {
         pointer: format!("/decisions/{id}/arguments/amount"),
@@ -367,7 +367,7 @@ fn typed_markup_cannot_break_out_of_the_page() {
 #[test]
 fn agent_field_named_like_a_form_field_stays_the_agents() {
     let mut row = sample::of_kind(RequestKind::Guidance);
-    row.asked.form = Some(json!({
+    row.spec.form = Some(json!({
         "type": "object", "required": ["action", "count"],
         "properties": {"action": {"type": "string", "enum": ["approve", "reject"]}, "count": {"type": "integer"}},
     }));
@@ -402,8 +402,8 @@ fn question_of_a_server_is_shown_as_unverified_with_its_form() {
 fn page_that_a_server_names_is_shown_with_host_and_whole_address_and_no_field() {
     let mut row = sample::of_kind(RequestKind::Elicitation);
     let url = "https://xn--bcher-kva.example/login?next=1";
-    row.asked.details = Some(json!({"server": "files", "tool": "add", "mode": "url", "url": url}));
-    row.asked.form = Some(json!({
+    row.spec.details = Some(json!({"server": "files", "tool": "add", "mode": "url", "url": url}));
+    row.spec.form = Some(json!({
         "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},
         "required": ["opened"], "additionalProperties": false,
     }));
@@ -413,7 +413,7 @@ fn page_that_a_server_names_is_shown_with_host_and_whole_address_and_no_field() 
         "dir=\"ltr\">bücher.example</strong>",
         "href=\"https://xn--bcher-kva.example/login?next=1\" target=\"_blank\" rel=\"noopener noreferrer\"",
         "<input type=\"hidden\" name=\"field.opened\" value=\"true\">",
-        "Done: I have been there",
+        "Done: I have visited the page",
     ] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
@@ -425,7 +425,7 @@ fn choice_of_several_texts_is_a_group_of_ticks_that_are_sent_as_a_list() {
     let mut row = sample::of_kind(RequestKind::Elicitation);
     let several = json!({"type": "array", "title": "Toppings", "description": "Any <two>", "maxItems": 2,
         "items": {"type": "string", "enum": ["ham", "c<b>"]}, "uniqueItems": true});
-    row.asked.form = Some(json!({
+    row.spec.form = Some(json!({
         "type": "object", "properties": {"toppings": several, "note": {"type": "string"}},
         "required": ["toppings"], "additionalProperties": false,
     }));

@@ -26,7 +26,7 @@ fn places(page: &str, texts: &[&str]) -> Vec<usize> {
 }
 
 fn labeled(mut row: RequestRow) -> RequestRow {
-    for call in &mut row.asked.pending_tool_calls {
+    for call in &mut row.spec.pending_tool_calls {
         call.parameters = json!({"type": "object", "required": ["order", "amount"], "properties": {
             "order": {"type": "integer", "title": "Order number"},
             "amount": {"type": "number", "title": "Amount", "description": "In <euros>."}}});
@@ -45,7 +45,7 @@ fn warning() -> Warning {
 #[test]
 fn page_leads_from_the_question_to_the_buttons_and_then_to_the_rest() {
     let mut row = labeled(sample::request());
-    row.asked.pending_tool_calls[0].warnings = vec![warning()];
+    row.spec.pending_tool_calls[0].warnings = vec![warning()];
     let page = page(&row, &sample::approver());
     let found = places(
         &page,
@@ -83,16 +83,16 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
         plain.contains("<details class=\"raw\">") && !plain.contains(open),
         "{plain}"
     );
-    row.asked.pending_tool_calls[0].warnings = vec![warning()];
+    row.spec.pending_tool_calls[0].warnings = vec![warning()];
     assert!(page(&row, &sample::approver()).contains(open));
-    row.asked.pending_tool_calls[0].warnings = Vec::new();
+    row.spec.pending_tool_calls[0].warnings = Vec::new();
     for text in [
         r#"{"amount":1,"amount":2}"#,
         "[1]",
         "{",
         &format!("{{\"a\":\"{}\"}}", "x".repeat(5000)),
     ] {
-        text.clone_into(&mut row.asked.pending_tool_calls[0].arguments_text);
+        text.clone_into(&mut row.spec.pending_tool_calls[0].arguments_text);
         let page = page(&row, &sample::approver());
         assert!(page.contains(open), "{text}");
         assert!(
@@ -105,15 +105,15 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
 #[test]
 fn risk_is_said_by_the_worst_effect_and_a_command_looks_like_one() {
     let mut row = sample::several(2);
-    row.asked.pending_tool_calls[1].effect = Effect::ReadOnly;
+    row.spec.pending_tool_calls[1].effect = Effect::ReadOnly;
     assert!(page(&row, &sample::approver()).contains("1 of these cannot be undone here."));
-    row.asked.pending_tool_calls[0].effect = Effect::Idempotent;
+    row.spec.pending_tool_calls[0].effect = Effect::Idempotent;
     assert!(page(&row, &sample::approver()).contains("Safe to repeat"));
     let mut row = sample::request();
-    let call = &mut row.asked.pending_tool_calls[0];
+    let call = &mut row.spec.pending_tool_calls[0];
     call.effect = Effect::ReadOnly;
     assert!(page(&row, &sample::approver()).contains("Reads only: changes nothing."));
-    let call = &mut row.asked.pending_tool_calls[0];
+    let call = &mut row.spec.pending_tool_calls[0];
     call.arguments_text = r#"{"command":"rm -rf /tmp/x"}"#.into();
     call.target = "shell /srv".into();
     call.address = None;
@@ -133,7 +133,7 @@ fn button_of_a_rejection_names_what_the_rule_lets_follow() {
         (Consequence::CancelRoot, "Reject and cancel the whole task"),
     ] {
         let mut row = sample::request();
-        row.asked.terms.on_reject = then;
+        row.spec.terms.on_reject = then;
         let page = page(&row, &sample::approver());
         assert!(
             page.contains(&format!(">{said}</button>")),
@@ -158,7 +158,7 @@ fn last_hour_before_the_deadline_is_marked() {
 #[test]
 fn several_calls_are_a_table_with_the_sum_of_what_counts() {
     let mut row = labeled(sample::several(8));
-    for (index, call) in row.asked.pending_tool_calls.iter_mut().enumerate() {
+    for (index, call) in row.spec.pending_tool_calls.iter_mut().enumerate() {
         call.arguments_text = format!("{{\"order\":{index},\"amount\":20.10}}");
     }
     let eight = page(&row, &sample::approver());
@@ -177,7 +177,7 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
     assert!(eight.contains("<h1 class=\"exact\">Refund 120 for order 17, and 7 more</h1>"));
     assert!(eight.find("&quot;order&quot;:7,").unwrap() < eight.find("<button").unwrap());
     // Calls that are no rows of plain values are listed by their summaries.
-    row.asked.pending_tool_calls[3].arguments_text = r#"{"order":[1],"amount":1}"#.into();
+    row.spec.pending_tool_calls[3].arguments_text = r#"{"order":[1],"amount":1}"#.into();
     let listed = page(&row, &sample::approver());
     assert!(
         !listed.contains("160.80")
@@ -189,7 +189,7 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
 fn rest_of_the_calls_is_approved_by_its_button_only() {
     let row = sample::several(3);
     let [first, second, third] =
-        [0, 1, 2].map(|index: usize| row.asked.pending_tool_calls[index].tool_call_id.to_string());
+        [0, 1, 2].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id.to_string());
     let mut fields: BTreeMap<String, String> = [
         (format!("call.{first}.action"), "reject"),
         (format!("call.{second}.action"), ""),
@@ -222,7 +222,7 @@ fn rest_of_the_calls_is_approved_by_its_button_only() {
 #[test]
 fn arguments_are_changed_in_fields_or_as_json_but_not_in_both() {
     let row = labeled(sample::request());
-    let id = row.asked.pending_tool_calls[0].tool_call_id.to_string();
+    let id = row.spec.pending_tool_calls[0].tool_call_id.to_string();
     let posted = |changes: &[(&str, &str)]| {
         let mut fields: BTreeMap<String, String> = [
             ("action", "edit"),
@@ -275,15 +275,15 @@ fn arguments_are_changed_in_fields_or_as_json_but_not_in_both() {
 fn fields_of_the_agents_form_have_the_agents_order() {
     let mut row = sample::of_kind(RequestKind::Guidance);
     let written = r#"{"question":"Q","form":{"type":"object","properties":{"zone":{"type":"string"},"area":{"type":"string"}}}}"#;
-    written.clone_into(&mut row.asked.pending_tool_calls[0].arguments_text);
-    row.asked.form = Some(json!({"type": "object", "properties": {
+    written.clone_into(&mut row.spec.pending_tool_calls[0].arguments_text);
+    row.spec.form = Some(json!({"type": "object", "properties": {
         "area": {"type": "string"}, "zone": {"type": "string"}}}));
     let page = page(&row, &sample::caller());
     let found = places(&page, &["name=\"field.zone\"", "name=\"field.area\""]);
     assert!(found.is_sorted(), "{found:?}");
-    row.asked.details = Some(json!({"context": "C", "attempted": "A"}));
+    row.spec.details = Some(json!({"context": "C", "attempted": "A"}));
     r#"{"question":"Q","context":"C","attempted":"A"}"#
-        .clone_into(&mut row.asked.pending_tool_calls[0].arguments_text);
+        .clone_into(&mut row.spec.pending_tool_calls[0].arguments_text);
     let page = self::page(&row, &sample::caller());
     let found = places(&page, &[">context</dt>", ">attempted</dt>"]);
     assert!(found.is_sorted(), "{found:?}");

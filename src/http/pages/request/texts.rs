@@ -4,7 +4,7 @@
 use crate::http::pages::language::{Language, texts};
 
 texts! {
-    Texts, #[cfg(test)] PAIRS;
+    RequestTexts, #[cfg(test)] PAIRS;
     // The page of a link.
     link_person: "{user} ({email})", "{user}（{email}）";
     link_for: "For {person}.", "此链接属于 {person}。";
@@ -15,21 +15,21 @@ texts! {
     link_no_answer: "To do this, sign in.", "请登录后执行此操作。";
     link_sign_in: "Sign in", "登录";
     // The lines above the question.
-    asks: "{agent} asks", "{agent} 请求";
-    asked: "{agent} asked", "{agent} 曾请求";
+    agent_asks: "{agent} asks", "{agent} 请求";
+    agent_asked: "{agent} asked", "{agent} 曾请求";
     task_of: "{user}’s task", "{user} 的任务";
     time_left: "{time} left", "剩余 {time}";
     no_deadline: "no deadline", "无期限";
     overdue: "too late", "已逾期";
     and_more: "{summary}, and {count} more", "{summary}，以及另外 {count} 项";
     no_rule_why: "No rule lets this run without a person.", "没有规则允许此操作在无人批准时执行。";
-    agent_says: "{user}’s agent says (not verified)", "{user} 的智能体称（未经核实）";
-    asker_waits: "The agent waits now.", "智能体正在等待。";
-    asker_is_gone: "The agent is not waiting: it must ask again.", "智能体未在等待：需要再次请求。";
-    yes_runs: "If you approve, the call runs at once.", "批准后将立即执行此调用。";
-    yes_waits: "If you approve, the call runs when the agent asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时才会执行此调用。";
-    yes_hands: "If you approve, the agent runs the call itself.", "批准后由智能体自行执行此调用。";
-    yes_hands_later: "If you approve, the agent may run the call itself when it asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时可自行执行此调用。";
+    agent_wrote: "{user}’s agent says (not verified)", "{user} 的智能体称（未经核实）";
+    asker_waiting: "The agent waits now.", "智能体正在等待。";
+    asker_absent: "The agent is not waiting: it must ask again.", "智能体未在等待：需要再次请求。";
+    approval_runs_call: "If you approve, the call runs at once.", "批准后将立即执行此调用。";
+    approval_runs_call_later: "If you approve, the call runs when the agent asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时才会执行此调用。";
+    approval_permits_call: "If you approve, the agent runs the call itself.", "批准后由智能体自行执行此调用。";
+    approval_permits_call_later: "If you approve, the agent may run the call itself when it asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时可自行执行此调用。";
     user_wrote: "{user} wrote", "{user} 写道";
     whole_message: "the whole message", "完整消息";
     image: "(an image)", "（图片）";
@@ -39,7 +39,7 @@ texts! {
     asks_exactly: "Written by the agent, not verified. Exactly this was asked.", "由智能体撰写，未经核实，系提问原文。";
     changed_exactly: "Changed by {user}. Exactly this runs if it is approved.", "由 {user} 修改，批准后将原样执行。";
     exact_text: "Exact text, {count} characters", "原文，共 {count} 个字符";
-    exact_of_each: "Exact text of each call", "每个调用的原文";
+    exact_text_of_each: "Exact text of each call", "每个调用的原文";
     no_arguments: "no details", "无内容";
     goes_to: "Goes to", "目标";
     risk_once: "This cannot be undone here.", "此操作无法在此撤销。";

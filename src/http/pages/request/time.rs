@@ -3,10 +3,10 @@
 
 use maud::{Markup, html};
 
-use crate::http::pages::layout::moment;
+use crate::http::pages::layout::utc_text;
 
 /// A timestamp of the API as an element that the script can show in the reader's zone.
 #[must_use]
-pub(super) fn moment_tag(at: &str) -> Markup {
-    html! { time datetime=(at) { (moment(at)) } }
+pub(super) fn time_tag(at: &str) -> Markup {
+    html! { time datetime=(at) { (utc_text(at)) } }
 }

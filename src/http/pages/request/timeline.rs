@@ -4,8 +4,8 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::question::prose;
-use super::time::moment_tag;
+use super::question::visible_lines;
+use super::time::time_tag;
 use crate::http::pages::layout::visible;
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
@@ -14,18 +14,18 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 /// The maximum length of a result or an output, in characters. The rest is cut off.
-const LONGEST: usize = 2_000;
+const MAX_TEXT_CHARS: usize = 2_000;
 
 /// The maximum number of entries from the journal.
-const MOST: usize = 100;
+const MAX_ENTRIES: usize = 100;
 
 /// The journal's facts about the request after the question.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Timeline(Vec<(Time, Event)>);
+pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 
 /// A fact that the history shows.
 #[derive(Clone, Debug)]
-enum Event {
+enum TimelineEvent {
     Started(String, u32),
     Finished(String, Outcome, String),
     FinishedLate(String, Outcome, String),
@@ -33,32 +33,36 @@ enum Event {
     Ended(TaskStatus, Option<String>),
 }
 
-impl Timeline {
+impl RequestTimeline {
     /// Adds the next item of the journal if the history shows it.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_ENTRIES {
             return;
         }
-        let own = |id| row.asked.own_calls().any(|call| call.tool_call_id == id);
-        let cut = |text: &str| text.chars().take(LONGEST).collect();
+        let is_own = |id| row.spec.own_calls().any(|call| call.tool_call_id == id);
+        let truncate = |text: &str| text.chars().take(MAX_TEXT_CHARS).collect();
         let event = match &item.fact {
             Fact::ToolStarted {
                 tool_call_id,
                 name,
                 attempt,
                 ..
-            } if own(*tool_call_id) => Event::Started(name.clone(), *attempt),
-            Fact::ToolResult(result) if own(result.tool_call_id) => {
-                Event::Finished(result.name.clone(), result.outcome, cut(&result.content))
-            }
-            Fact::LateResult(result) if own(result.tool_call_id) => {
-                Event::FinishedLate(result.name.clone(), result.outcome, cut(&result.content))
-            }
+            } if is_own(*tool_call_id) => TimelineEvent::Started(name.clone(), *attempt),
+            Fact::ToolResult(result) if is_own(result.tool_call_id) => TimelineEvent::Finished(
+                result.name.clone(),
+                result.outcome,
+                truncate(&result.content),
+            ),
+            Fact::LateResult(result) if is_own(result.tool_call_id) => TimelineEvent::FinishedLate(
+                result.name.clone(),
+                result.outcome,
+                truncate(&result.content),
+            ),
             Fact::RequestClosed {
                 request_id, reason, ..
-            } if *request_id == row.asked.request_id => Event::Closed(*reason),
+            } if *request_id == row.spec.request_id => TimelineEvent::Closed(*reason),
             Fact::TaskStatus { status, output, .. } if status.is_terminal() => {
-                Event::Ended(*status, output.as_deref().map(cut))
+                TimelineEvent::Ended(*status, output.as_deref().map(truncate))
             }
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -84,8 +88,8 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     for (at, answer) in &view.row.answers {
         let what = words.action(answer.action);
         let by = visible(&answer.by);
-        let said = fill(texts.past_decided, &[("what", what), ("user", &by)]);
-        entries.push((*at, html! { bdi { (said) } }));
+        let line = fill(texts.past_decided, &[("what", what), ("user", &by)]);
+        entries.push((*at, html! { bdi { (line) } }));
     }
     for (at, event) in &view.timeline.0 {
         entries.push((*at, entry(view, event)));
@@ -93,62 +97,62 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     entries.sort_by_key(|(at, _)| *at);
     html! {
         ol #past {
-            @for (at, said) in &entries { li { (moment_tag(&at.to_string())) " " (said) } }
+            @for (at, line) in &entries { li { (time_tag(&at.to_string())) " " (line) } }
         }
     }
 }
 
-fn entry(view: &View<'_>, event: &Event) -> Markup {
+fn entry(view: &View<'_>, event: &TimelineEvent) -> Markup {
     let (words, texts) = (view.words, view.texts);
     match event {
-        Event::Started(tool, attempt) => {
+        TimelineEvent::Started(tool, attempt) => {
             let line = if *attempt > 1 {
-                words.happens_started_again
+                words.event_started_again
             } else {
-                words.happens_started
+                words.event_started
             };
             let count = attempt.to_string();
             html! { (fill(line, &[("tool", &visible(tool)), ("count", &count)])) }
         }
-        Event::Finished(tool, outcome, content) => {
-            finished(words, words.happens_finished, tool, *outcome, content)
+        TimelineEvent::Finished(tool, outcome, content) => {
+            result_entry(words, words.event_finished, tool, *outcome, content)
         }
-        Event::FinishedLate(tool, outcome, content) => {
-            finished(words, words.happens_late, tool, *outcome, content)
+        TimelineEvent::FinishedLate(tool, outcome, content) => {
+            result_entry(words, words.event_late, tool, *outcome, content)
         }
-        Event::Closed(CloseReason::Expired) => html! { (texts.past_expired) },
-        Event::Closed(_) => html! { (texts.past_withdrawn) },
-        Event::Ended(status, output) => html! {
+        TimelineEvent::Closed(CloseReason::Expired) => html! { (texts.past_expired) },
+        TimelineEvent::Closed(_) => html! { (texts.past_withdrawn) },
+        TimelineEvent::Ended(status, output) => html! {
             (match status {
                 TaskStatus::Completed => words.live_completed,
                 TaskStatus::Canceled => words.live_canceled,
                 TaskStatus::Failed | TaskStatus::Running | TaskStatus::Paused => words.live_failed,
             })
             @if let Some(output) = output.as_deref().filter(|output| !output.is_empty()) {
-                (quoted(words.by_agent, output))
+                (labeled_box(words.by_agent, output))
             }
         },
     }
 }
 
-fn finished(
+fn result_entry(
     words: &Translations,
     line: &str,
     tool: &str,
     outcome: Outcome,
     content: &str,
 ) -> Markup {
-    let said = [
+    let values = [
         ("tool", visible(tool)),
         ("outcome", words.outcome(outcome).to_owned()),
     ];
-    let values = said.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let values = values.each_ref().map(|(name, text)| (*name, text.as_str()));
     html! {
         (fill(line, &values))
-        @if !content.is_empty() { (quoted(words.by_result, content)) }
+        @if !content.is_empty() { (labeled_box(words.by_result, content)) }
     }
 }
 
-fn quoted(label: &str, text: &str) -> Markup {
-    html! { div.agent { p.by { (label) } pre dir="auto" { (prose(text)) } } }
+fn labeled_box(label: &str, text: &str) -> Markup {
+    html! { div.agent { p.by { (label) } pre dir="auto" { (visible_lines(text)) } } }
 }

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::question::prose;
+use super::question::visible_lines;
 use super::{ITEMS_PER_READ, View};
 use crate::http::Http;
 use crate::http::pages::layout::visible;
@@ -13,10 +13,11 @@ use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
 /// The maximum number of items before the question that are searched.
-const FARTHEST: i64 = 8 * ITEMS_PER_READ;
+const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// The maximum size of a message that is shown unfolded, in characters and in lines.
-const GLANCE: (usize, usize) = (240, 4);
+const MAX_UNFOLDED_CHARS: usize = 240;
+const MAX_UNFOLDED_LINES: usize = 4;
 
 /// The user's message that the page shows.
 #[derive(Clone, Debug)]
@@ -39,7 +40,7 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
             Err(error) => return Err(error.into()),
         }
     };
-    let oldest = (end - FARTHEST).max(0);
+    let oldest = (end - MAX_SEARCHED_ITEMS).max(0);
     while end > oldest {
         let start = (end - ITEMS_PER_READ).max(oldest);
         let mut found = None;
@@ -82,45 +83,45 @@ impl UserMessage {
 }
 
 /// The message in a box. A long message is folded after its beginning.
-pub(super) fn figure(view: &View<'_>) -> Markup {
+pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let Some(message) = &view.user_message else {
         return html! {};
     };
     let texts = view.texts;
     // At a gate, the message is the agent's own text about its call.
     let heading = if view.asker.is_some() {
-        texts.agent_says
+        texts.agent_wrote
     } else {
         texts.user_wrote
     };
     if message.parts.iter().flatten().all(String::is_empty) && view.asker.is_some() {
         return html! {};
     }
-    let whole: Vec<String> = message
+    let parts: Vec<String> = message
         .parts
         .iter()
         .map(|part| {
             part.as_deref()
-                .map_or_else(|| texts.image.to_owned(), prose)
+                .map_or_else(|| texts.image.to_owned(), visible_lines)
         })
         .collect();
-    let whole = whole.join("\n");
-    let beginning: String = whole
+    let message_text = parts.join("\n");
+    let beginning: String = message_text
         .lines()
-        .take(GLANCE.1)
+        .take(MAX_UNFOLDED_LINES)
         .collect::<Vec<_>>()
         .join("\n")
         .chars()
-        .take(GLANCE.0)
+        .take(MAX_UNFOLDED_CHARS)
         .collect();
     html! {
         figure.said {
             figcaption { bdi { (fill(heading, &[("user", &visible(&message.by))])) } }
-            @if beginning == whole.trim_end_matches('\n') {
-                blockquote dir="auto" { (whole) }
+            @if beginning == message_text.trim_end_matches('\n') {
+                blockquote dir="auto" { (message_text) }
             } @else {
                 blockquote dir="auto" { (beginning) "…" }
-                details.raw { summary { (texts.whole_message) } blockquote dir="auto" { (whole) } }
+                details.raw { summary { (texts.whole_message) } blockquote dir="auto" { (message_text) } }
             }
         }
     }

@@ -3,25 +3,25 @@
 
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 
-use crate::http::server::problem::{Problem, prefix};
-use crate::people::session::{LIFE, Token};
+use crate::http::server::problem::{Problem, path_prefix};
+use crate::people::session::{SESSION_DURATION, Token};
 
 /// The cookie's name over plain http.
-pub(crate) const NAME: &str = "holdpoint_session";
+pub(crate) const PLAIN_NAME: &str = "holdpoint_session";
 /// The name over https when `public_url` has no path. A browser accepts a `__Host-` cookie only
 /// with `Secure`, with `Path=/` and without `Domain`, so that no other host of the domain can set
 /// it.
-const HOST: &str = "__Host-holdpoint_session";
+const HOST_PREFIX_NAME: &str = "__Host-holdpoint_session";
 /// The name over https when `public_url` has a path.
-const SECURE: &str = "__Secure-holdpoint_session";
+const SECURE_PREFIX_NAME: &str = "__Secure-holdpoint_session";
 
 /// The cookie's name; it follows from the scheme and path of `public_url`.
 #[must_use]
 pub(crate) fn name(public_url: &str) -> &'static str {
-    match (is_https(public_url), prefix(public_url).is_empty()) {
-        (true, true) => HOST,
-        (true, false) => SECURE,
-        (false, _) => NAME,
+    match (is_https(public_url), path_prefix(public_url).is_empty()) {
+        (true, true) => HOST_PREFIX_NAME,
+        (true, false) => SECURE_PREFIX_NAME,
+        (false, _) => PLAIN_NAME,
     }
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()
 }
 
-fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item = &'h str> {
+fn values<'h>(headers: &'h HeaderMap, cookie_name: &'static str) -> impl Iterator<Item = &'h str> {
     headers
         .get_all(COOKIE)
         .iter()
         .filter_map(|header| header.to_str().ok())
         .flat_map(|header| header.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter_map(move |(name, value)| (name == own).then_some(value))
+        .filter_map(move |(name, value)| (name == cookie_name).then_some(value))
 }
 
 /// Returns the `Set-Cookie` header that gives a browser its token.
@@ -63,7 +63,7 @@ fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item =
 /// # Errors
 /// `internal` when the value is no valid header.
 pub(crate) fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
-    write(&token.text(), LIFE.as_secs(), public_url)
+    write(&token.text(), SESSION_DURATION.as_secs(), public_url)
 }
 
 /// Returns the `Set-Cookie` header that deletes the cookie.
@@ -76,7 +76,7 @@ pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
 
 fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Problem> {
     let secure = if is_https(public_url) { "; Secure" } else { "" };
-    let (name, prefix) = (name(public_url), prefix(public_url));
+    let (name, prefix) = (name(public_url), path_prefix(public_url));
     let text = format!(
         "{name}={value}; Path={}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}",
         path(&prefix)
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn cookie_flags_follow_the_public_url() {
-        let token = Token::of([1; 32]);
+        let token = Token::from_bytes([1; 32]);
         let text = |url| set(&token, url).unwrap().to_str().unwrap().to_owned();
         let pair = format!("holdpoint_session={}; ", token.text());
         for (url, expected) in [
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn cookie_is_found_among_others_and_duplicates_are_refused() {
-        let token = Token::of([1; 32]).text();
+        let token = Token::from_bytes([1; 32]).text();
         let own = format!("holdpoint_session={token}");
         for cookies in [
             vec![own.as_str()],
@@ -165,7 +165,7 @@ mod tests {
                 "{cookies:?}"
             );
         }
-        let other = format!("holdpoint_session={}", Token::of([2; 32]).text());
+        let other = format!("holdpoint_session={}", Token::from_bytes([2; 32]).text());
         for cookies in [
             vec![],
             vec!["holdpoint_session="],
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn cookie_without_the_prefix_is_refused_over_https() {
-        let token = Token::of([1; 32]).text();
+        let token = Token::from_bytes([1; 32]).text();
         for (url, name) in [
             ("http://h", "holdpoint_session"),
             ("https://h", "__Host-holdpoint_session"),

@@ -10,13 +10,13 @@ use http::header::SET_COOKIE;
 use super::cookie;
 use super::session::see_other;
 use crate::http::Http;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::problem::{Problem, path_prefix};
 
 pub(crate) const OP: Op = Op {
     id: "sign_out",
-    auth: AuthClass::Out,
-    body: SMALL,
+    auth: AuthClass::SignOut,
+    max_body_bytes: SMALL_BODY,
     problems: &[],
 };
 
@@ -40,7 +40,10 @@ pub(crate) async fn sign_out(
     {
         http.store.end_session(&token.digest()).await?;
     }
-    let mut response = see_other(&format!("{}/sign-in", prefix(&http.settings.public_url)));
+    let mut response = see_other(&format!(
+        "{}/sign-in",
+        path_prefix(&http.settings.public_url)
+    ));
     response
         .headers_mut()
         .insert(SET_COOKIE, cookie::clear(&http.settings.public_url)?);

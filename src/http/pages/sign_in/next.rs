@@ -4,16 +4,16 @@
 use url::Url;
 
 /// The maximum length of a path, in bytes.
-const LONGEST: usize = 2048;
+const MAX_PATH_BYTES: usize = 2048;
 
 /// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path
 /// of `public_url`).
 #[must_use]
-pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    if text.len() > LONGEST || !visible || !text.starts_with('/') || text.starts_with("//") {
+    if text.len() > MAX_PATH_BYTES || !visible || !text.starts_with('/') || text.starts_with("//") {
         return None;
     }
     let below = text.strip_prefix(prefix)?;
@@ -43,16 +43,16 @@ mod tests {
             "/resume/%ff",
             "/?next=https://evil.example",
         ] {
-            assert_eq!(own_path(text, ""), Some(text));
+            assert_eq!(local_path(text, ""), Some(text));
         }
         for text in ["/base", "/base/", "/base/resume/x", "/base?a"] {
-            assert_eq!(own_path(text, "/base"), Some(text));
+            assert_eq!(local_path(text, "/base"), Some(text));
         }
     }
 
     #[test]
     fn paths_that_could_lead_elsewhere_are_refused() {
-        let long = format!("/{}", "x".repeat(LONGEST));
+        let long = format!("/{}", "x".repeat(MAX_PATH_BYTES));
         for text in [
             "",
             "resume/x",
@@ -87,7 +87,7 @@ mod tests {
             "#x",
             &long,
         ] {
-            assert_eq!(own_path(text, ""), None, "{text:?}");
+            assert_eq!(local_path(text, ""), None, "{text:?}");
         }
         for text in [
             "/",
@@ -99,7 +99,7 @@ mod tests {
             "/Base/x",
             "/base\\x",
         ] {
-            assert_eq!(own_path(text, "/base"), None, "{text:?}");
+            assert_eq!(local_path(text, "/base"), None, "{text:?}");
         }
     }
 }

@@ -14,15 +14,15 @@ struct SignInTexts {
     title: &'static str,
     key: &'static str,
     hint: &'static str,
-    enter: &'static str,
-    wrong: &'static str,
+    submit: &'static str,
+    unknown_key: &'static str,
     signed_in: &'static str,
     is_signed_in: &'static str,
-    go_on: &'static str,
-    leave: &'static str,
-    other: &'static str,
+    continue_to_page: &'static str,
+    sign_out: &'static str,
+    sign_in_as_other: &'static str,
     not_needed: &'static str,
-    open: &'static str,
+    no_accounts: &'static str,
 }
 
 fn words(language: Language) -> &'static SignInTexts {
@@ -31,63 +31,63 @@ fn words(language: Language) -> &'static SignInTexts {
             title: "Sign in",
             key: "Key",
             hint: "The key that the operator of this service gave you. You stay signed in for 12 hours in this browser.",
-            enter: "Sign in",
-            wrong: "This key is unknown. Check it and try again.",
+            submit: "Sign in",
+            unknown_key: "This key is unknown. Check it and try again.",
             signed_in: "Signed in as",
             is_signed_in: "You are signed in",
-            go_on: "Continue to the page you asked for",
-            leave: "Sign out",
-            other: "Sign in as another user",
+            continue_to_page: "Continue to the page you asked for",
+            sign_out: "Sign out",
+            sign_in_as_other: "Sign in as another user",
             not_needed: "No sign-in is needed",
-            open: "This service has no accounts: everyone who reaches it is the user local. Close this page and continue.",
+            no_accounts: "This service has no accounts: everyone who reaches it is the user local. Close this page and continue.",
         },
         Language::Chinese => &SignInTexts {
             title: "登录",
             key: "密钥",
             hint: "请输入本服务的管理员提供给您的密钥。在此浏览器中，登录状态保持 12 小时。",
-            enter: "登录",
-            wrong: "此密钥无效。请检查后重试。",
+            submit: "登录",
+            unknown_key: "此密钥无效。请检查后重试。",
             signed_in: "当前用户：",
             is_signed_in: "您已登录",
-            go_on: "前往您要访问的页面",
-            leave: "退出登录",
-            other: "以其他用户身份登录",
+            continue_to_page: "前往您要访问的页面",
+            sign_out: "退出登录",
+            sign_in_as_other: "以其他用户身份登录",
             not_needed: "无需登录",
-            open: "本服务未设置账户：所有访问者都是用户 local。请关闭此页面并继续。",
+            no_accounts: "本服务未设置账户：所有访问者都是用户 local。请关闭此页面并继续。",
         },
     }
 }
 
-/// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to
-/// open afterwards, `prefix` the path of `public_url`.
+/// The page that takes a key; `is_wrong_key` says that the last key was unknown. `next` is the path
+/// to open afterwards, `prefix` the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,
-    wrong: bool,
+    is_wrong_key: bool,
     prefix: &str,
     language: Language,
 ) -> Markup {
     let words = words(language);
-    whole(
+    titled_page(
         words.title,
         language,
         &html! {
-            @if wrong { p #problem role="alert" { strong { (words.wrong) } } }
-            (key_form(next, wrong, prefix, words))
+            @if is_wrong_key { p #problem role="alert" { strong { (words.unknown_key) } } }
+            (key_form(next, is_wrong_key, prefix, words))
         },
     )
 }
 
-fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) -> Markup {
+fn key_form(next: Option<&str>, is_wrong_key: bool, prefix: &str, words: &SignInTexts) -> Markup {
     html! {
         form method="post" action=(format!("{prefix}/sign-in")) {
             @if let Some(next) = next { input type="hidden" name="next" value=(next); }
             label for="key" { (words.key) }
             input #key type="password" name="key" required autocomplete="current-password" autocapitalize="none"
-                spellcheck="false" aria-describedby=(if wrong { "problem hint" } else { "hint" })
-                aria-invalid=[wrong.then_some("true")];
+                spellcheck="false" aria-describedby=(if is_wrong_key { "problem hint" } else { "hint" })
+                aria-invalid=[is_wrong_key.then_some("true")];
             p #hint { (words.hint) }
-            button type="submit" { (words.enter) }
+            button type="submit" { (words.submit) }
         }
     }
 }
@@ -102,37 +102,37 @@ pub(crate) fn signed_in(
     language: Language,
 ) -> Markup {
     let words = words(language);
-    whole(
+    titled_page(
         words.is_signed_in,
         language,
         &html! {
             (signed_in_bar(caller, prefix, language))
-            @if let Some(next) = next { p { a href=(next) { (words.go_on) } } }
-            h2 { (words.other) }
+            @if let Some(next) = next { p { a href=(next) { (words.continue_to_page) } } }
+            h2 { (words.sign_in_as_other) }
             (key_form(next, false, prefix, words))
         },
     )
 }
 
-/// The signed-in user, with a link to sign in as another user and return to the path `asked`. Says
-/// nothing about the requested resource.
+/// The signed-in user, with a link to sign in as another user and return to the path `return_path`.
+/// Says nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
-    asked: &str,
+    return_path: &str,
     prefix: &str,
     language: Language,
 ) -> Markup {
     let words = words(language);
-    let next = next::own_path(asked, prefix)
+    let next = next::local_path(return_path, prefix)
         .map(|next| byte_serialize(next.as_bytes()).collect::<String>());
     let address = next.map_or_else(
         || format!("{prefix}/sign-in"),
         |next| format!("{prefix}/sign-in?next={next}"),
     );
     html! {
-        @if !caller.unaccounted {
-            p { (identity(caller, words)) " " a href=(address) { (words.other) } }
+        @if !caller.without_accounts {
+            p { (identity(caller, words)) " " a href=(address) { (words.sign_in_as_other) } }
         }
     }
 }
@@ -145,7 +145,11 @@ fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
 #[must_use]
 pub(crate) fn not_needed(language: Language) -> Markup {
     let words = words(language);
-    whole(words.not_needed, language, &html! { p { (words.open) } })
+    titled_page(
+        words.not_needed,
+        language,
+        &html! { p { (words.no_accounts) } },
+    )
 }
 
 /// The signed-in user and the sign-out button. Empty without accounts. The button is missing if a
@@ -154,12 +158,12 @@ pub(crate) fn not_needed(language: Language) -> Markup {
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     html! {
-        @if !caller.unaccounted {
+        @if !caller.without_accounts {
             div lang=(language.tag()) {
                 p { (identity(caller, words)) }
                 @if caller.via.is_none() {
                     form method="post" action=(format!("{prefix}/sign-out")) {
-                        button type="submit" { (words.leave) }
+                        button type="submit" { (words.sign_out) }
                     }
                 }
             }
@@ -167,7 +171,7 @@ pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -
     }
 }
 
-fn whole(title: &str, language: Language, body: &Markup) -> Markup {
+fn titled_page(title: &str, language: Language, body: &Markup) -> Markup {
     frame_in(language, title, &html! { h1 { (title) } (body) })
 }
 
@@ -224,7 +228,7 @@ mod tests {
         );
         caller.via = Some("web".into());
         assert!(!bar(&caller).contains("<form"));
-        caller.unaccounted = true;
+        caller.without_accounts = true;
         assert_eq!(bar(&caller), "");
     }
 }

@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, StatusCode, Uri};
 use super::{cookie, next};
 use crate::http::Http;
 use crate::http::server::accept::wants_html;
-use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::problem::{Problem, path_prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 
@@ -25,7 +25,10 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     let Some(binding) = http.store.session(&token.digest()).await? else {
         return Ok(None);
     };
-    match http.authenticator.by_session(headers, &token, &binding) {
+    match http
+        .authenticator
+        .authenticate_session(headers, &token, &binding)
+    {
         Ok(caller) => Ok(Some(caller)),
         Err(AuthError::Missing) => Ok(None),
         Err(error) => Err(error.into()),
@@ -43,15 +46,15 @@ pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
 /// path of `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
-    let prefix = prefix(public_url);
-    let asked = format!(
+    let prefix = path_prefix(public_url);
+    let requested = format!(
         "{prefix}{}",
-        uri.path_and_query().map_or("/", |asked| asked.as_str())
+        uri.path_and_query().map_or("/", |path| path.as_str())
     );
-    let query = match next::own_path(&asked, &prefix) {
-        Some(asked) => format!(
+    let query = match next::local_path(&requested, &prefix) {
+        Some(path) => format!(
             "?next={}",
-            url::form_urlencoded::byte_serialize(asked.as_bytes()).collect::<String>()
+            url::form_urlencoded::byte_serialize(path.as_bytes()).collect::<String>()
         ),
         None => String::new(),
     };

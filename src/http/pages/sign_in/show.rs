@@ -10,13 +10,13 @@ use maud::Markup;
 use super::{next, page, session};
 use crate::http::Http;
 use crate::http::pages::language::Language;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 
 pub(crate) const OP: Op = Op {
     id: "get_sign_in",
     auth: AuthClass::Open,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Unavailable],
 };
 
@@ -34,14 +34,17 @@ pub(crate) async fn get_sign_in(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Markup, Problem> {
-    let (language, prefix) = (Language::of(&headers), prefix(&http.settings.public_url));
-    if http.settings.open {
+    let (language, prefix) = (
+        Language::from_headers(&headers),
+        path_prefix(&http.settings.public_url),
+    );
+    if http.settings.without_accounts {
         return Ok(page::not_needed(language));
     }
-    let asked = only_next(query.as_deref().unwrap_or_default());
-    let next = asked
+    let requested = single_next(query.as_deref().unwrap_or_default());
+    let next = requested
         .as_deref()
-        .and_then(|asked| next::own_path(asked, &prefix));
+        .and_then(|path| next::local_path(path, &prefix));
     Ok(match session::caller(&http, &headers).await? {
         Some(caller) => page::signed_in(&caller, next, &prefix, language),
         None => page::sign_in_form(next, false, &prefix, language),
@@ -49,7 +52,7 @@ pub(crate) async fn get_sign_in(
 }
 
 /// Returns the `next` of a query; `None` if the query has several.
-fn only_next(query: &str) -> Option<String> {
+fn single_next(query: &str) -> Option<String> {
     let mut found =
         url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");
     match (found.next(), found.next()) {

@@ -18,16 +18,16 @@ use crate::http::server::body::form;
 use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::{Errors, pointer};
 use crate::http::server::operation::{AuthClass, Op};
-use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::wrong_keys::ClientNetwork;
-use crate::people::session::{LIFE, Token};
+use crate::people::session::{SESSION_DURATION, Token};
 use crate::world::random_bytes;
 
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
     // The limit is low because the request is unauthenticated. A key and a path fit.
-    body: 16 * 1024,
+    max_body_bytes: 16 * 1024,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
@@ -75,23 +75,23 @@ pub(crate) async fn sign_in(
     State(http): State<Arc<Http>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let language = Language::of(request.headers());
-    let source = ClientNetwork::of(request.extensions());
+    let language = Language::from_headers(request.headers());
+    let source = ClientNetwork::from_extensions(request.extensions());
     let (headers, fields) = form(&http, request).await?;
-    let sent = SignIn::read(fields)?;
-    if http.settings.open {
+    let submitted = SignIn::read(fields)?;
+    if http.settings.without_accounts {
         return Ok(page::not_needed(language).into_response());
     }
-    let prefix = prefix(&http.settings.public_url);
-    let next = sent
+    let prefix = path_prefix(&http.settings.public_url);
+    let next = submitted
         .next
         .as_deref()
-        .and_then(|next| next::own_path(next, &prefix));
-    let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
-    let key = sent.key.trim();
-    let Some(binding) = http.authenticator.bind(&token, key) else {
+        .and_then(|next| next::local_path(next, &prefix));
+    let token = Token::from_bytes(random_bytes().map_err(|_| Problem::unavailable())?);
+    let key = submitted.key.trim();
+    let Some(binding) = http.authenticator.session_binding(&token, key) else {
         if !key.is_empty() {
-            http.wrong_keys.note(source, http.clock.uptime())?;
+            http.wrong_keys.count(source, http.clock.uptime())?;
         }
         let again = page::sign_in_form(next, true, &prefix, language);
         let mut response = (
@@ -104,7 +104,7 @@ pub(crate) async fn sign_in(
         return Ok(response);
     };
     http.store
-        .begin_session(&token.digest(), &binding, LIFE)
+        .begin_session(&token.digest(), &binding, SESSION_DURATION)
         .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
         // The browser loses the old token with the replaced cookie, so the old session ends.

@@ -10,19 +10,19 @@ use crate::http::Http;
 use crate::http::api::tasks::cancel::cancel;
 use crate::http::pages::sign_in::session::see_other;
 use crate::http::pages::site::Site;
-use crate::http::server::body::Posted;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::body::PostRequest;
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, prefix};
-use crate::people::may::Command;
+use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::people::authorization::Command;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "cancel_task_here",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[
         Code::BadRequest,
         Code::NotFound,
@@ -45,10 +45,10 @@ pub(crate) const OP: Op = Op {
 pub(crate) async fn cancel_task_here(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
-    posted: Posted,
+    posted: PostRequest,
 ) -> Result<Response, Problem> {
     cancel(&http, &posted, id, async { Ok(()) }).await?;
-    let prefix = prefix(&http.settings.public_url);
+    let prefix = path_prefix(&http.settings.public_url);
     Ok(see_other(&format!("{prefix}/tasks/{id}")))
 }
 

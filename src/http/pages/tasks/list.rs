@@ -9,12 +9,12 @@ use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use crate::http::Http;
-use crate::http::api::tasks::list::gates;
-use crate::http::pages::inbox::words::Texts;
-use crate::http::pages::layout::{moment, visible};
-use crate::http::pages::site::{Place, Site};
+use crate::http::api::tasks::list::gate_names;
+use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::site::{NavPage, Site};
+use crate::http::pages::site_texts::SiteTexts;
 use crate::http::server::caller::{CurrentCaller, must_read};
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, TasksPageQuery};
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{Query, cursor_of};
@@ -27,7 +27,7 @@ use crate::task::status::TaskStatus;
 pub(crate) const OP: Op = Op {
     id: "get_tasks_page",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::Invalid],
 };
 
@@ -55,7 +55,7 @@ pub(crate) async fn get_tasks_page(
     uri: Uri,
 ) -> Result<Markup, Problem> {
     must_read(&caller)?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     query.drop_empty();
     let own = (!caller.admin).then(|| caller.user_id.clone());
     let agents = query.texts("agent");
@@ -63,7 +63,7 @@ pub(crate) async fn get_tasks_page(
         tenant: caller.tenant.clone(),
         users: own.into_iter().collect(),
         without_agents: if agents.is_empty() {
-            gates(&http)
+            gate_names(&http)
         } else {
             Vec::new()
         },
@@ -75,7 +75,7 @@ pub(crate) async fn get_tasks_page(
     };
     query.finish()?;
     let page = http.store.tasks(&filter).await?;
-    let site = Site::of(&http, &caller, &headers);
+    let site = Site::new(&http, &caller, &headers);
     let next = page.next(|row| row.task_id.0);
     let gates = gates_to_choose(&http, &caller);
     Ok(tasks_page(&site, &page, &filter, &gates, next))
@@ -83,7 +83,7 @@ pub(crate) async fn get_tasks_page(
 
 /// The word for a task's status.
 #[must_use]
-pub(super) fn status_word(status: TaskStatus, texts: &Texts) -> &'static str {
+pub(super) fn status_word(status: TaskStatus, texts: &SiteTexts) -> &'static str {
     match status {
         TaskStatus::Running => texts.running,
         TaskStatus::Paused => texts.paused,
@@ -103,7 +103,7 @@ fn tasks_page(
     let texts = site.texts();
     let address = format!("{}/tasks", site.prefix);
     site.page(
-        Some(Place::Tasks),
+        Some(NavPage::Tasks),
         texts.tasks,
         &html! {
             h1 { (texts.tasks) }
@@ -196,7 +196,7 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
                         td { (status_word(row.status, texts)) }
                         @if all { td { bdi { (visible(&row.user_id)) } } }
                         td { (row.open_requests) }
-                        td { (moment(&row.updated_at.to_string())) }
+                        td { (utc_text(&row.updated_at.to_string())) }
                     }
                 }
             }

@@ -11,29 +11,29 @@ use serde_json::Value;
 
 use super::cancel;
 use super::list::status_word;
-use super::timeline::{Timeline, entry};
+use super::timeline::{TaskTimeline, entry};
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::{kind_word, summary};
-use crate::http::pages::layout::{in_order, visible};
+use crate::http::pages::layout::{force_left_to_right, visible};
 use crate::http::pages::request::live::script_texts;
-use crate::http::pages::site::{Place, Site};
+use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::caller::CurrentCaller;
-use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
-use crate::store::{Part, ReadError, RequestRow};
+use crate::store::{ReadError, RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
     id: "get_task_page",
     auth: AuthClass::Key,
-    body: SMALL,
+    max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
 };
 
@@ -54,18 +54,18 @@ pub(crate) async fn get_task_page(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let row = access::readable_task(&http, &caller, id).await?;
-    let mut query = Query::of(&uri);
+    let mut query = Query::from_uri(&uri);
     let before = query.number("before");
     query.finish()?;
     let root = row.root_task_id;
-    let head = if root == id {
+    let last_event = if root == id {
         row.next_event
     } else {
         access::task(&http, &caller, root).await?.next_event
     };
-    let part = Part { root, task: id };
-    let end = before.map_or(head, |before| (before - 1).min(head));
-    let timeline = Timeline::read(&http, part, end).await?;
+    let part = Subtree { root, task: id };
+    let end = before.map_or(last_event, |before| (before - 1).min(last_event));
+    let timeline = TaskTimeline::read(&http, part, end).await?;
     let pending = match row.open_requests {
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
@@ -75,11 +75,11 @@ pub(crate) async fn get_task_page(
             Err(error) => return Err(error.into()),
         },
     };
-    let site = Site::of(&http, &caller, &headers);
-    let follows = before.is_none() && !row.status.is_terminal();
+    let site = Site::new(&http, &caller, &headers);
+    let is_followed = before.is_none() && !row.status.is_terminal();
     let page = task_page(&site, &http, &row, &pending, &timeline, before);
-    Ok(if follows {
-        follow::page(page)
+    Ok(if is_followed {
+        follow::page_with_script(page)
     } else {
         page.into_response()
     })
@@ -90,17 +90,17 @@ fn task_page(
     http: &Http,
     row: &TaskRow,
     pending: &[RequestRow],
-    timeline: &Timeline,
+    timeline: &TaskTimeline,
     before: Option<i64>,
 ) -> Markup {
     let texts = site.texts();
     let (agent, status) = (visible(&row.agent), status_word(row.status, texts));
     let title = fill(texts.task_title, &[("agent", &agent), ("status", status)]);
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
-    let follows = before.is_none() && !row.status.is_terminal();
+    let is_followed = before.is_none() && !row.status.is_terminal();
     site.page(
-        Some(Place::Tasks),
-        &in_order(title.clone()),
+        Some(NavPage::Tasks),
+        &force_left_to_right(title.clone()),
         &html! {
             h1 #headline { (title) }
             (about(site, row))
@@ -108,14 +108,14 @@ fn task_page(
             @if !pending.is_empty() { (questions(site, http, pending)) }
             h2 { (texts.timeline) }
             p {
-                @if let Some(first) = timeline.earlier {
+                @if let Some(first) = timeline.earlier_page {
                     a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first.to_string())])) }
                     " · "
                 }
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
             }
-            ol.timeline { @for shown in &timeline.entries { (entry(site, shown)) } }
-            @if follows { (live_section(site, row, timeline, &address)) }
+            ol.timeline { @for item in &timeline.entries { (entry(site, item)) } }
+            @if is_followed { (live_section(site, row, timeline, &address)) }
         },
     )
 }
@@ -148,8 +148,8 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
             @for row in pending {
                 li {
                     span.exact { (summary(row, &http.settings, texts)) }
-                    " (" (kind_word(row.asked.kind, texts)) ") "
-                    a href=(format!("{}/resume/{}", site.prefix, row.asked.request_id)) { (texts.review) }
+                    " (" (kind_word(row.spec.kind, texts)) ") "
+                    a href=(format!("{}/resume/{}", site.prefix, row.spec.request_id)) { (texts.review) }
                 }
             }
         }
@@ -157,19 +157,19 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
 }
 
 /// The section in which the script continues the timeline. Hidden without the script.
-fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &Timeline, address: &str) -> Markup {
-    let words = Translations::of(site.language);
+fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
+    let words = Translations::for_language(site.language);
     html! {
         section #live hidden
             data-events=(format!("{}/v1/tasks/{}/events", site.prefix, row.task_id))
             data-requests=(format!("{}/resume/", site.prefix))
             data-page=(address)
-            data-after=(timeline.head)
+            data-after=(timeline.end)
             data-words=(Value::Object(script_texts(words)))
         {
             h2 { (site.texts().live_head) }
-            (follow::elements(words))
+            (follow::live_elements(words))
         }
-        (follow::tag(&site.prefix))
+        (follow::script_tag(&site.prefix))
     }
 }

@@ -8,11 +8,11 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::pages::inbox::rows::kind_word;
-use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
-use crate::store::{Event, Part, Portion, ReadError};
+use crate::store::{Event, ReadError, ReadLimit, Subtree};
 use crate::task::decision::{Decision, Door};
 use crate::task::failure::Failure;
 use crate::task::id::RequestId;
@@ -22,47 +22,47 @@ use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
 /// The size of a page, in event numbers.
-const PAGE: i64 = 200;
+const EVENTS_PER_PAGE: i64 = 200;
 /// The maximum size of one read, in bytes. The last event of the read may exceed it.
-const BYTES: i64 = 4 * 1024 * 1024;
+const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
-const LONGEST: usize = 20_000;
+const MAX_TEXT_CHARS: usize = 20_000;
 
 /// One page of a timeline.
 #[derive(Debug)]
-pub(super) struct Timeline {
-    pub entries: Vec<Shown>,
+pub(super) struct TaskTimeline {
+    pub entries: Vec<TimelineEntry>,
     /// The value of `before` for the page of earlier events; `None` if there are no earlier events.
-    pub earlier: Option<i64>,
+    pub earlier_page: Option<i64>,
     /// The event number at which this page ends. The script continues after it.
-    pub head: i64,
+    pub end: i64,
 }
 
 /// An event, or the number of an event that cannot be read.
 #[derive(Debug)]
-pub(super) enum Shown {
+pub(super) enum TimelineEntry {
     Event(Box<Event>),
     Unreadable(i64),
 }
 
-impl Timeline {
+impl TaskTimeline {
     /// Reads the last events up to the number `end`. In a tree of several tasks the numbers of a
     /// sub-agent's events have gaps, so earlier numbers are read until some event is found.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
-    pub(super) async fn read(http: &Http, part: Part, end: i64) -> Result<Self, Problem> {
+    pub(super) async fn read(http: &Http, part: Subtree, end: i64) -> Result<Self, Problem> {
         let mut first = end;
         let mut entries = Vec::new();
         while first > 0 && entries.is_empty() {
             let last = first;
-            first = (first - PAGE).max(0);
+            first = (first - EVENTS_PER_PAGE).max(0);
             entries = read_between(http, part, first, last).await?;
         }
         Ok(Self {
             entries,
-            earlier: (first > 0).then_some(first + 1),
-            head: end.max(0),
+            earlier_page: (first > 0).then_some(first + 1),
+            end: end.max(0),
         })
     }
 }
@@ -70,69 +70,69 @@ impl Timeline {
 /// Reads the events with numbers greater than `after` and up to `last`.
 async fn read_between(
     http: &Http,
-    part: Part,
+    part: Subtree,
     mut after: i64,
     last: i64,
-) -> Result<Vec<Shown>, Problem> {
-    let portion = Portion {
-        events: PAGE,
-        bytes: BYTES,
+) -> Result<Vec<TimelineEntry>, Problem> {
+    let portion = ReadLimit {
+        events: EVENTS_PER_PAGE,
+        bytes: MAX_READ_BYTES,
     };
-    let (mut shown, mut damaged) = (Vec::new(), false);
+    let (mut entries, mut has_unreadable) = (Vec::new(), false);
     while after < last {
         let read = match http.store.events(part, after, portion).await {
             Ok(read) => read,
             Err(ReadError::Corrupt(_)) => {
                 // The error does not name the damaged event: the read is repeated, each time one
                 // number further, until it succeeds.
-                damaged = true;
+                has_unreadable = true;
                 after += 1;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
-        if std::mem::take(&mut damaged) {
-            shown.push(Shown::Unreadable(after));
+        if std::mem::take(&mut has_unreadable) {
+            entries.push(TimelineEntry::Unreadable(after));
         }
         let count = read.events.len();
         let events = read.events.into_iter();
         let within: Vec<_> = events.take_while(|event| event.number <= last).collect();
-        let ends = !read.more || within.len() < count;
+        let is_end = !read.more || within.len() < count;
         after = within.last().map_or(after, |event| event.number);
-        shown.extend(
+        entries.extend(
             within
                 .into_iter()
-                .map(|event| Shown::Event(Box::new(event))),
+                .map(|event| TimelineEntry::Event(Box::new(event))),
         );
-        if ends {
+        if is_end {
             break;
         }
     }
-    if damaged {
-        shown.push(Shown::Unreadable(last));
+    if has_unreadable {
+        entries.push(TimelineEntry::Unreadable(last));
     }
-    Ok(shown)
+    Ok(entries)
 }
 
 /// One entry of the timeline.
-pub(super) fn entry(site: &Site<'_>, shown: &Shown) -> Markup {
-    match shown {
-        Shown::Unreadable(number) => {
+pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
+    match entry {
+        TimelineEntry::Unreadable(number) => {
             html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
         }
-        Shown::Event(event) => {
+        TimelineEntry::Event(event) => {
             let (line, parts) = if event.item.seq == 1 {
-                let words = Translations::of(site.language);
-                (html! { (words.happens_created) }, html! {})
+                let words = Translations::for_language(site.language);
+                (html! { (words.event_created) }, html! {})
             } else {
-                said(site, &event.item.fact)
+                fact_entry(site, &event.item.fact)
             };
             html! {
                 li.below[!event.of_root] {
                     p {
-                        span.soft { "#" (event.number) " " (time(event.item.at)) } " "
+                        span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
                         @if event.agent_path.len() > 1 {
-                            bdi { (visible(&event.agent_path.join(" › "))) } (Translations::of(site.language).colon)
+                            bdi { (visible(&event.agent_path.join(" › "))) } (Translations::for_language(site.language).colon)
                         }
                         (line)
                     }
@@ -143,14 +143,14 @@ pub(super) fn entry(site: &Site<'_>, shown: &Shown) -> Markup {
     }
 }
 
-fn time(at: Time) -> Markup {
+fn event_time(at: Time) -> Markup {
     let exact = at.to_string();
-    html! { time datetime=(exact) { (moment(&exact)) } }
+    html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
 /// Renders a fact: its line, and the parts below the line.
-fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
-    let words = Translations::of(site.language);
+fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
+    let words = Translations::for_language(site.language);
     let nothing = || html! {};
     match fact {
         Fact::TaskStatus {
@@ -158,17 +158,17 @@ fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
             error,
             output,
         } => (
-            html! { (happens(*status, words)) },
-            ending(words, error.as_ref(), output.as_deref()),
+            html! { (status_text(*status, words)) },
+            end_details(words, error.as_ref(), output.as_deref()),
         ),
-        Fact::UserMessage { items, by, .. } => message(words, items, by),
-        Fact::AssistantMessage(turn) => (html! { (words.happens_answered) }, answer(words, turn)),
-        Fact::Judged { judgement, .. } => (judged(site, judgement), nothing()),
+        Fact::UserMessage { items, by, .. } => user_message_entry(words, items, by),
+        Fact::AssistantMessage(turn) => (html! { (words.event_answered) }, answer_box(words, turn)),
+        Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
             let kind = kind_word(asked.kind, site.texts());
-            let line = fill(words.happens_asked, &[("kind", kind)]);
+            let line = fill(words.event_asked, &[("kind", kind)]);
             (
-                html! { (line) " " (review(site, asked.request_id)) },
+                html! { (line) " " (review_link(site, asked.request_id)) },
                 nothing(),
             )
         }
@@ -176,7 +176,7 @@ fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
             request_id,
             decision,
         } => (
-            decided(site, decision, *request_id),
+            decision_line(site, decision, *request_id),
             html! {
                 @if let Some(reason) = &decision.reason { (quote(words, reason)) }
             },
@@ -184,88 +184,89 @@ fn said(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
         Fact::RequestClosed {
             request_id, status, ..
         } => {
-            let line = match status {
+            let event = match status {
                 RequestStatus::Expired => words.has_expired,
                 RequestStatus::Pending
                 | RequestStatus::Responded
                 | RequestStatus::Resumed
                 | RequestStatus::Withdrawn => words.was_withdrawn,
             };
-            (html! { (line) " " (review(site, *request_id)) }, nothing())
+            let link = review_link(site, *request_id);
+            (html! { (event) " " (link) }, nothing())
         }
-        Fact::ToolStarted { name, attempt, .. } => (started(words, name, *attempt), nothing()),
-        Fact::ToolResult(result) => result_of(words, words.happens_finished, result),
-        Fact::LateResult(result) => result_of(words, words.happens_late, result),
+        Fact::ToolStarted { name, attempt, .. } => (start_line(words, name, *attempt), nothing()),
+        Fact::ToolResult(result) => tool_result_entry(words, words.event_finished, result),
+        Fact::LateResult(result) => tool_result_entry(words, words.event_late, result),
         Fact::SubAgentStarted {
             agent,
             child_task_id,
             ..
         } => {
-            let line = fill(words.happens_sub_agent, &[("agent", &visible(agent))]);
+            let line = fill(words.event_sub_agent, &[("agent", &visible(agent))]);
             let address = format!("{}/tasks/{child_task_id}", site.prefix);
             (html! { a href=(address) { (line) } }, nothing())
         }
     }
 }
 
-fn message(words: &Translations, items: &[MessagePart], by: &str) -> (Markup, Markup) {
-    let line = fill(words.happens_message, &[("user", &visible(by))]);
+fn user_message_entry(words: &Translations, items: &[MessagePart], by: &str) -> (Markup, Markup) {
+    let line = fill(words.event_message, &[("user", &visible(by))]);
     let parts = html! {
         @for part in items {
             @match part.content_type {
                 PartType::Text => (quote(words, &part.content)),
-                PartType::Image => p { (words.happens_image) },
+                PartType::Image => p { (words.event_image) },
             }
         }
     };
     (html! { bdi { (line) } }, parts)
 }
 
-fn started(words: &Translations, name: &str, attempt: u32) -> Markup {
+fn start_line(words: &Translations, name: &str, attempt: u32) -> Markup {
     let text = if attempt > 1 {
-        words.happens_started_again
+        words.event_started_again
     } else {
-        words.happens_started
+        words.event_started
     };
     let (tool, count) = (visible(name), attempt.to_string());
     html! { bdi { (fill(text, &[("tool", &tool), ("count", &count)])) } }
 }
 
-fn review(site: &Site<'_>, request: RequestId) -> Markup {
+fn review_link(site: &Site<'_>, request: RequestId) -> Markup {
     html! { a href=(format!("{}/resume/{request}", site.prefix)) { (site.texts().review) } }
 }
 
-fn happens(status: TaskStatus, words: &Translations) -> &'static str {
+fn status_text(status: TaskStatus, words: &Translations) -> &'static str {
     match status {
-        TaskStatus::Running => words.happens_resumed,
-        TaskStatus::Paused => words.happens_paused,
-        TaskStatus::Completed => words.happens_completed,
-        TaskStatus::Failed => words.happens_failed,
-        TaskStatus::Canceled => words.happens_canceled,
+        TaskStatus::Running => words.event_resumed,
+        TaskStatus::Paused => words.event_paused,
+        TaskStatus::Completed => words.event_completed,
+        TaskStatus::Failed => words.event_failed,
+        TaskStatus::Canceled => words.event_canceled,
     }
 }
 
-fn ending(words: &Translations, error: Option<&Failure>, output: Option<&str>) -> Markup {
+fn end_details(words: &Translations, error: Option<&Failure>, output: Option<&str>) -> Markup {
     html! {
-        @if let Some(output) = output { (boxed(words.by_agent, &quote(words, output))) }
+        @if let Some(output) = output { (labeled_box(words.by_agent, &quote(words, output))) }
         @if let Some(error) = error { p lang="en" { (visible(&error.detail)) } }
     }
 }
 
-fn answer(words: &Translations, turn: &Turn) -> Markup {
+fn answer_box(words: &Translations, turn: &Turn) -> Markup {
     let inside = html! {
         @if let Some(text) = &turn.text { (quote(words, text)) }
         @for call in &turn.tool_calls {
-            p.exact { (fill(words.happens_call, &[("tool", &visible(&call.name))])) }
-            pre.exact dir="ltr" { (cut(&call.arguments_text)) }
-            (cut_note(words, &call.arguments_text))
+            p.exact { (fill(words.event_call, &[("tool", &visible(&call.name))])) }
+            pre.exact dir="ltr" { (truncate(&call.arguments_text)) }
+            (truncation_note(words, &call.arguments_text))
         }
     };
-    boxed(words.by_agent, &inside)
+    labeled_box(words.by_agent, &inside)
 }
 
-fn judged(site: &Site<'_>, judgement: &Judgement) -> Markup {
-    let words = Translations::of(site.language);
+fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
+    let words = Translations::for_language(site.language);
     let verdict = match judgement.verdict {
         Verdict::Allow => words.verdict_allow,
         Verdict::Hold => words.verdict_hold,
@@ -282,8 +283,8 @@ fn judged(site: &Site<'_>, judgement: &Judgement) -> Markup {
     }
 }
 
-fn decided(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
-    let words = Translations::of(site.language);
+fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
+    let words = Translations::for_language(site.language);
     let what = words.action(decision.action);
     let door = match decision.door {
         Some(Door::Link) => Some(site.texts().by_link),
@@ -292,45 +293,45 @@ fn decided(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
     };
     let user = visible(&decision.by);
     html! {
-        bdi { (fill(words.happens_decided, &[("what", what), ("user", &user)])) }
+        bdi { (fill(words.event_decided, &[("what", what), ("user", &user)])) }
         @if let Some(door) = door { " (" (door) ")" }
-        " " (review(site, request))
+        " " (review_link(site, request))
     }
 }
 
-fn result_of(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
+fn tool_result_entry(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
     let outcome = words.outcome(result.outcome);
     let tool = visible(&result.name);
     let line = fill(line, &[("tool", &tool), ("outcome", outcome)]);
     let parts = html! {
-        @if !result.content.is_empty() { (boxed(words.by_result, &quote(words, &result.content))) }
+        @if !result.content.is_empty() { (labeled_box(words.by_result, &quote(words, &result.content))) }
     };
     (html! { bdi { (line) } }, parts)
 }
 
-fn boxed(label: &str, inside: &Markup) -> Markup {
+fn labeled_box(label: &str, inside: &Markup) -> Markup {
     html! { div.agent { p.by { (label) } (inside) } }
 }
 
-/// A text by an agent, a tool or a user, cut at [`LONGEST`] characters.
+/// A text by an agent, a tool or a user, cut at [`MAX_TEXT_CHARS`] characters.
 fn quote(words: &Translations, text: &str) -> Markup {
-    html! { pre dir="auto" { (cut(text)) } (cut_note(words, text)) }
+    html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }
 
 /// Returns the beginning of a text, with hidden characters as their codes; line breaks stay.
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     let end = text
         .char_indices()
-        .nth(LONGEST)
+        .nth(MAX_TEXT_CHARS)
         .map_or(text.len(), |(end, _)| end);
     let shown = text.get(..end).unwrap_or_default();
     let lines: Vec<String> = shown.split('\n').map(visible).collect();
     lines.join("\n")
 }
 
-fn cut_note(words: &Translations, text: &str) -> Markup {
+fn truncation_note(words: &Translations, text: &str) -> Markup {
     let count = text.chars().count();
     html! {
-        @if count > LONGEST { p.soft { (fill(words.live_cut, &[("count", &count.to_string())])) } }
+        @if count > MAX_TEXT_CHARS { p.soft { (fill(words.live_cut, &[("count", &count.to_string())])) } }
     }
 }

@@ -12,72 +12,79 @@ use crate::people::Caller;
 use crate::task::user::UserKey;
 
 /// The maximum size of all large bodies together, in bytes.
-const ALL: usize = 256 * 1024 * 1024;
+const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 /// The maximum size of one caller's large bodies together, in bytes. So a caller who sends many
 /// bodies, or slow bodies, does not block other callers.
-const SHARE: usize = ALL / 4;
+const MAX_BYTES_PER_PERSON: usize = MAX_TOTAL_BYTES / 4;
 
 /// A tenant and one of its users; `None` for all HTTP requests without a caller, such as a sign-in.
-type Person = Option<(String, UserKey)>;
+type PersonKey = Option<(String, UserKey)>;
 
 /// The memory for large bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget {
-    all: Arc<Semaphore>,
-    share: usize,
-    each: Arc<Mutex<HashMap<Person, Weak<Semaphore>>>>,
+    total: Arc<Semaphore>,
+    bytes_per_person: usize,
+    shares: Arc<Mutex<HashMap<PersonKey, Weak<Semaphore>>>>,
 }
 
 /// The bytes reserved for one body. Dropping this value frees them.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct BodyReservation {
     own: OwnedSemaphorePermit,
-    all: OwnedSemaphorePermit,
+    total: OwnedSemaphorePermit,
 }
 
 impl Default for BodyBudget {
     fn default() -> Self {
-        Self::new(ALL, SHARE)
+        Self::new(MAX_TOTAL_BYTES, MAX_BYTES_PER_PERSON)
     }
 }
 
 impl BodyBudget {
-    /// Allows `all` bytes in total and `share` bytes for each caller.
+    /// Allows `total` bytes in all and `bytes_per_person` bytes for each caller.
     #[must_use]
-    pub(crate) fn new(all: usize, share: usize) -> Self {
+    pub(crate) fn new(total: usize, bytes_per_person: usize) -> Self {
         Self {
-            all: Arc::new(Semaphore::new(all)),
-            share: share.min(all),
-            each: Arc::default(),
+            total: Arc::new(Semaphore::new(total)),
+            bytes_per_person: bytes_per_person.min(total),
+            shares: Arc::default(),
         }
     }
 
     /// Waits until `bytes` bytes are free for a body of `caller`; earlier calls come first. A body
     /// larger than the caller's share reserves the whole share.
-    pub(crate) async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
-        let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
+    pub(crate) async fn reserve(
+        &self,
+        caller: Option<&Caller>,
+        bytes: usize,
+    ) -> Option<BodyReservation> {
+        let bytes = u32::try_from(bytes.min(self.bytes_per_person)).unwrap_or(u32::MAX);
         let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
-        let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
-        Some(Reserved { own, all })
+        let total = Arc::clone(&self.total)
+            .acquire_many_owned(bytes)
+            .await
+            .ok()?;
+        Some(BodyReservation { own, total })
     }
 
     fn share_of(&self, caller: Option<&Caller>) -> Arc<Semaphore> {
         let person = caller.map(|caller| (caller.tenant.clone(), caller.user_id.key().clone()));
-        let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = each.get(&person).and_then(Weak::upgrade) {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = shares.get(&person).and_then(Weak::upgrade) {
             return share;
         }
-        each.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Semaphore::new(self.share));
-        each.insert(person, Arc::downgrade(&share));
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.bytes_per_person));
+        shares.insert(person, Arc::downgrade(&share));
         share
     }
 }
 
-impl Reserved {
+impl BodyReservation {
     /// Frees the bytes beyond `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        for permit in [&mut self.own, &mut self.all] {
+        for permit in [&mut self.own, &mut self.total] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
         }
     }
@@ -90,7 +97,7 @@ mod tests {
     use super::*;
     use crate::http::openapi::sample;
 
-    fn now(budget: &BodyBudget, caller: &Caller, bytes: usize) -> Option<Reserved> {
+    fn now(budget: &BodyBudget, caller: &Caller, bytes: usize) -> Option<BodyReservation> {
         budget.reserve(Some(caller), bytes).now_or_never().flatten()
     }
 
@@ -117,10 +124,10 @@ mod tests {
             now(&budget, &alice, 1_000_000).is_some(),
             "a body larger than the share takes the share"
         );
-        assert_eq!(budget.all.available_permits(), 100);
+        assert_eq!(budget.total.available_permits(), 100);
         drop(now(&budget, &bob, 1));
         assert_eq!(
-            budget.each.lock().unwrap().len(),
+            budget.shares.lock().unwrap().len(),
             1,
             "callers without a body are forgotten"
         );

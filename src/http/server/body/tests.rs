@@ -3,13 +3,13 @@
 use super::*;
 use serde_json::json;
 
-fn posted(content_type: &str, body: &str) -> Posted {
+fn posted(content_type: &str, body: &str) -> PostRequest {
     let mut headers = HeaderMap::new();
     if !content_type.is_empty() {
         headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
     }
     let caller = crate::http::openapi::sample::caller();
-    Posted {
+    PostRequest {
         caller,
         headers,
         bytes: Bytes::copy_from_slice(body.as_bytes()),
@@ -17,7 +17,7 @@ fn posted(content_type: &str, body: &str) -> Posted {
     }
 }
 
-async fn read(posted: &Posted) -> Result<Value, Problem> {
+async fn read(posted: &PostRequest) -> Result<Value, Problem> {
     posted
         .json(&BodyParser::default(), |value, _| Ok(value))
         .await
@@ -56,7 +56,7 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
             "{body}"
         );
     }
-    let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
+    let many = format!("[{}0]", "0,".repeat(json::MAX_VALUES - 1));
     let refused = read(&posted("application/json", &many)).await.unwrap_err();
     let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
     assert_eq!(

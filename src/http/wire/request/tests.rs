@@ -27,14 +27,14 @@ fn arguments_are_shown_only_where_their_text_is_unambiguous() {
 #[test]
 fn request_shows_every_member() {
     let row = sample::request();
-    let shown = serde_json::to_value(InterventionRequest::of(
+    let shown = serde_json::to_value(InterventionRequest::for_caller(
         &row,
         &sample::approver(),
         &sample::settings(),
     ))
     .unwrap();
-    let id = row.asked.request_id;
-    let call = &row.asked.pending_tool_calls[0];
+    let id = row.spec.request_id;
+    let call = &row.spec.pending_tool_calls[0];
     assert_eq!(
         shown,
         json!({
@@ -54,7 +54,7 @@ fn request_shows_every_member() {
             "url": format!("http://127.0.0.1:8080/resume/{id}"),
             "approval_url": format!("http://127.0.0.1:8080/resume/{id}/approve"),
             "rejection_url": format!("http://127.0.0.1:8080/resume/{id}/reject"),
-            "digest": row.asked.digest, "created_at": "2026-11-03T09:30:00.250000Z",
+            "digest": row.spec.digest, "created_at": "2026-11-03T09:30:00.250000Z",
             "expires_at": "2026-11-04T09:30:00.250000Z", "decision": null
         })
     );
@@ -63,11 +63,11 @@ fn request_shows_every_member() {
 #[test]
 fn call_that_may_have_run_before_a_restore_is_marked_while_open() {
     let mut row = RequestRow {
-        doubted: true,
+        history_uncertain: true,
         ..sample::request()
     };
     let codes = |row: &RequestRow| {
-        let shown = InterventionRequest::of(row, &sample::approver(), &sample::settings());
+        let shown = InterventionRequest::for_caller(row, &sample::approver(), &sample::settings());
         shown.tool_calls[0]
             .warnings
             .iter()
@@ -75,20 +75,20 @@ fn call_that_may_have_run_before_a_restore_is_marked_while_open() {
             .collect::<Vec<_>>()
     };
     assert_eq!(codes(&row), ["may_already_have_run"]);
-    row.asked.pending_tool_calls[0].warnings = vec![Warning::may_already_have_run()];
+    row.spec.pending_tool_calls[0].warnings = vec![Warning::may_already_have_run()];
     assert_eq!(codes(&row), ["may_already_have_run"], "said once");
-    row.asked.pending_tool_calls[0].warnings.clear();
+    row.spec.pending_tool_calls[0].warnings.clear();
     row.status = status::RequestStatus::Resumed;
     assert!(codes(&row).is_empty());
     row.status = status::RequestStatus::Pending;
-    row.asked.pending_tool_calls[0].effect = tool_spec::Effect::ReadOnly;
+    row.spec.pending_tool_calls[0].effect = tool_spec::Effect::ReadOnly;
     assert!(codes(&row).is_empty());
 }
 
 #[test]
 fn person_who_may_not_decide_is_offered_nothing() {
     let row = sample::request();
-    let shown = InterventionRequest::of(&row, &sample::caller(), &sample::settings());
+    let shown = InterventionRequest::for_caller(&row, &sample::caller(), &sample::settings());
     assert!(!shown.can_decide && shown.allowed_actions.is_empty());
 }
 
@@ -98,28 +98,29 @@ fn overdue_request_is_pending_but_takes_no_answer_until_it_is_closed() {
         expired: true,
         ..sample::request()
     };
-    let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
+    let shown = InterventionRequest::for_caller(&row, &sample::approver(), &sample::settings());
     assert_eq!(
         (shown.status, shown.can_decide),
         (WireRequestStatus::Pending, false)
     );
     assert!(shown.allowed_actions.is_empty());
     row.status = status::RequestStatus::Expired;
-    let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
+    let shown = InterventionRequest::for_caller(&row, &sample::approver(), &sample::settings());
     assert_eq!(shown.status, WireRequestStatus::Expired);
 }
 
 #[test]
 fn long_arguments_are_cut_in_lists_only() {
     let mut row = sample::request();
-    let whole =
-        |row: &RequestRow| InterventionRequest::of(row, &sample::approver(), &sample::settings());
+    let whole = |row: &RequestRow| {
+        InterventionRequest::for_caller(row, &sample::approver(), &sample::settings())
+    };
     let listed = |row: &RequestRow| {
         InterventionRequest::listed(row, &sample::approver(), &sample::settings())
     };
     // 16 KiB end in the middle of an `é`.
-    let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(LISTED / 2));
-    row.asked.pending_tool_calls[0]
+    let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(MAX_LISTED_ARGUMENT_BYTES / 2));
+    row.spec.pending_tool_calls[0]
         .arguments_text
         .clone_from(&text);
     let (all, cut) = (
@@ -130,21 +131,26 @@ fn long_arguments_are_cut_in_lists_only() {
     assert!(cut.truncated && cut.arguments.is_none());
     assert!(
         text.starts_with(&cut.arguments_text)
-            && (LISTED - 3..=LISTED).contains(&cut.arguments_text.len())
+            && (MAX_LISTED_ARGUMENT_BYTES - 3..=MAX_LISTED_ARGUMENT_BYTES)
+                .contains(&cut.arguments_text.len())
     );
     assert_eq!((cut.digest, cut.summary), (all.digest, all.summary));
-    row.asked.pending_tool_calls[0].arguments_text = "x".repeat(LISTED);
+    row.spec.pending_tool_calls[0].arguments_text = "x".repeat(MAX_LISTED_ARGUMENT_BYTES);
     assert_eq!(listed(&row), whole(&row), "16 KiB are not over 16 KiB");
 }
 
 #[test]
 fn call_that_can_never_run_has_no_digest() {
-    let mut call = sample::request().asked.pending_tool_calls[0].clone();
-    assert!(asked_call(&call).digest.is_some());
+    let mut call = sample::request().spec.pending_tool_calls[0].clone();
+    assert!(call_as_opened(&call).digest.is_some());
     call.verdict = verdict::Verdict::Invalid;
-    assert_eq!(asked_call(&call).digest, None, "its arguments do not fit");
+    assert_eq!(
+        call_as_opened(&call).digest,
+        None,
+        "its arguments do not fit"
+    );
     call.digest = String::new();
-    assert_eq!(asked_call(&call).digest, None, "its tool is not known");
+    assert_eq!(call_as_opened(&call).digest, None, "its tool is not known");
 }
 
 #[test]
@@ -152,10 +158,10 @@ fn configured_request_url_replaces_the_built_in_page() {
     let row = sample::request();
     let mut settings = sample::settings();
     settings.request_url = Some("https://app.example/r/{request_id}".into());
-    let shown = InterventionRequest::of(&row, &sample::caller(), &settings);
+    let shown = InterventionRequest::for_caller(&row, &sample::caller(), &settings);
     assert_eq!(
         shown.url,
-        format!("https://app.example/r/{}", row.asked.request_id)
+        format!("https://app.example/r/{}", row.spec.request_id)
     );
     assert!(
         shown
@@ -167,7 +173,7 @@ fn configured_request_url_replaces_the_built_in_page() {
 
 #[test]
 fn ambiguous_arguments_are_not_shown_as_json() {
-    let mut call = sample::request().asked.pending_tool_calls[0].clone();
+    let mut call = sample::request().spec.pending_tool_calls[0].clone();
     call.arguments_text = r#"{"a":1,"a":2}"#.into();
-    assert_eq!(asked_call(&call).arguments, None);
+    assert_eq!(call_as_opened(&call).arguments, None);
 }

@@ -46,7 +46,7 @@ async fn child_killed_between_calls_is_started_again_for_the_next() {
 async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once() {
     let server = Arc::new(Served::running(IDS));
     assert_eq!(server.called().await, succeeded("ticket.close"));
-    let (decision, permit) = SendPermit::undecided();
+    let (decision, permit) = AttemptPermit::undecided();
     let asking = Asking {
         permit,
         ..Asking::default()
@@ -56,7 +56,7 @@ async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once()
         let session = server.stdio.running.lock().await.session.clone().unwrap();
         kill_process(child, Signal::KILL).unwrap();
         until("the child has ended", || session.child.has_ended()).await;
-        decision.permit(|| true);
+        decision.permit_while(|| true);
     };
     let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);
     assert_eq!(outcome, succeeded("ticket.close"));
@@ -69,7 +69,10 @@ async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once()
 #[tokio::test]
 async fn child_killed_after_the_write_leaves_its_calls_unknown() {
     let server = Served::running("def call(m): os.kill(os.getpid(), signal.SIGKILL)");
-    assert_eq!(server.called().await, Outcome::Unknown(LOST.to_owned()));
+    assert_eq!(
+        server.called().await,
+        Outcome::Unknown(ANSWER_LOST.to_owned())
+    );
     assert_eq!(
         (server.count("started"), server.count("tools/call")),
         (1, 1)
@@ -84,21 +87,24 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
         &["/bin/sh", "-c", "echo no"],
     ] {
         let mut server = Served::by(program);
-        for failures in 1..=DOWN {
+        for failures in 1..=FAILURES_UNTIL_DOWN {
             assert!(matches!(server.called().await, Outcome::NotSent(_)));
             assert_eq!(server.stdio.running.lock().await.failures, failures);
         }
-        server.stdio.patience.pause = Duration::from_secs(1);
+        server.stdio.limits.pause = Duration::from_secs(1);
         let Outcome::NotSent(why) = server.called().await else {
             panic!("sent")
         };
         assert_eq!(why, "it did not start, and is started again later");
         let mut running = server.stdio.running.lock().await;
-        assert_eq!(running.failures, DOWN);
-        running.failed = Instant::now().checked_sub(Duration::from_secs(17));
+        assert_eq!(running.failures, FAILURES_UNTIL_DOWN);
+        running.failed_at = Instant::now().checked_sub(Duration::from_secs(17));
         drop(running);
         assert!(matches!(server.called().await, Outcome::NotSent(_)));
-        assert_eq!(server.stdio.running.lock().await.failures, DOWN + 1);
+        assert_eq!(
+            server.stdio.running.lock().await.failures,
+            FAILURES_UNTIL_DOWN + 1
+        );
     }
 }
 
@@ -107,7 +113,10 @@ async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
     // The child goes on although nothing reads its output any more.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
     let server = Served::running(&format!("{IDS}{long}"));
-    assert_eq!(server.called().await, Outcome::Unknown(LOST.to_owned()));
+    assert_eq!(
+        server.called().await,
+        Outcome::Unknown(ANSWER_LOST.to_owned())
+    );
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
 }
@@ -142,7 +151,7 @@ async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
         tokio::join!(dropped, lost)
     };
     let (_, lost) = both.await;
-    assert_eq!(lost, Outcome::Unknown(LOST.to_owned()));
+    assert_eq!(lost, Outcome::Unknown(ANSWER_LOST.to_owned()));
     let (child, guard) = ids(server.directory.path());
     until("both have ended", || !lives(child) && !lives(guard)).await;
 }
@@ -158,7 +167,7 @@ async fn child_of_a_killed_guard_ends() {
         kill_process(guard, Signal::KILL).unwrap();
     };
     let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);
-    assert_eq!(outcome, Outcome::Unknown(LOST.to_owned()));
+    assert_eq!(outcome, Outcome::Unknown(ANSWER_LOST.to_owned()));
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
 }
@@ -198,22 +207,22 @@ async fn start_has_its_own_time_and_a_list_its_own() {
     for (timeout, start) in [(SHORT, 60), (Duration::from_mins(10), 600)] {
         let command = (Vec::new(), String::new(), BTreeMap::new());
         let stdio = Stdio::new("files", command, None, timeout, changes.clone(), None);
-        assert_eq!(stdio.patience.start, Duration::from_secs(start));
+        assert_eq!(stdio.limits.start, Duration::from_secs(start));
     }
     let lists_nothing =
         "answer = send\ndef send(m):\n    if 'tools' not in m.get('result', {}): answer(m)";
     let mut server = Served::running(lists_nothing);
-    server.stdio.patience.list = Duration::ZERO;
+    server.stdio.limits.list = Duration::ZERO;
     assert!(server.stdio.list().await.is_err());
     assert!(server.stdio.running.lock().await.session.is_some());
     assert_eq!(server.called().await, succeeded("ticket.close"));
     assert_eq!(server.count("started"), 1);
 
     let mut silent = Served::by(&["/bin/sh", "-c", "cat >/dev/null"]);
-    silent.stdio.patience = Patience {
+    silent.stdio.limits = TimeLimits {
         start: SHORT,
         probe: SHORT,
-        ..silent.stdio.patience
+        ..silent.stdio.limits
     };
     let late = Outcome::NotSent(NO_ANSWER_IN_TIME.to_owned());
     assert_eq!(silent.called().await, late);
@@ -233,7 +242,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
 "#;
     let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
-    server.stdio.patience.probe = Duration::from_secs(1);
+    server.stdio.limits.probe = Duration::from_secs(1);
     let listing = server.stdio.list().await.unwrap();
     assert_eq!(listing.revision, Revision::July2026);
 }
@@ -242,7 +251,7 @@ for line in sys.stdin:
 async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure() {
     let script = format!("{IDS}note('waits')\nwhile True: signal.pause()");
     let mut server = Served::running(&script);
-    server.stdio.patience.pause = Duration::from_mins(1);
+    server.stdio.limits.pause = Duration::from_mins(1);
     let asking = Asking::default();
     let waits = until("the child waits", || server.count("waits") == 1);
     tokio::select! {

@@ -220,7 +220,7 @@ async fn requests_of_a_server_in_its_answer_are_replied_to_while_the_call_waits(
     let client = server.client();
     tokio::select! {
         outcome = called(&client) => panic!("{outcome:?}"),
-        waited = tokio::time::timeout(WITHIN, here.wait_for(|all| *all)) => assert!(waited.is_ok()),
+        waited = tokio::time::timeout(REQUEST_TIMEOUT, here.wait_for(|all| *all)) => assert!(waited.is_ok()),
     }
     let mut replies = replies.lock().unwrap().clone();
     replies.sort_by_key(|reply| reply["id"].as_u64());
@@ -314,7 +314,7 @@ async fn secret_that_a_server_sends_back_is_in_no_outcome() {
             let server = Fake::new(move |seen| modern(seen).or_else(|| echo(seen))).await;
             let asking = Asking {
                 headers: headers("authorization", CANARY),
-                redactor: redactor.and(&Redactor::default()),
+                redactor: redactor.merged_with(&Redactor::default()),
                 ..Asking::default()
             };
             let outcome = server.client().call(asking.call()).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::model::heard::Heard;
+use crate::model::test_sinks::CollectingSink;
 use crate::secret::{Redactor, Secret};
 
 const START: &str =
@@ -20,27 +20,27 @@ fn cleaner() -> Cleaner {
 }
 
 /// Runs a stream of these events to its outcome. Also returns the emitted pieces.
-fn read(events: &[&str]) -> (Attempt, Heard) {
-    let heard = Heard::default();
-    let mut telling = Telling::new(&heard);
-    let mut stream = Stream::new(&cleaner());
+fn read(events: &[&str]) -> (AttemptOutcome, CollectingSink) {
+    let heard = CollectingSink::default();
+    let mut emitter = PieceEmitter::new(&heard);
+    let mut stream = MessageStreamReader::new(&cleaner());
     for data in events {
         let event = Event {
             name: String::new(),
             data: (*data).to_owned(),
         };
-        if let Err(attempt) = stream.event(&event, &mut telling) {
+        if let Err(attempt) = stream.read_event(&event, &mut emitter) {
             return (attempt, heard);
         }
     }
-    (stream.finish(&mut telling), heard)
+    (stream.finish(&mut emitter), heard)
 }
 
 fn outcome(events: &[&str]) -> String {
     match read(events).0 {
-        Attempt::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
-        Attempt::Again(why, _) => format!("again: {why}"),
-        Attempt::Plainer(why) | Attempt::Failed(why) => format!("failed: {why}"),
+        AttemptOutcome::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
+        AttemptOutcome::Retry(why, _) => format!("again: {why}"),
+        AttemptOutcome::RetrySimpler(why) | AttemptOutcome::Failed(why) => format!("failed: {why}"),
     }
 }
 
@@ -138,19 +138,19 @@ fn call_is_named_when_it_begins_and_its_arguments_follow() {
             r#"{{"type":"content_block_delta","index":3,"delta":{{"type":"input_json_delta","partial_json":"{text}"}}}}"#
         )
     };
-    let heard = Heard::default();
-    let mut telling = Telling::new(&heard);
-    let mut stream = Stream::new(&cleaner());
+    let heard = CollectingSink::default();
+    let mut emitter = PieceEmitter::new(&heard);
+    let mut stream = MessageStreamReader::new(&cleaner());
     let mut tell = |data: &str| {
         let event = Event {
             name: "x".to_owned(),
             data: data.to_owned(),
         };
         assert_eq!(
-            stream.event(&event, &mut telling).unwrap(),
-            Progress::GoesOn
+            stream.read_event(&event, &mut emitter).unwrap(),
+            StreamState::Open
         );
-        heard.told().calls.get(&0).cloned()
+        heard.collected().calls.get(&0).cloned()
     };
     let said = |text: &str| Some(("pay".to_owned(), text.to_owned()));
     assert_eq!(tell(start), said(""));
@@ -167,7 +167,7 @@ fn call_is_named_when_it_begins_and_its_arguments_follow() {
 fn arguments_with_ambiguous_json_are_kept_as_they_came() {
     let start = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"pay","input":{"s": "\ud800", "n": 1.0}}}"#;
     let (attempt, heard) = read(&[start, STOP, &END.replace("end_turn", "tool_use"), OVER]);
-    let Attempt::Answered(answer) = attempt else {
+    let AttemptOutcome::Answered(answer) = attempt else {
         panic!("{attempt:?}")
     };
     assert_eq!(
@@ -178,20 +178,26 @@ fn arguments_with_ambiguous_json_are_kept_as_they_came() {
         answer.raw["content"][0]["input"],
         json!({"s": "\u{FFFD}", "n": 1.0})
     );
-    heard.adds_up_to(&answer);
+    heard.assert_adds_up_to(&answer);
 }
 
 #[test]
 fn held_bytes_of_an_answer_are_counted() {
-    let mut stream = Stream::new(&cleaner());
-    let heard = Heard::default();
+    let mut stream = MessageStreamReader::new(&cleaner());
+    let heard = CollectingSink::default();
     let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x".repeat(5000)}});
     for data in [START, &delta.to_string()] {
         let event = Event {
             name: String::new(),
             data: data.to_owned(),
         };
-        let _ = stream.event(&event, &mut Telling::new(&heard)).unwrap();
+        let _ = stream
+            .read_event(&event, &mut PieceEmitter::new(&heard))
+            .unwrap();
     }
-    assert!((5000..5200).contains(&stream.held()), "{}", stream.held());
+    assert!(
+        (5000..5200).contains(&stream.held_bytes()),
+        "{}",
+        stream.held_bytes()
+    );
 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::model::heard::{Heard, Told};
-use crate::model::{Answer, Unheard};
+use crate::model::test_sinks::{Collected, CollectingSink};
+use crate::model::{Answer, DiscardingSink};
 use crate::net::sse::Decoder;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::{FinishReason, Usage};
@@ -59,16 +59,16 @@ fn stream(chunks: &[Value]) -> String {
 /// would be repeated.
 fn read<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
-    heard: &Heard,
+    heard: &CollectingSink,
 ) -> Result<Answer, (String, bool)> {
-    let (mut decoder, mut telling) = (Decoder::new(1 << 20), Telling::new(heard));
-    let mut reading = Streamed::new(cleaner());
+    let (mut decoder, mut emitter) = (Decoder::new(1 << 20), PieceEmitter::new(heard));
+    let mut reading = ChatStreamReader::new(cleaner());
     let mut end = None;
     'read: for piece in pieces {
         for event in decoder.push(piece).unwrap() {
-            match reading.event(&event, &mut telling) {
-                Ok(Progress::GoesOn) => {}
-                Ok(Progress::Ended) => break 'read,
+            match reading.read_event(&event, &mut emitter) {
+                Ok(StreamState::Open) => {}
+                Ok(StreamState::Ended) => break 'read,
                 Err(attempt) => {
                     end = Some(attempt);
                     break 'read;
@@ -76,29 +76,29 @@ fn read<'p>(
             }
         }
     }
-    match end.unwrap_or_else(|| reading.finish(&mut telling)) {
-        Attempt::Answered(answer) => Ok(*answer),
-        Attempt::Again(why, _) => Err((why, true)),
-        Attempt::Failed(why) | Attempt::Plainer(why) => Err((why, false)),
+    match end.unwrap_or_else(|| reading.finish(&mut emitter)) {
+        AttemptOutcome::Answered(answer) => Ok(*answer),
+        AttemptOutcome::Retry(why, _) => Err((why, true)),
+        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why) => Err((why, false)),
     }
 }
 
 /// The answer of a stream. Asserts that the answer is the same wherever the stream is cut, and that
 /// the emitted pieces add up to the answer.
-fn answered(stream: &str) -> (Answer, Told) {
-    let (stream, heard) = (stream.as_bytes(), Heard::default());
+fn answered(stream: &str) -> (Answer, Collected) {
+    let (stream, heard) = (stream.as_bytes(), CollectingSink::default());
     let answer = read([stream], &heard).unwrap_or_else(|(why, _)| panic!("{why}"));
-    heard.adds_up_to(&answer);
+    heard.assert_adds_up_to(&answer);
     for cut in 0..=stream.len() {
         let (before, after) = stream.split_at(cut);
-        let heard = Heard::default();
+        let heard = CollectingSink::default();
         assert_eq!(read([before, after], &heard).as_ref(), Ok(&answer), "{cut}");
-        heard.adds_up_to(&answer);
+        heard.assert_adds_up_to(&answer);
     }
-    let again = Heard::default();
+    let again = CollectingSink::default();
     assert_eq!(read(stream.chunks(1), &again).as_ref(), Ok(&answer));
-    again.adds_up_to(&answer);
-    (answer, heard.told())
+    again.assert_adds_up_to(&answer);
+    (answer, heard.collected())
 }
 
 fn calls(answer: &Answer) -> Vec<(&str, &str, &str)> {
@@ -114,7 +114,7 @@ fn calls(answer: &Answer) -> Vec<(&str, &str, &str)> {
 }
 
 fn why(stream: &str) -> (String, bool) {
-    read([stream.as_bytes()], &Heard::default()).expect_err("it is no answer")
+    read([stream.as_bytes()], &CollectingSink::default()).expect_err("it is no answer")
 }
 
 #[test]
@@ -178,19 +178,19 @@ fn interleaved_calls_are_put_together_by_their_index() {
 
 #[test]
 fn pieces_are_reported_as_soon_as_they_come() {
-    let heard = Heard::default();
-    let mut telling = Telling::new(&heard);
-    let mut reading = Streamed::new(cleaner());
+    let heard = CollectingSink::default();
+    let mut emitter = PieceEmitter::new(&heard);
+    let mut reading = ChatStreamReader::new(cleaner());
     let mut after = |chunk: Value| {
         let event = Event {
             name: String::new(),
             data: chunk.to_string(),
         };
         assert_eq!(
-            reading.event(&event, &mut telling).unwrap(),
-            Progress::GoesOn
+            reading.read_event(&event, &mut emitter).unwrap(),
+            StreamState::Open
         );
-        let told = heard.told();
+        let told = heard.collected();
         (
             told.text,
             told.calls.into_values().next().unwrap_or_default(),
@@ -364,13 +364,15 @@ fn stream_that_ended_for_length_or_by_a_filter_says_so() {
 #[test]
 fn held_bytes_of_an_answer_are_counted() {
     let held = |chunk: Value| {
-        let mut reading = Streamed::new(cleaner());
+        let mut reading = ChatStreamReader::new(cleaner());
         let event = Event {
             name: String::new(),
             data: chunk.to_string(),
         };
-        reading.event(&event, &mut Telling::new(&Unheard)).unwrap();
-        reading.held()
+        reading
+            .read_event(&event, &mut PieceEmitter::new(&DiscardingSink))
+            .unwrap();
+        reading.held_bytes()
     };
     let long = "x".repeat(1000);
     for chunk in [
@@ -426,17 +428,17 @@ proptest! {
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
         let stream = stream(&[chunks, vec![finish("stop")]].concat());
-        let heard = Heard::default();
+        let heard = CollectingSink::default();
         let answer = read([stream.as_bytes()], &heard).unwrap();
-        heard.adds_up_to(&answer);
+        heard.assert_adds_up_to(&answer);
         let shows_the_key = format!("{answer:?}").contains("sk-very-secret");
         prop_assert!(!shows_the_key);
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(stream.len())).collect();
         cuts.extend([0, stream.len()]);
         cuts.sort_unstable();
-        let heard = Heard::default();
+        let heard = CollectingSink::default();
         let pieces = cuts.windows(2).map(|cut| &stream.as_bytes()[cut[0]..cut[1]]);
         prop_assert_eq!(read(pieces, &heard), Ok(answer.clone()));
-        heard.adds_up_to(&answer);
+        heard.assert_adds_up_to(&answer);
     }
 }

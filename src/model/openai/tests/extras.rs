@@ -25,7 +25,7 @@ async fn configured_additions_are_sent_unchanged() {
     assert_eq!(mistakes.found, []);
     client(settings)
         .0
-        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .answer(&prompt(vec![user("hi")]), &DiscardingSink)
         .await
         .unwrap();
     let seen = endpoint.seen().remove(0);

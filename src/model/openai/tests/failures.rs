@@ -112,7 +112,7 @@ async fn lost_or_refused_connection_is_retried_and_its_address_is_never_shown() 
         retries: 2,
         ..settings(&gone)
     });
-    let detail = failure(&model, &Unheard).await;
+    let detail = failure(&model, &DiscardingSink).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer (after 3 attempts): the connection was refused"
@@ -129,7 +129,7 @@ async fn silent_endpoint_is_given_up_after_the_timeout() {
         timeout: Duration::from_millis(40),
         ..settings(&url)
     });
-    let detail = failure(&model, &Unheard).await;
+    let detail = failure(&model, &DiscardingSink).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer: there was no complete answer within the timeout"

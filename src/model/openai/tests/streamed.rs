@@ -3,8 +3,8 @@
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::model::heard::Heard;
-use crate::model::{Piece, Sink};
+use crate::model::test_sinks::CollectingSink;
+use crate::model::{Piece, PieceSink};
 
 const HELLO: [&str; 4] = [
     "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"hel\"},\"finish_reason\":null}]}\n\n",
@@ -68,10 +68,10 @@ async fn in_parts(answers: Vec<Vec<String>>, permits: Arc<Semaphore>) -> Endpoin
     Endpoint { url, seen }
 }
 
-async fn heard(answers: Vec<String>) -> (Result<Answer, ModelError>, Heard, Endpoint) {
+async fn heard(answers: Vec<String>) -> (Result<Answer, ModelError>, CollectingSink, Endpoint) {
     let endpoint = Endpoint::new(answers).await;
     let (model, _) = client(settings(&endpoint.url));
-    let heard = Heard::default();
+    let heard = CollectingSink::default();
     let answer = model.answer(&prompt(vec![user("hi")]), &heard).await;
     (answer, heard, endpoint)
 }
@@ -90,8 +90,8 @@ async fn answer_is_reported_while_it_comes() {
         }
     );
     assert_eq!(answer.raw, Value::Null, "it has nothing but the text");
-    heard.adds_up_to(&answer);
-    assert_eq!((heard.told().pieces, heard.told().resets), (2, 0));
+    heard.assert_adds_up_to(&answer);
+    assert_eq!((heard.collected().pieces, heard.collected().resets), (2, 0));
     let seen = endpoint.seen().remove(0);
     assert_eq!(
         (&seen.body["stream"], &seen.body["stream_options"]),
@@ -113,7 +113,7 @@ async fn answer_is_complete_at_the_end_marker_before_the_body_ends() {
         ..settings(&endpoint.url)
     });
     let answer = model
-        .answer(&prompt(vec![user("hi")]), &Unheard)
+        .answer(&prompt(vec![user("hi")]), &DiscardingSink)
         .await
         .unwrap();
     assert_eq!(answer.text.as_deref(), Some("hello"));
@@ -135,7 +135,7 @@ async fn connection_of_a_stream_is_reused() {
     for _ in 0..3 {
         assert_eq!(
             model
-                .answer(&prompt(vec![user("hi")]), &Unheard)
+                .answer(&prompt(vec![user("hi")]), &DiscardingSink)
                 .await
                 .unwrap()
                 .text
@@ -168,8 +168,8 @@ async fn mislabelled_body_is_recognized_by_its_content() {
             (Some("hello"), 1),
             "{answer}"
         );
-        if heard.told().pieces > 0 {
-            heard.adds_up_to(&read);
+        if heard.collected().pieces > 0 {
+            heard.assert_adds_up_to(&read);
         }
     }
     let error = "{\"error\":{\"message\":\"no credit\"}}";
@@ -199,9 +199,9 @@ async fn lost_stream_is_reset_and_retried() {
     for void in [lost, lost_after_finish, ended_early, broken] {
         let (answer, heard, endpoint) = heard(vec![void.clone(), streamed()]).await;
         let answer = answer.unwrap();
-        heard.adds_up_to(&answer);
+        heard.assert_adds_up_to(&answer);
         assert_eq!(
-            (heard.told().resets, endpoint.seen().len()),
+            (heard.collected().resets, endpoint.seen().len()),
             (1, 2),
             "{void}"
         );
@@ -210,7 +210,7 @@ async fn lost_stream_is_reset_and_retried() {
     let (answer, heard, _) = heard(vec![silent, streamed()]).await;
     assert!(answer.is_ok());
     assert_eq!(
-        heard.told().resets,
+        heard.collected().resets,
         0,
         "nothing was told that could be taken back"
     );
@@ -225,7 +225,7 @@ async fn stream_that_only_lacks_its_usage_is_an_answer() {
     for whole in [begun(&HELLO[..3]) + &chunk(DONE) + END, closed] {
         let (answer, heard, endpoint) = heard(vec![whole]).await;
         let answer = answer.unwrap();
-        heard.adds_up_to(&answer);
+        heard.assert_adds_up_to(&answer);
         assert_eq!(
             (answer.text.as_deref(), answer.usage.total_tokens),
             (Some("hello"), 0)
@@ -241,13 +241,16 @@ async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
         retries: 1,
         ..settings(&endpoint.url)
     });
-    let heard = Heard::default();
+    let heard = CollectingSink::default();
     let detail = failure(&model, &heard).await;
     assert!(
         detail.ends_with("the connection was lost before there was a complete answer"),
         "{detail}"
     );
-    assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 2));
+    assert_eq!(
+        (heard.collected().text.as_str(), heard.collected().resets),
+        ("", 2)
+    );
 }
 
 #[tokio::test]
@@ -258,20 +261,23 @@ async fn stalled_stream_is_given_up_after_the_timeout() {
         timeout: Duration::from_millis(40),
         ..settings(&endpoint.url)
     });
-    let heard = Heard::default();
+    let heard = CollectingSink::default();
     let detail = failure(&model, &heard).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer: there was no complete answer within the timeout"
     );
-    assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 1));
+    assert_eq!(
+        (heard.collected().text.as_str(), heard.collected().resets),
+        ("", 1)
+    );
 }
 
 /// A sink that, for each piece, advances the clock by this time and permits one more part.
 struct Slow(Arc<Quick>, Duration, Arc<Semaphore>);
 
-impl Sink for Slow {
-    fn piece(&self, _: Piece<'_>) {
+impl PieceSink for Slow {
+    fn receive(&self, _: Piece<'_>) {
         *self.0.up.lock().unwrap() += self.1;
         self.2.add_permits(1);
     }
@@ -308,7 +314,7 @@ async fn endless_answer_is_given_up() {
     for endless in [begun(&[event.as_str(); 9]), begun(&[&one])] {
         let endpoint = patient(vec![endless]).await;
         let (model, _) = client(settings(&endpoint.url));
-        let detail = failure(&model, &Unheard).await;
+        let detail = failure(&model, &DiscardingSink).await;
         assert_eq!(
             detail,
             "Model `main` gave no usable answer: its answer is longer than 8 MiB"
@@ -350,7 +356,7 @@ async fn endpoint_without_streaming_is_asked_more_plainly_and_that_is_remembered
         });
         for _ in 0..2 {
             let answer = model
-                .answer(&prompt(vec![user("hi")]), &Unheard)
+                .answer(&prompt(vec![user("hi")]), &DiscardingSink)
                 .await
                 .unwrap();
             assert_eq!(answer.text.as_deref(), Some("hello"));
@@ -376,14 +382,14 @@ async fn refusal_for_another_reason_is_not_remembered() {
     );
     let endpoint = Endpoint::new(vec![refused.clone(), refused.clone(), refused, streamed()]).await;
     let (model, _) = client(settings(&endpoint.url));
-    let detail = failure(&model, &Unheard).await;
+    let detail = failure(&model, &DiscardingSink).await;
     assert_eq!(
         detail,
         "Model `main` gave no usable answer: it answered with status 400: too many words about streams"
     );
     assert!(
         model
-            .answer(&prompt(vec![user("hi")]), &Unheard)
+            .answer(&prompt(vec![user("hi")]), &DiscardingSink)
             .await
             .is_ok()
     );

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use super::*;
 use crate::secret::{Redactor, Secret};
 
-fn read(body: &str) -> Attempt {
+fn read(body: &str) -> AttemptOutcome {
     let key = Secret::new("sk-very-secret".to_owned());
-    whole(body, &Cleaner(Arc::new(Redactor::new([("KEY", &key)]))))
+    read_unstreamed(body, &Cleaner(Arc::new(Redactor::new([("KEY", &key)]))))
 }
 
 fn answered(body: &str) -> Answer {
     match read(body) {
-        Attempt::Answered(answer) => *answer,
-        Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => panic!("{why}"),
+        AttemptOutcome::Answered(answer) => *answer,
+        AttemptOutcome::Retry(why, _)
+        | AttemptOutcome::RetrySimpler(why)
+        | AttemptOutcome::Failed(why) => panic!("{why}"),
     }
 }
 
@@ -172,7 +174,7 @@ fn unusable_answer_is_retried_and_an_error_in_its_place_may_be_final() {
         ),
     ] {
         assert!(
-            matches!(read(body), Attempt::Again(said, None) if said == why),
+            matches!(read(body), AttemptOutcome::Retry(said, None) if said == why),
             "{body}"
         );
     }
@@ -183,7 +185,7 @@ fn unusable_answer_is_retried_and_an_error_in_its_place_may_be_final() {
         )
     };
     for code in ["server_error", "rate_limit_exceeded", "later"] {
-        assert!(matches!(error(code), Attempt::Again(..)), "{code}");
+        assert!(matches!(error(code), AttemptOutcome::Retry(..)), "{code}");
     }
     for code in [
         "invalid_prompt",
@@ -191,6 +193,6 @@ fn unusable_answer_is_retried_and_an_error_in_its_place_may_be_final() {
         "insufficient_quota",
         "400",
     ] {
-        assert!(matches!(error(code), Attempt::Failed(_)), "{code}");
+        assert!(matches!(error(code), AttemptOutcome::Failed(_)), "{code}");
     }
 }

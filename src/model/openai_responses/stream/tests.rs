@@ -6,34 +6,37 @@ use serde_json::json;
 
 use super::*;
 use crate::model::Answer;
-use crate::model::heard::Heard;
+use crate::model::test_sinks::CollectingSink;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::FinishReason;
 
 /// Runs a stream of these events to its outcome. Also returns the emitted pieces.
-fn read(events: &[Value]) -> (Attempt, Heard) {
+fn read(events: &[Value]) -> (AttemptOutcome, CollectingSink) {
     let key = Secret::new("sk-very-secret".to_owned());
     let cleaner = Cleaner(Arc::new(Redactor::new([("KEY", &key)])));
-    let (heard, mut stream) = (Heard::default(), Stream::new(&cleaner));
-    let mut telling = Telling::new(&heard);
+    let (heard, mut stream) = (
+        CollectingSink::default(),
+        ResponseStreamReader::new(&cleaner),
+    );
+    let mut emitter = PieceEmitter::new(&heard);
     for data in events {
         let event = Event {
             name: String::new(),
             data: data.to_string(),
         };
-        if let Err(attempt) = stream.event(&event, &mut telling) {
+        if let Err(attempt) = stream.read_event(&event, &mut emitter) {
             return (attempt, heard);
         }
     }
-    (stream.finish(&mut telling), heard)
+    (stream.finish(&mut emitter), heard)
 }
 
 /// The answer, whose texts the pieces add up to, and the number of resets.
 fn answered(events: &[Value]) -> (Answer, usize) {
     match read(events) {
-        (Attempt::Answered(answer), heard) => {
-            heard.adds_up_to(&answer);
-            (*answer, heard.told().resets)
+        (AttemptOutcome::Answered(answer), heard) => {
+            heard.assert_adds_up_to(&answer);
+            (*answer, heard.collected().resets)
         }
         (attempt, _) => panic!("{attempt:?}"),
     }
@@ -41,9 +44,9 @@ fn answered(events: &[Value]) -> (Answer, usize) {
 
 fn outcome(events: &[Value]) -> String {
     match read(events).0 {
-        Attempt::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
-        Attempt::Again(why, _) => format!("again: {why}"),
-        Attempt::Plainer(why) | Attempt::Failed(why) => format!("failed: {why}"),
+        AttemptOutcome::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
+        AttemptOutcome::Retry(why, _) => format!("again: {why}"),
+        AttemptOutcome::RetrySimpler(why) | AttemptOutcome::Failed(why) => format!("failed: {why}"),
     }
 }
 
@@ -145,7 +148,7 @@ fn name_of_a_call_is_emitted_before_its_arguments_and_redacted() {
         item("added", 0, call("sk-very-secret", "")),
         delta(ARGUMENTS, 0, "{\"k\":\"sk-very"),
     ];
-    let told = read(&events).1.told();
+    let told = read(&events).1.collected();
     let (name, arguments) = &told.calls[&0];
     assert_eq!(
         (name.as_str(), arguments.as_str()),

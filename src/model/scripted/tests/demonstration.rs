@@ -41,7 +41,7 @@ async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, 
     let mut asked = Vec::new();
     for number in 3.. {
         let answer = script
-            .answer(&prompt(messages.clone(), number), &Unheard)
+            .answer(&prompt(messages.clone(), number), &DiscardingSink)
             .await
             .unwrap();
         messages.push(turn(&answer));

@@ -156,7 +156,7 @@ async fn unicode_is_sent_as_utf_8() {
 /// value.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
     let call = Invocation {
-        permit: SendPermit::of(|| panic!("it was about to be sent")),
+        permit: AttemptPermit::permitted_while(|| panic!("it was about to be sent")),
         ..call.clone()
     };
     let ToolAnswer::Failed {
@@ -256,7 +256,7 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
             ToolAnswer::Suspect { content: problem } | ToolAnswer::Unknown { problem } => {
                 panic!("{problem}")
             }
-            ToolAnswer::Asks(asked) => panic!("{asked:?}"),
+            ToolAnswer::Elicitation(asked) => panic!("{asked:?}"),
         };
         assert_eq!(shown.matches("[secret jira.token]").count(), 4, "{shown}");
         assert_eq!(shown.matches("[secret jira.unused]").count(), 4, "{shown}");

@@ -120,7 +120,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
         } => Succeeded(http_status.unwrap(), content),
         ToolAnswer::Failed { http_status, .. } => Failed(http_status),
         ToolAnswer::Suspect { content } => panic!("{content}"),
-        ToolAnswer::Asks(asked) => panic!("{asked:?}"),
+        ToolAnswer::Elicitation(asked) => panic!("{asked:?}"),
         ToolAnswer::Unknown { .. } => Unknown,
     }
 }
@@ -405,10 +405,10 @@ async fn answer_at_the_last_moment_is_whole_or_unknown() {
 
 #[tokio::test]
 async fn success_whose_kept_part_arrived_stays_one_whatever_follows() {
-    let long = vec![b'x'; output::KEPT + 1];
+    let long = vec![b'x'; output::MAX_RESULT_BYTES + 1];
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
-        3 * output::KEPT
+        3 * output::MAX_RESULT_BYTES
     );
     let short = Duration::from_secs(3);
     for end in [vec![], vec![Hold]] {
@@ -418,7 +418,7 @@ async fn success_whose_kept_part_arrived_stays_one_whatever_follows() {
         };
         assert!(content.ends_with("[cut: the result is longer than 1 MiB]"));
     }
-    let almost = vec![b'x'; output::KEPT - 1];
+    let almost = vec![b'x'; output::MAX_RESULT_BYTES - 1];
     assert_eq!(
         became(
             vec![Read, send(&head), Send(almost)],

@@ -122,7 +122,7 @@ fn form_with_another_frame_is_refused_with_the_reason() {
     let twins =
         json!({"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}});
     assert!(
-        form::own(&twins)
+        form::from_agent(&twins)
             .unwrap_err()
             .contains("`A` and `a` differ only in case")
     );

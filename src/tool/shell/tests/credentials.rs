@@ -23,7 +23,10 @@ fn taking(directory: &Path) -> ShellTool {
 async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
-    assert_eq!(tool.settings.needs(), BTreeSet::from(["crm".to_owned()]));
+    assert_eq!(
+        tool.settings.credential_names(),
+        BTreeSet::from(["crm".to_owned()])
+    );
     for value in [
         "hunter2-hunter2",
         "$(echo x) `id` \"q\" 'q'",

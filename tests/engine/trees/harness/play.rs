@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::future::BoxFuture;
-use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::engine::{Engine, EngineParts, Refusal};
 use holdpoint::store::News;
 use holdpoint::task::id::TaskId;
 use tokio::sync::watch;
@@ -28,20 +28,20 @@ pub struct Play<'s> {
 
 impl<'s> Play<'s> {
     /// A new tree, accepted and not begun.
-    pub async fn begins(harness: &'s EngineHarness, parts: &Parts) -> Self {
+    pub async fn begins(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
         let before = harness.tool.count();
         let accepted = EngineHarness::like(parts, 0)
             .create(&alice(), go(), None)
             .await
             .unwrap();
         let mut play = Self::of(harness, parts, accepted.task_id);
-        play.news = accepted.news.unwrap().news();
+        play.news = accepted.listener.unwrap().news();
         play.before = before;
         play
     }
 
     /// A tree in its current state.
-    pub fn of(harness: &'s EngineHarness, parts: &Parts, root: TaskId) -> Self {
+    pub fn of(harness: &'s EngineHarness, parts: &EngineParts, root: TaskId) -> Self {
         let engine = EngineHarness::like(parts, ROOM);
         let before = harness.tool.count();
         Self {

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Teller, block};
-use crate::http::api::mcp::tools::Output;
+use super::{ResultWriter, text_block};
+use crate::http::api::mcp::tools::OutputCheck;
 use crate::task::mcp_revision::Revision;
 
-fn teller(revision: Revision) -> Teller {
-    Teller {
+fn writer(revision: Revision) -> ResultWriter {
+    ResultWriter {
         revision,
-        next_leg: None,
+        next_repetition: None,
         output: None,
     }
 }
 
 fn raw(revision: Revision, raw: &str, edit: Option<&str>) -> Option<String> {
-    teller(revision).raw(raw, edit.map(block), &json!(7))
+    writer(revision).pass_through(raw, edit.map(text_block), &json!(7))
 }
 
 #[test]
@@ -62,25 +62,25 @@ fn changed_arguments_are_told_in_a_block_behind_the_content_of_the_server() {
 #[test]
 fn kept_text_is_structured_content_where_it_fits_the_schema_and_an_error_where_not() {
     let fits = |value: &Value| value["sum"].is_u64();
-    let output = Output(Arc::new(fits));
-    let teller = Teller {
+    let output = OutputCheck(Arc::new(fits));
+    let writer = ResultWriter {
         output: Some(output),
-        ..teller(Revision::June2025)
+        ..writer(Revision::June2025)
     };
-    let told = teller.told(r#"{"sum":3}"#);
+    let told = writer.tool_result(r#"{"sum":3}"#);
     assert_eq!(
         (&told["structuredContent"], &told["isError"]),
         (&json!({"sum": 3}), &json!(false))
     );
     for text in [r#"{"sum":"3"}"#, "3", "no JSON", r#"{"sum":3,"sum":4}"#] {
-        let told = teller.told(text);
+        let told = writer.tool_result(text);
         assert_eq!(
             (&told["content"][0]["text"], &told["isError"]),
             (&json!(text), &json!(true))
         );
         assert!(told.get("structuredContent").is_none(), "{text}");
     }
-    let free = super::tests::teller(Revision::June2025).told("3");
+    let free = super::tests::writer(Revision::June2025).tool_result("3");
     assert_eq!(
         (&free["isError"], free.get("structuredContent")),
         (&json!(false), None)

@@ -31,7 +31,7 @@ fn named(call: &CallSpec, part: &str) -> String {
 #[test]
 fn whole_answer_contains_its_filled_in_fields() {
     let row = sample::request();
-    let digest = row.asked.digest.as_str();
+    let digest = row.spec.digest.as_str();
     assert_eq!(
         read(&row, &[("digest", digest), ("reason", ""), ("then", "")]),
         Ok(format!("{{\"digest\":\"{digest}\"}}"))
@@ -74,7 +74,7 @@ fn whole_answer_contains_its_filled_in_fields() {
 #[test]
 fn only_chosen_calls_are_answered_with_their_text_unchanged() {
     let row = sample::several(4);
-    let calls = &row.asked.pending_tool_calls;
+    let calls = &row.spec.pending_tool_calls;
     let name = |index: usize, part: &str| named(&calls[index], part);
     let (a0, a1, a2, a3) = (
         name(0, "action"),
@@ -115,7 +115,7 @@ fn only_chosen_calls_are_answered_with_their_text_unchanged() {
 #[test]
 fn typed_text_that_the_answer_does_not_take_is_reported() {
     let row = sample::several(2);
-    let call = &row.asked.pending_tool_calls[0];
+    let call = &row.spec.pending_tool_calls[0];
     let id = &call.tool_call_id.to_string();
     let name = |part: &str| named(call, part);
     let (action, arguments, result, reason) = (
@@ -186,14 +186,14 @@ fn typed_text_that_the_answer_does_not_take_is_reported() {
         ["/call."]
     );
     let mut context = row.clone();
-    context.asked.pending_tool_calls[0].needs_decision = false;
+    context.spec.pending_tool_calls[0].needs_decision = false;
     assert_eq!(places(&context, &[(&action, "approve")]), [at("")]);
 }
 
 #[test]
 fn result_is_text_unless_declared_as_json() {
     let row = sample::several(2);
-    let call = &row.asked.pending_tool_calls[0];
+    let call = &row.spec.pending_tool_calls[0];
     let (action, result, kind) = (
         named(call, "action"),
         named(call, "result"),
@@ -326,7 +326,7 @@ fn answer_has_the_members_of_its_form() {
 #[test]
 fn form_without_plain_fields_is_answered_as_json() {
     let mut row = sample::of_kind(RequestKind::Guidance);
-    row.asked.form = Some(json!({"type": "object", "properties": {"a": {"type": "array"}}}));
+    row.spec.form = Some(json!({"type": "object", "properties": {"a": {"type": "array"}}}));
     let one = |text: &str| read(&row, &[("action", "respond"), ("result", text)]);
     assert_eq!(
         one("{\"a\": [1.50]}").unwrap(),
@@ -334,7 +334,7 @@ fn form_without_plain_fields_is_answered_as_json() {
     );
     assert_eq!(one("{\"a\": [1.50]").unwrap_err()[0].0, "/response");
     let mut row = sample::of_kind(RequestKind::ExternalResult);
-    row.asked.form = None;
+    row.spec.form = None;
     let one = |kind: &str| {
         read(
             &row,
@@ -353,11 +353,11 @@ fn form_without_plain_fields_is_answered_as_json() {
 #[test]
 fn editable_text_hides_nothing_and_means_the_same() {
     let text = "{\"a\":\"x\u{202e}\u{200b}\u{e0041}é漢\",\r\n\t\"b\": 1}";
-    let shown = editable(text);
+    let shown = editable_text(text);
     assert_eq!(
         shown,
         "{\"a\":\"x\\u202e\\u200b\\udb40\\udc41é漢\",\n\t\"b\": 1}"
     );
     assert_eq!(json::parse(shown.as_bytes()), json::parse(text.as_bytes()));
-    assert_eq!(editable(&shown), shown);
+    assert_eq!(editable_text(&shown), shown);
 }

@@ -35,16 +35,12 @@ const OUTCOMES: [Outcome; 10] = [
 ];
 
 fn own(row: &RequestRow, index: usize) -> CallId {
-    row.asked.pending_tool_calls[index].tool_call_id
+    row.spec.pending_tool_calls[index].tool_call_id
 }
 
 /// The request, decided by bob with this action for each of its calls.
 fn decided(mut row: RequestRow, action: Action) -> RequestRow {
-    let calls: Vec<CallId> = row
-        .asked
-        .own_calls()
-        .map(|call| call.tool_call_id)
-        .collect();
+    let calls: Vec<CallId> = row.spec.own_calls().map(|call| call.tool_call_id).collect();
     row.answers = sample::answer("bob", action, &calls, true)
         .into_iter()
         .collect();
@@ -71,12 +67,22 @@ fn read(row: &RequestRow, facts: Vec<Fact>) -> RequestHistory {
 
 fn say(row: &RequestRow, facts: Vec<Fact>) -> String {
     let history = read(row, facts);
-    let chinese = headline(row, Some(&history), Translations::of(Language::Chinese)).unwrap();
+    let chinese = headline(
+        row,
+        Some(&history),
+        Translations::for_language(Language::Chinese),
+    )
+    .unwrap();
     assert!(
         chinese.ends_with('。') && !chinese.contains(['{', '}']),
         "{chinese}"
     );
-    let english = headline(row, Some(&history), Translations::of(Language::English)).unwrap();
+    let english = headline(
+        row,
+        Some(&history),
+        Translations::for_language(Language::English),
+    )
+    .unwrap();
     assert!(
         english.ends_with('.') && !english.contains(['{', '}']),
         "{english}"
@@ -133,7 +139,7 @@ fn model_answers() -> Fact {
 
 /// A later request of that kind about the same calls.
 fn asked_again(row: &RequestRow, kind: RequestKind) -> Fact {
-    let mut asked = row.asked.clone();
+    let mut asked = row.spec.clone();
     (asked.request_id, asked.kind) = (RequestId(uuid::Uuid::from_u128(99)), kind);
     Fact::InterventionRequested(asked)
 }
@@ -152,7 +158,7 @@ fn answered_again(row: &RequestRow, action: Action, leave: bool) -> Fact {
 
 fn closed(row: &RequestRow, status: RequestStatus, reason: CloseReason) -> Fact {
     Fact::RequestClosed {
-        request_id: row.asked.request_id,
+        request_id: row.spec.request_id,
         status,
         reason,
     }
@@ -162,7 +168,7 @@ fn closed(row: &RequestRow, status: RequestStatus, reason: CloseReason) -> Fact 
 fn open_request_has_no_headline_of_a_decision() {
     let row = sample::request();
     assert_eq!(
-        headline(&row, None, Translations::of(Language::English)),
+        headline(&row, None, Translations::for_language(Language::English)),
         None
     );
     let late = RequestRow {
@@ -170,7 +176,7 @@ fn open_request_has_no_headline_of_a_decision() {
         ..row
     };
     assert_eq!(
-        headline(&late, None, Translations::of(Language::English)).unwrap(),
+        headline(&late, None, Translations::for_language(Language::English)).unwrap(),
         "No answer came in time."
     );
 }
@@ -202,12 +208,12 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
 fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for kind in RequestKind::ALL {
-        for action in sample::of_kind(kind).asked.actions(1) {
+        for action in sample::of_kind(kind).spec.actions(1) {
             for outcome in OUTCOMES {
                 for count in [1, 3] {
                     let mut row = sample::of_kind(kind);
-                    let call = row.asked.pending_tool_calls[0].clone();
-                    row.asked.pending_tool_calls.extend((1..count).map(|more| {
+                    let call = row.spec.pending_tool_calls[0].clone();
+                    row.spec.pending_tool_calls.extend((1..count).map(|more| {
                         let tool_call_id = CallId(uuid::Uuid::from_u128(0x500 + more));
                         crate::task::request::CallSpec {
                             tool_call_id,
@@ -216,13 +222,13 @@ fn every_closed_request_and_call_outcome_has_its_own_headline() {
                     }));
                     let row = decided(row, action);
                     let facts: Vec<Fact> = row
-                        .asked
+                        .spec
                         .own_calls()
                         .map(|call| ended(call.tool_call_id, outcome))
                         .collect();
                     let said = say(&row, facts);
                     assert!(
-                        headline(&row, None, Translations::of(Language::English))
+                        headline(&row, None, Translations::for_language(Language::English))
                             .unwrap()
                             .contains("bob"),
                         "{said}"

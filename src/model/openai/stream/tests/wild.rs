@@ -186,7 +186,7 @@ fn thinking_and_unknown_members_are_kept_and_not_shown() {
         finish("stop"),
     ]));
     let details = json!([{"index": 0, "type": "reasoning.text", "text": "ab", "format": "f", "signature": "s"}]);
-    let (thoughts, message) = (
+    let (earlier_thinking, message) = (
         "Let me think.",
         json!({"role": "assistant", "content": "Hi"}),
     );
@@ -195,7 +195,7 @@ fn thinking_and_unknown_members_are_kept_and_not_shown() {
             &answer.raw["reasoning_content"],
             &answer.raw["reasoning_details"]
         ),
-        (&json!(thoughts), &details)
+        (&json!(earlier_thinking), &details)
     );
     assert_eq!(
         (&answer.raw["role"], &answer.raw["content"]),

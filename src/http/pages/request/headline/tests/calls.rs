@@ -162,7 +162,7 @@ fn edit_is_an_approval_only_where_the_call_runs_with_it() {
         "Changed by bob. A new request asks about it."
     );
     let mut two = row;
-    two.asked.terms.approvers.required = 2;
+    two.spec.terms.approvers.required = 2;
     assert_eq!(
         say(&two, vec![started(call), ended(call, Outcome::Succeeded)]),
         "Changed by bob, and it ran."
@@ -252,7 +252,7 @@ fn answer_without_a_call_of_its_own_does_not_count() {
 #[test]
 fn every_person_whose_answer_counts_is_named_once() {
     let mut row = decided(sample::request(), Action::Approve);
-    row.asked.terms.approvers.required = 2;
+    row.spec.terms.approvers.required = 2;
     let call = own(&row, 0);
     row.answers.extend(sample::answer(
         "<b>\u{202e}",
@@ -264,7 +264,7 @@ fn every_person_whose_answer_counts_is_named_once() {
     let said = headline(
         &row,
         Some(&read(&row, ran)),
-        Translations::of(Language::English),
+        Translations::for_language(Language::English),
     )
     .unwrap();
     assert_eq!(said, "Approved by bob, <b>\\u{202e}, and it ran.");

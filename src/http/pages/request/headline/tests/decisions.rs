@@ -61,7 +61,7 @@ fn expired_request_says_what_followed() {
         say(&row, told),
         "No answer came in time. The agent was told."
     );
-    row.asked.terms.on_expiry = OnExpiry::Cancel;
+    row.spec.terms.on_expiry = OnExpiry::Cancel;
     assert_eq!(
         say(&row, facts),
         "No answer came in time. The task was canceled."
@@ -150,7 +150,7 @@ fn withdrawn_request_says_why() {
         "Withdrawn: the result of the call arrived without an answer, and it ran."
     );
     assert_eq!(
-        headline(&row, None, Translations::of(Language::English)).unwrap(),
+        headline(&row, None, Translations::for_language(Language::English)).unwrap(),
         "Withdrawn."
     );
 }
@@ -181,12 +181,12 @@ fn each_kind_of_question_is_told_in_its_own_words() {
         (
             RequestKind::Confirmation,
             Action::Reject,
-            "Answered with no by bob. The agent was told.",
+            "Answered with “no” by bob. The agent was told.",
         ),
         (
             RequestKind::Confirmation,
             Action::Respond,
-            "Answered with no by bob. The agent was told.",
+            "Answered with “no” by bob. The agent was told.",
         ),
         (
             RequestKind::Credentials,
@@ -248,7 +248,7 @@ fn each_kind_of_question_is_told_in_its_own_words() {
         "Allowed to run again by bob, and it ran."
     );
     let mut login = decided(sample::of_kind(RequestKind::Credentials), Action::Respond);
-    login.asked.pending_tool_calls[0].name = "comment_ticket".into();
+    login.spec.pending_tool_calls[0].name = "comment_ticket".into();
     assert_eq!(
         say(&login, ran),
         "Login given by bob, and it ran.",

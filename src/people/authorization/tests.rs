@@ -1,7 +1,7 @@
 //! Rights of callers, and approvals that still count.
 
 use super::*;
-use crate::people::May;
+use crate::people::Permissions;
 use crate::people::directory::Account;
 use crate::people::language::Language;
 use crate::people::link::LinkMay;
@@ -9,26 +9,32 @@ use crate::task::id::RequestId;
 use crate::task::verdict::Terms;
 use uuid::Uuid;
 
-const READ: May = May {
+const READ: Permissions = Permissions {
     create: false,
     read: true,
     decide: false,
     gate: false,
 };
-const DECIDE: May = May {
+const DECIDE: Permissions = Permissions {
     create: false,
     read: false,
     decide: true,
     gate: false,
 };
-const CREATE: May = May {
+const CREATE: Permissions = Permissions {
     create: true,
     read: false,
     decide: false,
     gate: true,
 };
 
-fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
+fn caller(
+    user: &str,
+    tenant: &str,
+    groups: &[&str],
+    admin: bool,
+    permissions: Permissions,
+) -> Caller {
     Caller {
         user_id: user.into(),
         tenant: tenant.to_owned(),
@@ -36,8 +42,8 @@ fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> C
         via: None,
         door: Some(Door::Key),
         admin,
-        may,
-        unaccounted: user == "local",
+        permissions,
+        without_accounts: user == "local",
     }
 }
 
@@ -53,13 +59,13 @@ fn approvers(owner: bool, users: &[&str], groups: &[&str]) -> Approvers {
 
 #[test]
 fn rule_decides_who_may_decide_for_every_person() {
-    let owner = caller("alice", "acme", &["finance"], false, May::ALL);
-    let named = caller("bob", "acme", &[], false, May::ALL);
-    let member = caller("carol", "acme", &["finance"], false, May::ALL);
-    let admin = caller("ops", "acme", &[], true, May::ALL);
-    let foreign = caller("alice", "other", &["finance"], true, May::ALL);
+    let owner = caller("alice", "acme", &["finance"], false, Permissions::ALL);
+    let named = caller("bob", "acme", &[], false, Permissions::ALL);
+    let member = caller("carol", "acme", &["finance"], false, Permissions::ALL);
+    let admin = caller("ops", "acme", &[], true, Permissions::ALL);
+    let foreign = caller("alice", "other", &["finance"], true, Permissions::ALL);
     let reader = caller("dave", "acme", &["finance"], false, READ);
-    let local = caller("local", "acme", &[], false, May::ALL);
+    let local = caller("local", "acme", &[], false, Permissions::ALL);
     let table = [
         // Columns: the approvers; whether owner, named, member, admin, foreign, reader and
         // local may decide.
@@ -97,27 +103,27 @@ fn reading_and_moving_a_tree_follow_role_and_rights() {
         // Columns: caller, involved; may read; may message, cancel, retry while the agent is
         // open; may message, cancel, retry while the agent is closed.
         (
-            caller("alice", "acme", &[], false, May::ALL),
+            caller("alice", "acme", &[], false, Permissions::ALL),
             false,
             [true, true, true, true, false, true, false],
         ),
         (
-            caller("ALICE", "acme", &[], false, May::ALL),
+            caller("ALICE", "acme", &[], false, Permissions::ALL),
             false,
             [true, true, true, true, false, true, false],
         ),
         (
-            caller("bob", "acme", &[], false, May::ALL),
+            caller("bob", "acme", &[], false, Permissions::ALL),
             false,
             [false; 7],
         ),
         (
-            caller("bob", "acme", &[], false, May::ALL),
+            caller("bob", "acme", &[], false, Permissions::ALL),
             true,
             [true, false, false, false, false, false, false],
         ),
         (
-            caller("ops", "acme", &[], true, May::ALL),
+            caller("ops", "acme", &[], true, Permissions::ALL),
             false,
             [true, false, true, true, false, true, true],
         ),
@@ -127,7 +133,7 @@ fn reading_and_moving_a_tree_follow_role_and_rights() {
             [true, false, false, false, false, false, false],
         ),
         (
-            caller("alice", "acme", &[], true, May::ALL),
+            caller("alice", "acme", &[], true, Permissions::ALL),
             false,
             [true, true, true, true, false, true, true],
         ),
@@ -147,7 +153,7 @@ fn reading_and_moving_a_tree_follow_role_and_rights() {
             [false, true, true, true, false, true, false],
         ),
         (
-            caller("alice", "other", &[], true, May::ALL),
+            caller("alice", "other", &[], true, Permissions::ALL),
             true,
             [false; 7],
         ),
@@ -185,7 +191,7 @@ fn other_spelling_of_the_owner_is_the_owner() {
         let people = [("ALICE", &["finance"][..]), ("Bob", &[]), ("dave", &[])];
         let found = people.map(|(user, groups)| {
             may_decide(
-                &caller(user, "acme", groups, false, May::ALL),
+                &caller(user, "acme", groups, false, Permissions::ALL),
                 "acme",
                 "alice",
                 &approvers,
@@ -199,7 +205,7 @@ fn other_spelling_of_the_owner_is_the_owner() {
 fn exact_ids_differ_in_case() {
     let exact = |user: &str| Caller {
         user_id: UserIds::Exact.id(user),
-        ..caller("", "acme", &[], false, May::ALL)
+        ..caller("", "acme", &[], false, Permissions::ALL)
     };
     let approvers = approvers(false, &["bob"], &[]);
     assert!(may_decide(&exact("bob"), "acme", "alice", &approvers));
@@ -218,12 +224,12 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
         groups: vec!["finance".to_owned()],
         act_as: user == "web",
         admin: false,
-        may: May::ALL,
-        key_sha256: crate::people::directory::hash(user),
+        permissions: Permissions::ALL,
+        key_sha256: crate::people::directory::hash_key(user),
     };
     let accounts = ["bob", "eve", "web"].map(account).to_vec();
     let folded = Roster::new(Some(Directory::new(accounts.clone())));
-    let exact = Roster::new(Some(Directory::new(accounts).comparing(UserIds::Exact)));
+    let exact = Roster::new(Some(Directory::new(accounts).with_user_ids(UserIds::Exact)));
     let finance = Approvers {
         required: 2,
         ..approvers(false, &[], &["finance"])
@@ -241,7 +247,7 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
             .collect()
     };
     let suffice = |roster: &Roster, users: &[&str], editor| {
-        roster.suffice("acme", "alice", &finance, &votes(users), editor)
+        roster.votes_suffice("acme", "alice", &finance, &votes(users), editor)
     };
     assert!(
         suffice(&folded, &["bob", "Eve"], None) && !suffice(&folded, &["bob", "Bob", "BOB"], None)
@@ -266,8 +272,8 @@ fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
         email: Some("dora@acme.com".to_owned()),
         language: Language::English,
     };
-    let directory = Directory::new(Vec::new()).linking(links);
-    Roster::new(Some(directory.telling(vec![person])))
+    let directory = Directory::new(Vec::new()).with_links(links);
+    Roster::new(Some(directory.with_people(vec![person])))
 }
 
 #[test]
@@ -342,9 +348,9 @@ fn vote_by_link_counts_only_while_its_person_the_links_and_the_rule_let_it() {
 #[test]
 fn person_of_a_link_takes_only_the_actions_that_links_take() {
     let roster = dora(Some(LinkMay::Decide), &["finance"]);
-    let (person, caller) = roster.by_link("acme", "DORA").unwrap();
+    let (person, caller) = roster.link_caller("acme", "DORA").unwrap();
     assert_eq!(
-        (person.user.as_str(), roster.by_link("other", "dora")),
+        (person.user.as_str(), roster.link_caller("other", "dora")),
         ("Dora", None)
     );
     for kind in RequestKind::ALL {
@@ -363,29 +369,30 @@ fn person_of_a_link_takes_only_the_actions_that_links_take() {
             elicitation: None,
             seal: None,
         };
-        let found = answers(&roster, &caller, "acme", "alice", &asked);
-        let mut expected = kind.facts().by_link.to_vec();
+        let found = permitted_actions(&roster, &caller, "acme", "alice", &asked);
+        let mut expected = kind.properties().link_actions.to_vec();
         expected.sort_unstable();
         let mut sorted = found.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "{kind:?}");
-        assert_eq!(takes_some_answer(&caller, kind), !found.is_empty());
+        assert_eq!(may_take_any_action(&caller, kind), !found.is_empty());
     }
     let kept = Approvers {
         links: Some(false),
         ..approvers(false, &[], &["finance"])
     };
     assert!(!may_decide(&caller, "acme", "alice", &kept));
-    assert!(is_asked(&caller, "acme", "alice", &kept));
+    assert!(is_approver(&caller, "acme", "alice", &kept));
     assert!(
-        !is_asked(&caller, "acme", "dora", &kept) && !is_asked(&caller, "other", "alice", &kept)
+        !is_approver(&caller, "acme", "dora", &kept)
+            && !is_approver(&caller, "other", "alice", &kept)
     );
 }
 
 #[test]
 fn key_that_may_decide_proposes_no_calls_at_gates_except_without_accounts() {
-    let gate = May { gate: true, ..READ };
-    let both = May {
+    let gate = Permissions { gate: true, ..READ };
+    let both = Permissions {
         gate: true,
         ..DECIDE
     };
@@ -395,11 +402,16 @@ fn key_that_may_decide_proposes_no_calls_at_gates_except_without_accounts() {
         (READ, Some("has no `gate`")),
         (DECIDE, Some("has no `gate`")),
         (both, Some("must not be able to approve its own calls")),
-        (May::ALL, Some("must not be able to approve its own calls")),
+        (
+            Permissions::ALL,
+            Some("must not be able to approve its own calls"),
+        ),
     ] {
         for door in [Door::Key, Door::Session, Door::Link, Door::Slack] {
             let refused = match door {
-                Door::Link | Door::Slack => Some("A message proposes no calls"),
+                Door::Link | Door::Slack => {
+                    Some("may not propose calls at gates: that needs a key")
+                }
                 Door::Key | Door::Session => refused,
             };
             let caller = Caller {
@@ -412,6 +424,6 @@ fn key_that_may_decide_proposes_no_calls_at_gates_except_without_accounts() {
             assert!(found.contains(refused), "{may:?} {door:?}: {found}");
         }
     }
-    let local = caller("local", "default", &[], false, May::ALL);
+    let local = caller("local", "default", &[], false, Permissions::ALL);
     assert_eq!(may_ask_at_gate(&local), Ok(()));
 }

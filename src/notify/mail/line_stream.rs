@@ -18,43 +18,43 @@ const CHUNK: usize = 4096;
 
 /// A TCP stream that is read line by line.
 #[derive(Debug)]
-pub(super) struct ByLine {
+pub(super) struct LineStream {
     stream: TcpStream,
     /// Bytes that were read from the stream and not returned yet.
-    ahead: BytesMut,
+    buffered: BytesMut,
 }
 
-impl ByLine {
+impl LineStream {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
-            ahead: BytesMut::new(),
+            buffered: BytesMut::new(),
         }
     }
 }
 
-impl AsyncRead for ByLine {
+impl AsyncRead for LineStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.ahead.is_empty() {
+        if this.buffered.is_empty() {
             let mut chunk = [0; CHUNK];
             let mut read = ReadBuf::new(&mut chunk);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut read))?;
-            this.ahead.extend_from_slice(read.filled());
+            this.buffered.extend_from_slice(read.filled());
         }
-        let end = this.ahead.iter().position(|byte| *byte == b'\n');
-        let line = end.map_or(this.ahead.len(), |end| end + 1);
-        let line = this.ahead.split_to(line.min(buffer.remaining()));
+        let end = this.buffered.iter().position(|byte| *byte == b'\n');
+        let line = end.map_or(this.buffered.len(), |end| end + 1);
+        let line = this.buffered.split_to(line.min(buffer.remaining()));
         buffer.put_slice(&line);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for ByLine {
+impl AsyncWrite for LineStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl AsyncWrite for ByLine {
     }
 }
 
-impl AsyncTokioStream for ByLine {
+impl AsyncTokioStream for LineStream {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

@@ -1,30 +1,30 @@
-//! Sinks for tests: [`Unheard`] ignores its pieces; [`Heard`] assembles its pieces and asserts the
-//! rules that [`Piece`] documents.
+//! Sinks for tests: [`DiscardingSink`] ignores its pieces; [`CollectingSink`] assembles its pieces
+//! and asserts the rules that [`Piece`] documents.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::{Answer, Piece, Sink};
+use super::{Answer, Piece, PieceSink};
 
 /// Ignores all pieces, for code that wants only the whole answer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unheard;
+pub(crate) struct DiscardingSink;
 
-impl Sink for Unheard {
-    fn piece(&self, _: Piece<'_>) {}
+impl PieceSink for DiscardingSink {
+    fn receive(&self, _: Piece<'_>) {}
 
-    fn heard(&self) -> bool {
+    fn has_listener(&self) -> bool {
         false
     }
 }
 
 /// Assembles its pieces.
 #[derive(Debug, Default)]
-pub(crate) struct Heard(Mutex<Told>);
+pub(crate) struct CollectingSink(Mutex<Collected>);
 
 /// The sum of the pieces since the last reset, and the number of resets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Collected {
     pub(crate) text: String,
     /// Name and arguments of each call.
     pub(crate) calls: BTreeMap<usize, (String, String)>,
@@ -32,50 +32,52 @@ pub(crate) struct Told {
     pub(crate) resets: usize,
 }
 
-impl Heard {
-    pub(crate) fn told(&self) -> Told {
+impl CollectingSink {
+    pub(crate) fn collected(&self) -> Collected {
         self.0.lock().unwrap().clone()
     }
 
     /// Asserts that the pieces add up to the answer.
-    pub(crate) fn adds_up_to(&self, answer: &Answer) {
-        let told = self.told();
-        assert_eq!(told.text, answer.text.clone().unwrap_or_default());
+    pub(crate) fn assert_adds_up_to(&self, answer: &Answer) {
+        let collected = self.collected();
+        assert_eq!(collected.text, answer.text.clone().unwrap_or_default());
         let calls = answer
             .calls
             .iter()
             .map(|call| (call.name.clone(), call.arguments_text.clone()));
-        assert_eq!(told.calls, calls.enumerate().collect());
+        assert_eq!(collected.calls, calls.enumerate().collect());
     }
 }
 
-impl Sink for Heard {
-    fn piece(&self, piece: Piece<'_>) {
-        let mut told = self.0.lock().unwrap();
-        told.pieces += 1;
+impl PieceSink for CollectingSink {
+    fn receive(&self, piece: Piece<'_>) {
+        let mut collected = self.0.lock().unwrap();
+        collected.pieces += 1;
         match piece {
             Piece::Text(text) => {
                 assert!(!text.is_empty(), "a piece of nothing");
-                told.text += text;
+                collected.text += text;
             }
-            Piece::Named { call, name } => {
-                let before = told.calls.insert(call, (name.to_owned(), String::new()));
+            Piece::CallName { call, name } => {
+                let before = collected
+                    .calls
+                    .insert(call, (name.to_owned(), String::new()));
                 assert_eq!(before, None, "call {call} was named twice");
             }
             Piece::Arguments { call, text } => {
                 assert!(!text.is_empty(), "a piece of nothing");
-                let (_, arguments) = told
+                let (_, arguments) = collected
                     .calls
                     .get_mut(&call)
                     .expect("a call is named before its arguments");
                 arguments.push_str(text);
             }
             Piece::Reset => {
-                let resets = told.resets + 1;
-                *told = Told {
+                let resets = collected.resets + 1;
+                *collected = Collected {
                     resets,
-                    pieces: told.pieces,
-                    ..Told::default()
+                    pieces: collected.pieces,
+                    ..Collected::default()
                 };
             }
         }

@@ -1,5 +1,6 @@
 //! A connection that asks for the permit to send at its first write. Invariant: no byte of the
-//! request is written before the permit is given, and [`Progress::has_begun`] is true from then on.
+//! request is written before the permit is given, and [`SendProgress::has_begun`] is true from then
+//! on.
 
 use std::io;
 use std::pin::Pin;
@@ -10,11 +11,11 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
 /// Whether the request may still be sent.
-pub(super) type Holds = Box<dyn Fn() -> bool + Send + Sync>;
+pub(super) type MaySend = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The progress of one request, shared with the connection that carries it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Progress(Arc<Flags>);
+pub(super) struct SendProgress(Arc<Flags>);
 
 #[derive(Debug, Default)]
 struct Flags {
@@ -22,7 +23,7 @@ struct Flags {
     refused: AtomicBool,
 }
 
-impl Progress {
+impl SendProgress {
     /// Whether a write of the request began, so that the peer may have received it.
     pub(super) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
@@ -34,27 +35,27 @@ impl Progress {
     }
 }
 
-/// A connection that calls `holds` at its first write. If `holds` returns false, that write and
-/// every later write is refused.
-pub(super) struct Gate<S> {
+/// A connection that calls `may_send` at its first write. If `may_send` returns false, that write
+/// and every later write is refused.
+pub(super) struct GuardedConnection<S> {
     connection: S,
-    holds: Option<Holds>,
-    progress: Progress,
+    may_send: Option<MaySend>,
+    progress: SendProgress,
 }
 
-impl<S> Gate<S> {
-    pub(super) fn new(connection: S, holds: Holds, progress: Progress) -> Self {
+impl<S> GuardedConnection<S> {
+    pub(super) fn new(connection: S, may_send: MaySend, progress: SendProgress) -> Self {
         Self {
             connection,
-            holds: Some(holds),
+            may_send: Some(may_send),
             progress,
         }
     }
 
     /// Asks for the permit at the first write. Refuses every write without the permit.
-    fn pass(&mut self) -> io::Result<()> {
-        if let Some(holds) = self.holds.take() {
-            let flag = if holds() {
+    fn check_permit(&mut self) -> io::Result<()> {
+        if let Some(may_send) = self.may_send.take() {
+            let flag = if may_send() {
                 &self.progress.0.begun
             } else {
                 &self.progress.0.refused
@@ -69,7 +70,7 @@ impl<S> Gate<S> {
     }
 }
 
-impl<S: Read + Unpin> Read for Gate<S> {
+impl<S: Read + Unpin> Read for GuardedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -79,13 +80,13 @@ impl<S: Read + Unpin> Read for Gate<S> {
     }
 }
 
-impl<S: Write + Unpin> Write for Gate<S> {
+impl<S: Write + Unpin> Write for GuardedConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.pass()?;
+        self.check_permit()?;
         Pin::new(&mut self.connection).poll_write(context, bytes)
     }
 
@@ -94,7 +95,7 @@ impl<S: Write + Unpin> Write for Gate<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.pass()?;
+        self.check_permit()?;
         Pin::new(&mut self.connection).poll_write_vectored(context, parts)
     }
 

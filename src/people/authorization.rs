@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::directory::Directory;
 use super::person::Person;
-use super::{Caller, LOCAL};
+use super::{Caller, LOCAL_USER};
 use crate::task::decision::{Action, Door, Vote};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_state::RequestState;
@@ -17,22 +17,22 @@ use crate::task::verdict::Approvers;
 /// Whether `caller` may decide a request with these approvers. `owner` is the root task's owner.
 #[must_use]
 pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
-    if caller.tenant != tenant || !caller.may.decide {
+    if caller.tenant != tenant || !caller.permissions.decide {
         return false;
     }
-    if caller.unaccounted {
+    if caller.without_accounts {
         return true;
     }
-    (caller.door != Some(Door::Link) || approvers.by_link())
-        && is_asked(caller, tenant, owner, approvers)
+    (caller.door != Some(Door::Link) || approvers.accepts_links())
+        && is_approver(caller, tenant, owner, approvers)
 }
 
 /// Whether `caller` is an approver, even if this key or link may not decide the request.
 #[must_use]
-pub fn is_asked(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
+pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     let user = caller.user_id.as_str();
     caller.tenant == tenant
-        && is_approver(caller.user_id.ids(), user, &caller.groups, owner, approvers)
+        && approvers_include(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
 /// Whether `caller` can answer the request now: the request is open, `caller` may decide it, and an
@@ -40,48 +40,50 @@ pub fn is_asked(caller: &Caller, tenant: &str, owner: &str, approvers: &Approver
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
-        && may_decide(caller, tenant, owner, &state.asked.terms.approvers)
-        && takes_some_answer(caller, state.asked.kind)
+        && may_decide(caller, tenant, owner, &state.spec.terms.approvers)
+        && may_take_any_action(caller, state.spec.kind)
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
 /// Whether `caller` may take any action on a request of this kind. A caller with a link may take
 /// only the actions that are open to links.
 #[must_use]
-pub fn takes_some_answer(caller: &Caller, kind: RequestKind) -> bool {
-    caller.door != Some(Door::Link) || !kind.facts().by_link.is_empty()
+pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
+    caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()
 }
 
 /// Returns the actions that `caller` may take on a request, regardless of its status. Empty if
 /// `caller` may not decide the request.
 #[must_use]
-pub fn answers(
+pub fn permitted_actions(
     roster: &Roster,
     caller: &Caller,
     tenant: &str,
     owner: &str,
-    asked: &RequestSpec,
+    request: &RequestSpec,
 ) -> Vec<Action> {
-    if !may_decide(caller, tenant, owner, &asked.terms.approvers) {
+    if !may_decide(caller, tenant, owner, &request.terms.approvers) {
         return Vec::new();
     }
-    let required = required_of(caller, asked);
-    let mut actions = asked.actions(required);
+    let required = required_approvals(caller, request);
+    let mut actions = request.actions(required);
     if caller.door == Some(Door::Link) {
-        actions.retain(|action| asked.kind.facts().by_link.contains(action));
+        actions.retain(|action| request.kind.properties().link_actions.contains(action));
     }
-    if required > 1 && asked.kind == RequestKind::Approval {
-        let left = roster.could_approve(
+    if required > 1 && request.kind == RequestKind::Approval {
+        let other_approvers = roster.possible_approver_count(
             tenant,
             owner,
-            &asked.terms.approvers,
+            &request.terms.approvers,
             caller.user_id.as_str(),
         );
         actions.retain(|action| match action {
             // The editor's approval does not count for the edited arguments, so the other people
             // must suffice to approve them.
-            Action::Edit => left >= required as usize,
-            Action::Approve => !asked.own_calls().all(|call| wrote(caller, asked, call)),
+            Action::Edit => other_approvers >= required as usize,
+            Action::Approve => !request
+                .own_calls()
+                .all(|call| is_barred_editor(caller, request, call)),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
         });
     }
@@ -90,19 +92,19 @@ pub fn answers(
 
 /// Returns the number of approvals that a request needs; 1 in a service without accounts.
 #[must_use]
-pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
-    if caller.unaccounted {
+pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
+    if caller.without_accounts {
         1
     } else {
-        asked.required()
+        request.required()
     }
 }
 
 /// Whether `caller` wrote the arguments of a call that needs several approvals. Then other people
 /// have to approve the call.
 #[must_use]
-pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
-    required_of(caller, asked) > 1
+pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
+    required_approvals(caller, request) > 1
         && call
             .editor
             .as_ref()
@@ -118,10 +120,10 @@ impl Roster {
     /// Returns the person whom messages to this user reach, and the caller of a link that was made
     /// for this person. `None` if messages do not reach them any more.
     #[must_use]
-    pub fn by_link(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
+    pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
         let person = directory.person(tenant, user)?;
-        Some((person, directory.by_link(person)))
+        Some((person, directory.link_caller(person)))
     }
 
     /// Returns a roster of these accounts; `None` for a service without accounts.
@@ -141,7 +143,7 @@ impl Roster {
 
     /// Returns the number of different people, except `except`, who could approve; 0 without
     /// accounts.
-    fn could_approve(
+    fn possible_approver_count(
         &self,
         tenant: &str,
         owner: &str,
@@ -150,7 +152,7 @@ impl Roster {
     ) -> usize {
         match &self.0 {
             Some(directory) => {
-                directory.could_approve(tenant, approvers, Some(owner), Some(except))
+                directory.possible_approver_count(tenant, approvers, Some(owner), Some(except))
             }
             None => 0,
         }
@@ -170,25 +172,26 @@ impl Roster {
         vote: &Vote,
     ) -> bool {
         let Some(directory) = &self.0 else {
-            return vote.via.is_none() && vote.by == LOCAL;
+            return vote.via.is_none() && vote.by == LOCAL_USER;
         };
         let groups = match &vote.via {
             Some(key) => directory
-                .vouches(tenant, key)
+                .has_deciding_service_key(tenant, key)
                 .then_some(vote.groups.as_slice()),
             None if vote.door == Some(Door::Link) => directory
-                .groups_by_link(tenant, &vote.by)
-                .filter(|_| approvers.by_link()),
-            None => directory.groups(tenant, &vote.by),
+                .groups_of_link_decider(tenant, &vote.by)
+                .filter(|_| approvers.accepts_links()),
+            None => directory.groups_of_decider(tenant, &vote.by),
         };
-        groups
-            .is_some_and(|groups| is_approver(directory.ids(), &vote.by, groups, owner, approvers))
+        groups.is_some_and(|groups| {
+            approvers_include(directory.ids(), &vote.by, groups, owner, approvers)
+        })
     }
 
     /// Whether these votes still suffice, with the current accounts and under these approvers. If
     /// several approvals are required, the approval of the arguments' editor does not count.
     #[must_use]
-    pub fn suffice(
+    pub fn votes_suffice(
         &self,
         tenant: &str,
         owner: &str,
@@ -215,7 +218,7 @@ impl Roster {
 
 /// Whether the user is an approver. The owner is an approver only under `owner: true`, even if
 /// `users` has the owner, or `groups` has a group of the owner.
-fn is_approver(
+fn approvers_include(
     ids: UserIds,
     user: &str,
     groups: &[String],
@@ -236,8 +239,8 @@ fn is_approver(
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
-        && ((caller.may.read && (caller.admin || caller.user_id.is(owner)))
-            || ((caller.may.read || caller.may.decide) && involved))
+        && ((caller.permissions.read && (caller.admin || caller.user_id.is(owner)))
+            || ((caller.permissions.read || caller.permissions.decide) && involved))
 }
 
 /// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
@@ -247,16 +250,16 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
 /// # Errors
 /// The reason for the refusal, in words for the caller.
 pub fn may_ask_at_gate(caller: &Caller) -> Result<(), &'static str> {
-    if caller.unaccounted {
+    if caller.without_accounts {
         return Ok(());
     }
     if !matches!(caller.door, Some(Door::Key | Door::Session)) {
-        return Err("A message proposes no calls at gates: that needs a key.");
+        return Err("A link or a chat message may not propose calls at gates: that needs a key.");
     }
-    if !caller.may.gate {
+    if !caller.permissions.gate {
         return Err("This key may not propose calls at gates: its `may` has no `gate`.");
     }
-    if caller.may.decide {
+    if caller.permissions.decide {
         return Err(
             "An agent's key must not be able to approve its own calls: a key that proposes calls at gates has no `decide` in its `may`.",
         );
@@ -276,32 +279,32 @@ pub enum Command {
 }
 
 /// Checks that `caller` may give a task this command. The task's owner may while the task's agent
-/// admits them (`open`), and may cancel in any case. An admin of the tenant may cancel and retry.
-/// All need a key with `create`.
+/// admits them (`is_open_to_owner`), and may cancel in any case. An admin of the tenant may cancel
+/// and retry. All need a key with `create`.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.
 pub fn may_command(
     caller: &Caller,
-    how: Command,
+    command: Command,
     tenant: &str,
     owner: &str,
-    open: bool,
+    is_open_to_owner: bool,
 ) -> Result<(), &'static str> {
-    if caller.tenant == tenant && caller.may.create {
-        if caller.admin && how != Command::Message {
+    if caller.tenant == tenant && caller.permissions.create {
+        if caller.admin && command != Command::Message {
             return Ok(());
         }
         if caller.user_id.is(owner) {
             let lost = "You may no longer use the task's agent.";
-            return if open || how == Command::Cancel {
+            return if is_open_to_owner || command == Command::Cancel {
                 Ok(())
             } else {
                 Err(lost)
             };
         }
     }
-    Err(match how {
+    Err(match command {
         Command::Message => "Only the task's owner may send it messages.",
         Command::Cancel => "Only the task's owner and an admin may cancel it.",
         Command::Retry => "Only the task's owner and an admin may retry it.",

@@ -6,25 +6,25 @@ use super::rules::Rule;
 use crate::task::tool_spec::{ToolKind, ToolSpec};
 
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
-    /// The configured tools that `names` stand for. `None` before `keep_known`: then a name stands
+    /// The configured tools that `names` stand for. `None` before `limit_to`: then a name stands
     /// for each tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }
 
-impl Tools {
+impl ToolPatterns {
     /// Limits the names to these tools. A call at a gate may name another tool, and the rule's
     /// author cannot know the arguments of that tool. So an exact name does not match it, even if
     /// it has the name of a configured tool but another kind.
-    pub(super) fn keep_known<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
+    pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
     }
 
     /// Whether one of the rule's exact names stands for the tool.
-    fn named(&self, tool: &ToolSpec) -> bool {
+    fn matches_name(&self, tool: &ToolSpec) -> bool {
         match &self.known {
             None => self.names.contains(&tool.name),
             Some(known) => {
@@ -35,26 +35,26 @@ impl Tools {
     }
 
     /// Whether a name or a glob matches a tool. A glob never matches a tool that asks a person.
-    pub(super) fn cover(&self, tool: &ToolSpec) -> bool {
-        self.named(tool)
-            || (!tool.kind.facts().asks_person
+    pub(super) fn matches(&self, tool: &ToolSpec) -> bool {
+        self.matches_name(tool)
+            || (!tool.kind.properties().asks_person
                 && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
     }
 }
 
 impl Rule {
     /// Returns the rule's names and globs, and the indexes of the entries that are not valid globs.
-    pub(super) fn compiled_tools(&self) -> (Tools, Vec<usize>) {
-        let (mut tools, mut broken) = (Tools::default(), Vec::new());
+    pub(super) fn tool_patterns(&self) -> (ToolPatterns, Vec<usize>) {
+        let (mut patterns, mut invalid) = (ToolPatterns::default(), Vec::new());
         for (at, entry) in self.tools.iter().enumerate() {
             if !entry.contains(['*', '?', '[', ']', '{', '}', '!', '\\']) {
-                tools.names.push(entry.clone());
+                patterns.names.push(entry.clone());
             } else if let Ok(glob) = Glob::new(entry) {
-                tools.globs.push(glob.compile_matcher());
+                patterns.globs.push(glob.compile_matcher());
             } else {
-                broken.push(at);
+                invalid.push(at);
             }
         }
-        (tools, broken)
+        (patterns, invalid)
     }
 }

@@ -14,7 +14,7 @@ use crate::task::mcp_revision::Revision;
 
 /// A JSON-RPC error, with the HTTP status of its response.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct RpcError {
     /// The HTTP status of a response in JSON. A stream always has 200.
     pub(super) status: StatusCode,
     code: i32,
@@ -22,29 +22,29 @@ pub(super) struct Failure {
     data: Option<Value>,
 }
 
-impl Failure {
+impl RpcError {
     /// Builds the error -32700: the body is not JSON.
-    pub(super) fn unreadable() -> Self {
+    pub(super) fn parse_error() -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32700, "The body is not JSON")
     }
 
     /// Builds the error -32600: the message is not a valid request.
-    pub(super) fn request(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32600, message)
     }
 
     /// Builds the error -32602: a parameter is missing or does not fit.
-    pub(super) fn params(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(StatusCode::OK, -32602, message)
     }
 
     /// Builds the error -32020: a header is missing, or contradicts the body.
-    pub(super) fn headers(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_headers(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32020, message)
     }
 
     /// Builds the error -32022: this server does not speak the requested revision.
-    pub(super) fn version(requested: &str) -> Self {
+    pub(super) fn unsupported_version(requested: &str) -> Self {
         let supported = Revision::ALL.map(Revision::as_str);
         Self {
             data: Some(json!({"supported": supported, "requested": requested})),
@@ -67,18 +67,18 @@ impl Failure {
     }
 
     /// Builds the error -32602: a request of 2026-07-28 lacks a required member of `_meta`.
-    pub(super) fn incomplete(member: &str) -> Self {
+    pub(super) fn missing_meta(member: &str) -> Self {
         let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
     }
 
     /// Builds the error -32603: the service is shutting down.
     pub(super) fn unavailable() -> Self {
-        Self::refused(&Problem::unavailable())
+        Self::from_problem(&Problem::unavailable())
     }
 
     /// Builds the error for a problem; its `data` has the problem's code.
-    pub(super) fn refused(problem: &Problem) -> Self {
+    pub(super) fn from_problem(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
             -32603
         } else if problem.code == Code::TooMany {
@@ -120,13 +120,13 @@ impl Failure {
 }
 
 /// Returns the JSON-RPC message with `result`, which is JSON text and stays as it is.
-pub(super) fn message(id: &Value, result: &str) -> String {
+pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
 /// Responds with `result`. `delivery` notes that the client has got the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
-    json_response(delivered_body(message(id, result).into(), delivery))
+    json_response(delivered_body(result_message(id, result).into(), delivery))
 }
 
 /// Returns a response with `body` and the content type of JSON.

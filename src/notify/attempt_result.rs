@@ -2,57 +2,57 @@
 
 use std::time::Duration;
 
-use super::exchange::Answered;
+use super::exchange::HttpResponse;
 use super::schedule;
-use crate::net::asked_for;
-use crate::store::{Attempt, Next};
+use crate::net::retry_after;
+use crate::store::{Attempt, NextState};
 use crate::task::time::Time;
 
 /// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct AttemptResult {
     /// The HTTP status; `None` if there was no HTTP answer.
     pub(super) status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
     pub(super) problem: &'static str,
     /// Whether the receiver would refuse every further attempt at this message, so that none is
     /// made.
-    pub(super) unwanted: bool,
+    pub(super) is_permanent_failure: bool,
     /// The wait before the next attempt, if the receiver asks for one.
-    pub(super) asked: Option<Duration>,
+    pub(super) retry_after: Option<Duration>,
     /// The id that the receiver gave the message, with which the message can be updated later.
     pub(super) reference: Option<String>,
 }
 
-impl Answer {
+impl AttemptResult {
     /// Returns the result of a successful attempt without an HTTP status.
-    pub(super) fn taken() -> Self {
-        Self::none("")
+    pub(super) fn success() -> Self {
+        Self::without_status("")
     }
 
     /// Returns the result of an attempt without an HTTP status. An empty `problem` is a success.
-    pub(super) fn none(problem: &'static str) -> Self {
+    pub(super) fn without_status(problem: &'static str) -> Self {
         Self {
             status: None,
             problem,
-            unwanted: false,
-            asked: None,
+            is_permanent_failure: false,
+            retry_after: None,
             reference: None,
         }
     }
 
     /// Returns the result of an HTTP answer by its status. No status ends the attempts: a receiver
     /// that is gone may come back.
-    pub(super) fn of(answered: &Answered, now: Time) -> Self {
-        let problem = match answered.status {
+    pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
+        let problem = match response.status {
             status if status.is_success() => "",
             status if status.is_redirection() => "a redirect is not followed",
             _ => "no 2xx",
         };
         Self {
-            status: Some(answered.status.as_u16()),
-            asked: asked_for(&answered.headers, now, schedule::LONGEST_ASKED),
-            ..Self::none(problem)
+            status: Some(response.status.as_u16()),
+            retry_after: retry_after(&response.headers, now, schedule::MAX_RETRY_AFTER),
+            ..Self::without_status(problem)
         }
     }
 
@@ -61,7 +61,7 @@ impl Answer {
     }
 
     /// Returns the record of an attempt with this result. `next` is the delivery's next state.
-    pub(super) fn attempt(&self, next: Next, took: Duration) -> Attempt {
+    pub(super) fn to_attempt(&self, next: NextState, took: Duration) -> Attempt {
         Attempt {
             next,
             http_status: self.status,

@@ -23,10 +23,11 @@ use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt as _;
 use tower::util::MapErr;
 
-use super::gate::{Gate, Holds, Progress};
+use super::guarded_connection::{GuardedConnection, MaySend, SendProgress};
 use super::{
-    Answer, CONNECT, CUT_OFF, Failure, NO_ANSWER_IN_TIME, NO_CONNECTION_IN_TIME, NOT_BUILT,
-    NOT_RESOLVED, Net, Room, causes, io_kind, lost, unreached,
+    BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, Failure, NO_ANSWER_IN_TIME,
+    NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, causes, connect_failure, io_kind,
+    lost_failure,
 };
 
 /// Makes the connections: resolves the host's name, and connects with TCP and TLS.
@@ -35,16 +36,16 @@ pub(super) type Connector =
 type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 /// The failure text when the sender withdrew its permit before the request was written.
-pub const NO_LEAVE: &str = "it must not be sent any more";
+pub const NOT_PERMITTED: &str = "it must not be sent any more";
 
 /// The permit to send a request.
-pub struct Leave {
+pub struct SendPermit {
     /// A future that the exchange awaits once the connection is made. It resolves once it is
     /// decided whether the request may be sent: to the time of that decision, or to `None` if the
     /// request must not be sent.
-    pub decided: BoxFuture<'static, Option<Instant>>,
+    pub decision: BoxFuture<'static, Option<Instant>>,
     /// Whether the request may still be sent. Asked once, right before its first byte is written.
-    pub holds: Holds,
+    pub may_send: MaySend,
 }
 
 /// The host's name could not be resolved.
@@ -71,13 +72,13 @@ pub(super) fn connector(tls: ClientConfig) -> Connector {
     ));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
     builder.https_or_http().enable_http1().wrap_connector(tcp)
 }
 
 /// Takes a response as it arrives.
-pub trait Sink: Send {
+pub trait ResponseSink: Send {
     /// The response begins, with a status that is never 1xx.
     fn begin(&mut self, status: StatusCode, headers: &HeaderMap);
 
@@ -86,117 +87,124 @@ pub trait Sink: Send {
 }
 
 /// A sink that keeps a body, up to a bound.
-struct Whole<F> {
+struct BodyCollector<F> {
     /// Decides from the status how much of the body is read. `None` once the response has begun.
-    room: Option<F>,
-    answer: Option<(Answer, Room)>,
+    limits: Option<F>,
+    answer: Option<(BufferedResponse, BodyLimits)>,
 }
 
-impl<F: FnOnce(StatusCode) -> Room + Send> Sink for Whole<F> {
+impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<F> {
     fn begin(&mut self, status: StatusCode, _headers: &HeaderMap) {
-        let answer = Answer {
+        let answer = BufferedResponse {
             status,
             body: Vec::new(),
-            more: false,
+            is_truncated: false,
         };
-        self.answer = self.room.take().map(|room| (answer, room(status)));
+        self.answer = self.limits.take().map(|limits| (answer, limits(status)));
     }
 
     fn take(&mut self, bytes: &[u8]) -> bool {
-        let Some((answer, room)) = &mut self.answer else {
+        let Some((answer, limits)) = &mut self.answer else {
             return false;
         };
-        let left = room.most.saturating_sub(answer.body.len());
-        answer.more = bytes.len() > left;
-        let kept = bytes.get(..left).unwrap_or(bytes);
+        let space_left = limits.max_bytes.saturating_sub(answer.body.len());
+        answer.is_truncated = bytes.len() > space_left;
+        let kept = bytes.get(..space_left).unwrap_or(bytes);
         answer.body.extend_from_slice(kept);
-        !answer.more
+        !answer.is_truncated
     }
 }
 
 impl Net {
     /// Sends one request on its own connection and returns the response. The deadline is `within`
     /// after the call of this function or after the time of the permit's decision, whichever is
-    /// later. `room` decides from the status how much of the body is read.
+    /// later. `limits` decides from the status how much of the body is read.
     ///
     /// # Errors
-    /// As [`Net::alone_into`].
-    pub async fn alone(
+    /// As [`Net::send_single_into`].
+    pub async fn send_single(
         &self,
         request: Request,
         within: Duration,
-        leave: Leave,
-        room: impl FnOnce(StatusCode) -> Room + Send,
-    ) -> Result<Answer, Failure> {
-        let mut whole = Whole {
-            room: Some(room),
+        permit: SendPermit,
+        limits: impl FnOnce(StatusCode) -> BodyLimits + Send,
+    ) -> Result<BufferedResponse, Failure> {
+        let mut collector = BodyCollector {
+            limits: Some(limits),
             answer: None,
         };
-        let received = self.alone_into(request, within, leave, &mut whole).await;
-        match (whole.answer, received) {
+        let received = self
+            .send_single_into(request, within, permit, &mut collector)
+            .await;
+        match (collector.answer, received) {
             (Some((answer, _)), Ok(())) => Ok(answer),
-            (Some((answer, room)), Err(_)) if answer.body.len() >= room.enough => Ok(Answer {
-                more: true,
-                ..answer
-            }),
-            (_, received) => Err(received.err().unwrap_or(Failure::Lost(CUT_OFF))),
+            (Some((answer, limits)), Err(_)) if answer.body.len() >= limits.enough_bytes => {
+                Ok(BufferedResponse {
+                    is_truncated: true,
+                    ..answer
+                })
+            }
+            (_, received) => Err(received.err().unwrap_or(Failure::Lost(CONNECTION_LOST))),
         }
     }
 
-    /// Like [`Net::alone`], and gives the response to `sink` as it arrives, until the sink needs no
-    /// more.
+    /// Like [`Net::send_single`], and gives the response to `sink` as it arrives, until the sink
+    /// needs no more.
     ///
     /// # Errors
     /// - [`Failure::NotSent`]: no connection was made, or the permit did not hold.
     /// - [`Failure::Lost`]: the request was or may have been written, but no complete response
     ///   arrived.
-    pub async fn alone_into(
+    pub async fn send_single_into(
         &self,
         request: Request,
         within: Duration,
-        leave: Leave,
-        sink: &mut impl Sink,
+        permit: SendPermit,
+        sink: &mut impl ResponseSink,
     ) -> Result<(), Failure> {
-        let until = Instant::now() + within;
-        let request = on_the_wire(request).ok_or(Failure::NotSent(NOT_BUILT))?;
+        let deadline = Instant::now() + within;
+        let request = prepare_request(request).ok_or(Failure::NotSent(NOT_BUILT))?;
         let (uri, request) = request;
-        let connection = self.connected(uri, until).await?;
-        let decided = leave.decided.await.ok_or(Failure::NotSent(NO_LEAVE))?;
-        let progress = Progress::default();
-        let gate = Gate::new(connection, leave.holds, progress.clone());
-        let exchange = exchange(gate, request, sink);
-        match timeout_at(until.max(decided + within), exchange).await {
+        let connection = self.connect(uri, deadline).await?;
+        let decided_at = permit
+            .decision
+            .await
+            .ok_or(Failure::NotSent(NOT_PERMITTED))?;
+        let progress = SendProgress::default();
+        let guarded = GuardedConnection::new(connection, permit.may_send, progress.clone());
+        let exchange = exchange(guarded, request, sink);
+        match timeout_at(deadline.max(decided_at + within), exchange).await {
             Ok(Ok(())) => Ok(()),
-            _ if progress.is_refused() => Err(Failure::NotSent(NO_LEAVE)),
-            _ if !progress.has_begun() => Err(Failure::NotSent(CLOSED)),
+            _ if progress.is_refused() => Err(Failure::NotSent(NOT_PERMITTED)),
+            _ if !progress.has_begun() => Err(Failure::NotSent(CLOSED_BEFORE_WRITE)),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
         }
     }
 
-    async fn connected(&self, uri: Uri, until: Instant) -> Result<Connection, Failure> {
-        let until = until.min(Instant::now() + CONNECT);
-        match timeout_at(until, self.connector.clone().oneshot(uri)).await {
+    async fn connect(&self, uri: Uri, deadline: Instant) -> Result<Connection, Failure> {
+        let deadline = deadline.min(Instant::now() + CONNECT_TIMEOUT);
+        match timeout_at(deadline, self.connector.clone().oneshot(uri)).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Failure::NotSent(why_unconnected(error.as_ref()))),
+            Ok(Err(error)) => Err(Failure::NotSent(connector_failure(error.as_ref()))),
             Err(_) => Err(Failure::NotSent(NO_CONNECTION_IN_TIME)),
         }
     }
 }
 
 /// The failure text when the peer closed the connection before anything was written to it.
-const CLOSED: &str = "the connection was closed before the request was written";
+const CLOSED_BEFORE_WRITE: &str = "the connection was closed before the request was written";
 
-fn why_unconnected(error: &(dyn Error + 'static)) -> &'static str {
+fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
     if causes(error).any(<dyn Error>::is::<Unresolved>) {
         return NOT_RESOLVED;
     }
-    unreached(io_kind(error))
+    connect_failure(io_kind(error))
 }
 
 /// Returns the address to connect to, and the request as it is written: with a URI of only the path
 /// and the query. `None` if the request cannot be written.
-fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
+fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
@@ -218,15 +226,15 @@ fn on_the_wire(request: Request) -> Option<(Uri, http::Request<Body>)> {
 
 /// Sends the request, and gives the response to `sink` as it arrives.
 async fn exchange(
-    gate: Gate<Connection>,
+    connection: GuardedConnection<Connection>,
     request: http::Request<Body>,
-    sink: &mut impl Sink,
+    sink: &mut impl ResponseSink,
 ) -> Result<(), Failure> {
-    let shaken = http1::handshake(gate).await;
-    let (mut sender, connection) = shaken.map_err(|_| Failure::Lost(CUT_OFF))?;
+    let handshake = http1::handshake(connection).await;
+    let (mut sender, connection) = handshake.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
     let answered = async {
         let sent = sender.send_request(request).await;
-        let response = sent.map_err(|_| Failure::Lost(CUT_OFF))?;
+        let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
         read(response.map(Body::wrap).into(), sink).await
     };
     // One Tokio task both drives the connection and waits for the answer, so nothing runs between
@@ -237,13 +245,17 @@ async fn exchange(
     }
 }
 
-async fn read(mut response: Response, sink: &mut impl Sink) -> Result<(), Failure> {
+async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<(), Failure> {
     let status = response.status();
     if status.is_informational() {
-        return Err(Failure::Lost("what came was no final answer"));
+        return Err(Failure::Lost("the answer was not a final answer"));
     }
     sink.begin(status, response.headers());
-    while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|error| lost_failure(&error))?
+    {
         if !sink.take(&chunk) {
             break;
         }

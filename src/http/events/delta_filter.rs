@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::rendered::RenderedEvent;
 use crate::http::wire::event::TransientEvent;
-use crate::store::{Part, ReadError, Store};
-use crate::task::delta::{Delta, Said};
+use crate::store::{ReadError, Store, Subtree};
+use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::TaskId;
 
 /// The state that one stream keeps about the tasks whose models send deltas.
@@ -18,46 +18,46 @@ pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
     /// For each task, the turn and the model call of the last delta that was sent.
-    shown: HashMap<TaskId, (u32, Uuid)>,
+    last_sent: HashMap<TaskId, (u32, Uuid)>,
     /// For each task, whether it is in the subtree that the stream sends.
-    own: HashMap<TaskId, bool>,
+    in_subtree: HashMap<TaskId, bool>,
 }
 
 impl DeltaFilter {
     /// Notes whether the task of an event is in the subtree that the stream sends. The same holds
     /// for the sub-agent's task that the event starts, if any.
-    pub(super) fn note_task(&mut self, event: &RenderedEvent, own: bool) {
+    pub(super) fn record_task(&mut self, event: &RenderedEvent, in_subtree: bool) {
         let tasks = event.child.into_iter().chain([event.task]);
-        self.own.extend(tasks.map(|task| (task, own)));
+        self.in_subtree.extend(tasks.map(|task| (task, in_subtree)));
     }
 
     /// Records that a durable event was sent.
-    pub(super) fn note_event(&mut self, event: &RenderedEvent) {
+    pub(super) fn record_sent(&mut self, event: &RenderedEvent) {
         self.stored.insert(event.task, event.seq);
         if event.is_answer {
-            self.shown.remove(&event.task);
+            self.last_sent.remove(&event.task);
         }
     }
 
     /// Returns whether `task` is in the subtree of `part.task`.
-    pub(super) async fn is_in(
+    pub(super) async fn is_in_subtree(
         &mut self,
         store: &Store,
-        part: Part,
+        part: Subtree,
         task: TaskId,
     ) -> Result<bool, ReadError> {
         if part.task == part.root {
             return Ok(true);
         }
         let (mut path, mut next) = (Vec::new(), Some(task));
-        let own = loop {
+        let in_subtree = loop {
             let Some(task) = next.filter(|task| !path.contains(task)) else {
                 break false;
             };
             if task == part.task {
                 break true;
             }
-            if let Some(known) = self.own.get(&task) {
+            if let Some(known) = self.in_subtree.get(&task) {
                 break *known;
             }
             path.push(task);
@@ -67,8 +67,9 @@ impl DeltaFilter {
                 .and_then(|row| row.parent)
                 .map(|(parent, _)| parent);
         };
-        self.own.extend(path.into_iter().map(|task| (task, own)));
-        Ok(own)
+        self.in_subtree
+            .extend(path.into_iter().map(|task| (task, in_subtree)));
+        Ok(in_subtree)
     }
 
     /// Whether the prompt of the delta's model may hold items that this stream has not sent yet.
@@ -87,7 +88,7 @@ impl DeltaFilter {
         store: &Store,
         delta: &Delta,
     ) -> Result<Vec<TransientEvent>, ReadError> {
-        if delta.said == Said::Reset {
+        if delta.said == DeltaContent::Reset {
             return Ok(self.reset(delta));
         }
         let task = delta.task_id;
@@ -103,30 +104,30 @@ impl DeltaFilter {
         if delta.after_seq < stored {
             return Ok(Vec::new());
         }
-        Ok(self.shown(delta))
+        Ok(self.events_for(delta))
     }
 
-    fn shown(&mut self, delta: &Delta) -> Vec<TransientEvent> {
+    fn events_for(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         let now = (delta.turn, delta.asking);
         let before = self
-            .shown
+            .last_sent
             .insert(delta.task_id, now)
             .filter(|(turn, _)| *turn == delta.turn);
         let void = before
             .is_some_and(|before| before != now)
             .then(|| TransientEvent::reset(delta));
         void.into_iter()
-            .chain([TransientEvent::of(delta)])
+            .chain([TransientEvent::from_delta(delta)])
             .collect()
     }
 
     /// Retracts the sent deltas of this model call, even if the task has stored the answer by now.
     /// Deltas of another model call stay.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
-        if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
+        if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();
         }
-        self.shown.remove(&delta.task_id);
+        self.last_sent.remove(&delta.task_id);
         vec![TransientEvent::reset(delta)]
     }
 }

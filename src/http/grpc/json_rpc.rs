@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::http::server::json::{self, Unread};
+use crate::http::server::json::{self, JsonError};
 
 /// The longest name of a tool, in bytes.
-const NAME: usize = 256;
+const MAX_TOOL_NAME_BYTES: usize = 256;
 
 /// The JSON-RPC method of a tool call. Requests of other methods are no calls.
 pub(super) const TOOLS_CALL: &str = "tools/call";
@@ -22,7 +22,7 @@ pub(super) enum Message {
     Call {
         /// The JSON text of the request's id, as the client wrote it.
         id: String,
-        call: ToolCall,
+        call: ToolCallParams,
     },
     /// Any other request, a notification or a response.
     Other,
@@ -30,7 +30,7 @@ pub(super) enum Message {
 
 /// The parameters of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ToolCall {
+pub(super) struct ToolCallParams {
     pub name: String,
     /// The JSON text of the arguments, byte for byte; `{}` if the request has none.
     pub arguments: String,
@@ -38,37 +38,37 @@ pub(super) struct ToolCall {
 
 /// The reason why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused(pub String);
+pub(super) struct RefusalReason(pub String);
 
-impl From<Unread> for Refused {
-    fn from(unread: Unread) -> Self {
-        Self(match unread {
-            Unread::Bad(detail) => detail,
-            Unread::TooMany => "The JSON has too many values.".to_owned(),
+impl From<JsonError> for RefusalReason {
+    fn from(error: JsonError) -> Self {
+        Self(match error {
+            JsonError::Invalid(detail) => detail,
+            JsonError::TooManyValues => "The JSON has too many values.".to_owned(),
         })
     }
 }
 
-fn refused<T>(why: &str) -> Result<T, Refused> {
-    Err(Refused(why.to_owned()))
+fn refuse<T>(why: &str) -> Result<T, RefusalReason> {
+    Err(RefusalReason(why.to_owned()))
 }
 
 /// Reads the JSON-RPC message in the body of a POST.
 ///
 /// # Errors
 /// The reason why the body is not one JSON-RPC message.
-pub(super) fn message(body: &[u8]) -> Result<Message, Refused> {
+pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return refused("The body is missing.");
+        return refuse("The body is missing.");
     }
-    let (rest, params) = json::set_aside(body, "params")?;
+    let (rest, params) = json::parse_except(body, "params")?;
     let rest = members(&rest, &["jsonrpc", "id", "method", "params"])?;
     if rest.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
-        return refused("`jsonrpc` must be \"2.0\".");
+        return refuse("`jsonrpc` must be \"2.0\".");
     }
     let method = match rest.get("method") {
         Some(Value::String(method)) => Some(method.as_str()),
-        Some(_) => return refused("`method` must be a text."),
+        Some(_) => return refuse("`method` must be a string."),
         None => None,
     };
     if method != Some(TOOLS_CALL) {
@@ -82,14 +82,14 @@ pub(super) fn message(body: &[u8]) -> Result<Message, Refused> {
         Some(_) | None => None,
     };
     let Some(id) = id else {
-        return refused("A call needs an `id`: a text or a number.");
+        return refuse("A call needs an `id`: a string or a number.");
     };
     match params {
         Some(params) => Ok(Message::Call {
             id,
-            call: tool_call(params.as_bytes())?,
+            call: read_tool_call(params.as_bytes())?,
         }),
-        None => refused("A call needs `params`."),
+        None => refuse("A call needs `params`."),
     }
 }
 
@@ -97,15 +97,17 @@ pub(super) fn message(body: &[u8]) -> Result<Message, Refused> {
 ///
 /// # Errors
 /// The reason why `params` cannot be the parameters of a call.
-pub(super) fn tool_call(params: &[u8]) -> Result<ToolCall, Refused> {
-    let (rest, arguments) = json::set_aside(params, "arguments")?;
+pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalReason> {
+    let (rest, arguments) = json::parse_except(params, "arguments")?;
     let rest = members(&rest, &["name", "arguments", "_meta"])?;
     match rest.get("name") {
-        Some(Value::String(name)) if (1..=NAME).contains(&name.len()) => Ok(ToolCall {
-            name: name.clone(),
-            arguments: arguments.unwrap_or_else(|| "{}".to_owned()),
-        }),
-        Some(_) | None => refused("`name` must be the name of a tool."),
+        Some(Value::String(name)) if (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) => {
+            Ok(ToolCallParams {
+                name: name.clone(),
+                arguments: arguments.unwrap_or_else(|| "{}".to_owned()),
+            })
+        }
+        Some(_) | None => refuse("`name` must be the name of a tool."),
     }
 }
 
@@ -123,15 +125,15 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
 fn members<'v>(
     value: &'v Value,
     known: &[&str],
-) -> Result<&'v serde_json::Map<String, Value>, Refused> {
+) -> Result<&'v serde_json::Map<String, Value>, RefusalReason> {
     let Value::Object(members) = value else {
-        return refused("The message must be an object.");
+        return refuse("The message must be an object.");
     };
     let folded = |name: &str| name.to_uppercase().to_lowercase();
-    let mistaken =
+    let differs_in_case =
         |name: &String| !known.contains(&name.as_str()) && known.contains(&folded(name).as_str());
-    if members.keys().any(mistaken) {
-        return refused("A member's name differs from a known one only in case.");
+    if members.keys().any(differs_in_case) {
+        return refuse("A member's name differs from a known one only in case.");
     }
     Ok(members)
 }
@@ -151,14 +153,16 @@ mod tests {
     #[test]
     fn call_is_read_to_the_byte() {
         let body = br#" {"params":{"_meta":{"a":1}, "arguments": {"a" : 1.0,"a":2}, "name":"pay"},"method":"tools\/call","id":1e2,"jsonrpc":"2.0"}"#;
-        let call = ToolCall {
+        let call = ToolCallParams {
             name: "pay".to_owned(),
             arguments: r#"{"a" : 1.0,"a":2}"#.to_owned(),
         };
         let id = "1e2".to_owned();
-        assert_eq!(message(body), Ok(Message::Call { id, call }));
+        assert_eq!(read_message(body), Ok(Message::Call { id, call }));
         let bare = br#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"pay"}}"#;
-        assert!(matches!(message(bare), Ok(Message::Call { call, .. }) if call.arguments == "{}"));
+        assert!(
+            matches!(read_message(bare), Ok(Message::Call { call, .. }) if call.arguments == "{}")
+        );
     }
 
     #[test]
@@ -169,7 +173,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"Tools/Call"}"#,
         ] {
-            assert_eq!(message(body.as_bytes()), Ok(Message::Other), "{body}");
+            assert_eq!(read_message(body.as_bytes()), Ok(Message::Other), "{body}");
         }
     }
 
@@ -195,7 +199,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"ping"} {}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"na"#,
         ] {
-            assert!(message(body.as_bytes()).is_err(), "{body}");
+            assert!(read_message(body.as_bytes()).is_err(), "{body}");
         }
     }
 
@@ -241,7 +245,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let _ = (message(&bytes), tool_call(&bytes));
+            let _ = (read_message(&bytes), read_tool_call(&bytes));
         }
 
         #[test]
@@ -256,7 +260,7 @@ mod tests {
                 name.eq_ignore_ascii_case("method") && value == TOOLS_CALL
             }));
             if is_call {
-                proptest::prop_assert_ne!(message(body.as_bytes()), Ok(Message::Other), "{}", body);
+                proptest::prop_assert_ne!(read_message(body.as_bytes()), Ok(Message::Other), "{}", body);
             }
         }
     }

@@ -5,14 +5,14 @@ use serde_json::value::RawValue;
 
 /// A JSON value as its text.
 #[derive(Clone, Debug)]
-pub(crate) struct Exact(Box<RawValue>);
+pub(crate) struct RawJson(Box<RawValue>);
 
-impl Exact {
+impl RawJson {
     /// Keeps the text of a JSON value. A text that is not JSON becomes null.
     #[must_use]
     pub(crate) fn value(text: &str) -> Self {
-        let unread = || RawValue::NULL.to_owned();
-        Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
+        let null = || RawValue::NULL.to_owned();
+        Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| null()))
     }
 
     /// Keeps the text of a JSON object. A text that does not begin with `{` becomes `{}`.
@@ -23,13 +23,13 @@ impl Exact {
     }
 }
 
-impl PartialEq for Exact {
+impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
         self.0.get() == other.0.get()
     }
 }
 
-impl Serialize for Exact {
+impl Serialize for RawJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::ask::next_news;
+use super::ask::next_commit;
 use super::call::{GateCall, Viewer};
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::ReadError;
-use crate::task::change::DELIVERED;
+use crate::task::change::ASKER_UNTIL_DELIVERED;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
 /// The client behind a gate call, as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskerNow {
+pub struct AskerStatus {
     /// Whether a client waits for the verdict.
-    pub waits: bool,
+    pub is_waiting: bool,
     /// Whether the client runs the call itself.
     pub runs_elsewhere: bool,
     /// The time after an approval in which the client must ask again, or the call is given up.
@@ -32,11 +32,11 @@ impl Engine {
     ///
     /// # Errors
     /// As for reading a task.
-    pub async fn asker_now(
+    pub async fn asker_status(
         &self,
         task: TaskId,
         agent: Option<&String>,
-    ) -> Result<Option<AskerNow>, ReadError> {
+    ) -> Result<Option<AskerStatus>, ReadError> {
         let gate = agent.and_then(|name| self.agents.get(name));
         let Some(gate) = gate.and_then(|agent| agent.gate.as_ref()) else {
             return Ok(None);
@@ -46,8 +46,8 @@ impl Engine {
         };
         let until = session.own.row.asker_until.unwrap_or_default();
         let call = session.own.progress.calls.first();
-        Ok(call.map(|call| AskerNow {
-            waits: until > session.now && until != DELIVERED,
+        Ok(call.map(|call| AskerStatus {
+            is_waiting: until > session.now && until != ASKER_UNTIL_DELIVERED,
             runs_elsewhere: call.performer == ToolKind::External,
             use_within: gate.use_within,
         }))
@@ -67,23 +67,23 @@ impl Engine {
     /// # Errors
     /// `NotFound` for a task that is not a gate call, or of another tenant; `Forbidden` for a call
     /// of another user.
-    pub async fn look_at_call(
+    pub async fn read_call(
         self: &Arc<Self>,
         caller: &Caller,
         task: TaskId,
         wait: Duration,
     ) -> Result<GateCall, Refusal> {
         let end = Instant::now() + wait;
-        let mut news = self.store.attend(task);
+        let mut listener = self.store.listen_locally(task);
         let first = self.call_of(caller, task).await?;
         if wait.is_zero() {
             return Ok(first);
         }
-        news = self.store.listen_on(task, news);
+        listener = self.store.subscribe(task, listener);
         let mut call = self.call_of(caller, task).await?;
         while call.decision == first.decision && Instant::now() < end && !self.stop.is_cancelled() {
             tokio::select! {
-                _ = timeout_at(end, next_news(&mut news)) => {}
+                _ = timeout_at(end, next_commit(&mut listener)) => {}
                 () = self.stop.cancelled() => {}
             }
             call = self.call_of(caller, task).await?;
@@ -93,13 +93,13 @@ impl Engine {
 
     async fn call_of(&self, caller: &Caller, task: TaskId) -> Result<GateCall, Refusal> {
         let session = self.load_call(caller, task).await?;
-        self.gate_call(&session, Viewer::Onlooker).await
+        self.gate_call(&session, Viewer::Reader).await
     }
 
     /// Loads the gate call of this task, if the caller is its owner.
     ///
     /// # Errors
-    /// As [`Engine::look_at_call`].
+    /// As [`Engine::read_call`].
     pub(super) async fn load_call(
         &self,
         caller: &Caller,

@@ -10,28 +10,28 @@ use crate::task::id::RequestId;
 
 /// Whether an entry's message about the opening of a request was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub enum MessageState {
     /// No message that can be changed was sent, and none is being sent.
-    Never,
+    NotSent,
     /// The message is being sent, or its sender has not recorded the attempt yet.
     Sending,
     /// The message can be changed under this reference.
-    Under(String),
+    SentAs(String),
 }
 
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedRequests {
     /// The requests that the message lists, oldest first: at most as many as the caller's limit.
     pub requests: Vec<RequestId>,
     /// How many requests the message lists.
-    pub all: u64,
+    pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
 }
 
 /// Selects the deliveries of the entry $2 about the event that opened the request $3.
-const POSTED: Sql = sql!(
+const SENT_MESSAGE: Sql = sql!(
     "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
        from intervention_request r
        join agent_task_item i on i.task_id = r.task_id and i.seq = r.seq
@@ -42,23 +42,23 @@ const POSTED: Sql = sql!(
 .by_key();
 
 /// Selects the oldest $3 requests of the message $2 of the entry $1.
-const LISTED: Sql = sql!(
+const LISTED_REQUESTS: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null
       order by d.delivery_id limit $3"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[POSTED, LISTED];
+pub(super) const STATEMENTS: &[Sql] = &[SENT_MESSAGE, LISTED_REQUESTS];
 
 record! {
-    struct PostedRecord {
+    struct SentMessageRecord {
         reference: Option<String>,
         sending: bool,
     }
 }
 
 record! {
-    struct ListedRecord {
+    struct ListedRequestRecord {
         request_id: Uuid,
         kind: String,
         number: i64,
@@ -70,16 +70,20 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn posted(&self, target: &str, request: RequestId) -> Result<Posted, ReadError> {
+    pub async fn message_state(
+        &self,
+        target: &str,
+        request: RequestId,
+    ) -> Result<MessageState, ReadError> {
         let target = Value::Text(target.to_owned());
         let values = vec![Value::Now, target, Value::Id(request.0)];
-        let found: Vec<PostedRecord> = self.db().all(POSTED, values).await?;
+        let found: Vec<SentMessageRecord> = self.db().all(SENT_MESSAGE, values).await?;
         let sending = found.iter().any(|record| record.sending);
         let reference = found.into_iter().find_map(|record| record.reference);
         Ok(match (reference, sending) {
-            (Some(reference), _) => Posted::Under(reference),
-            (None, true) => Posted::Sending,
-            (None, false) => Posted::Never,
+            (Some(reference), _) => MessageState::SentAs(reference),
+            (None, true) => MessageState::Sending,
+            (None, false) => MessageState::NotSent,
         })
     }
 
@@ -87,19 +91,19 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
-    pub async fn listed(
+    pub async fn listed_requests(
         &self,
         target: &str,
         reference: &str,
         limit: i64,
-    ) -> Result<Listed, ReadError> {
+    ) -> Result<ListedRequests, ReadError> {
         let text = |text: &str| Value::Text(text.to_owned());
         let values = vec![text(target), text(reference), Value::Int(limit)];
-        let found: Vec<ListedRecord> = self.db().all(LISTED, values).await?;
-        let mut listed = Listed::default();
+        let found: Vec<ListedRequestRecord> = self.db().all(LISTED_REQUESTS, values).await?;
+        let mut listed = ListedRequests::default();
         for record in found {
             listed.requests.push(RequestId(record.request_id));
-            listed.all = u64::try_from(record.number).unwrap_or(0);
+            listed.total = u64::try_from(record.number).unwrap_or(0);
             listed.kind = record.kind;
         }
         Ok(listed)

@@ -5,7 +5,7 @@ use crate::notify::digest::Reason;
 use crate::people::language::Language;
 
 /// The texts of mails in one language. `{…}` marks a value to fill in.
-pub(super) struct Words {
+pub(super) struct MailTexts {
     /// The subjects, which are also headings, of mails about one question.
     new: &'static str,
     expiring: &'static str,
@@ -28,13 +28,13 @@ pub(super) struct Words {
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,
-    pub(super) between: &'static str,
-    pub(super) colon: &'static str,
+    pub(super) separator: &'static str,
+    pub(super) label_separator: &'static str,
     pub(super) ping_subject: &'static str,
     pub(super) ping: &'static str,
 }
 
-const ENGLISH: Words = Words {
+const ENGLISH: MailTexts = MailTexts {
     new: "Waits for you: {tools} ({agent})",
     expiring: "Ends soon: {tools} ({agent})",
     waiting: "Still waits for you: {tools} ({agent})",
@@ -53,13 +53,13 @@ const ENGLISH: Words = Words {
     own_link: "The links are yours alone: anyone with this mail can open them as you.",
     sign_in: "The links ask you to sign in.",
     reason: "You get this mail because you may decide these questions. Nothing is decided by opening a link.",
-    between: ", ",
-    colon: ": ",
+    separator: ", ",
+    label_separator: ": ",
     ping_subject: "A test of Holdpoint",
     ping: "This mail only says that mail arrives. Nothing waits for you.",
 };
 
-const CHINESE: Words = Words {
+const CHINESE: MailTexts = MailTexts {
     new: "等待您决定：{tools}（{agent}）",
     expiring: "即将到期：{tools}（{agent}）",
     waiting: "仍在等待您决定：{tools}（{agent}）",
@@ -78,14 +78,14 @@ const CHINESE: Words = Words {
     own_link: "这些链接仅供您本人使用：任何持有此邮件的人都能以您的身份打开它们。",
     sign_in: "打开链接后需要登录。",
     reason: "您收到此邮件，是因为您可以决定这些请求。仅打开链接不会作出任何决定。",
-    between: "、",
-    colon: "：",
+    separator: "、",
+    label_separator: "：",
     ping_subject: "Holdpoint 测试邮件",
     ping: "此邮件仅用于确认邮件可以送达，没有请求等待您处理。",
 };
 
-impl Words {
-    pub(super) fn of(language: Language) -> &'static Self {
+impl MailTexts {
+    pub(super) fn for_language(language: Language) -> &'static Self {
         match language {
             Language::English => &ENGLISH,
             Language::Chinese => &CHINESE,
@@ -93,7 +93,7 @@ impl Words {
     }
 
     /// Returns the subject of a mail about one question.
-    pub(super) fn one(&self, reason: Reason, tools: &str, agent: &str) -> String {
+    pub(super) fn single_subject(&self, reason: Reason, tools: &str, agent: &str) -> String {
         let text = match reason {
             Reason::New => self.new,
             Reason::Expiring => self.expiring,
@@ -103,7 +103,7 @@ impl Words {
     }
 
     /// Returns the subject of a mail about `count` questions.
-    pub(super) fn several(&self, reason: Reason, count: u64) -> String {
+    pub(super) fn digest_subject(&self, reason: Reason, count: u64) -> String {
         let text = match reason {
             Reason::New => self.all_new,
             Reason::Expiring => self.all_expiring,

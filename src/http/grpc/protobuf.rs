@@ -15,10 +15,10 @@ pub(super) enum FieldValue<'m> {
 
 /// The fields of a message, in their order.
 #[derive(Clone, Debug)]
-pub(super) struct WireFields<'m>(&'m [u8]);
+pub(super) struct MessageFields<'m>(&'m [u8]);
 
-impl<'m> WireFields<'m> {
-    pub(super) fn of(message: &'m [u8]) -> Self {
+impl<'m> MessageFields<'m> {
+    pub(super) fn new(message: &'m [u8]) -> Self {
         Self(message)
     }
 
@@ -67,7 +67,7 @@ impl<'m> WireFields<'m> {
     }
 }
 
-impl<'m> Iterator for WireFields<'m> {
+impl<'m> Iterator for MessageFields<'m> {
     type Item = Result<(u64, FieldValue<'m>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -85,7 +85,7 @@ impl<'m> Iterator for WireFields<'m> {
 /// Returns the length-delimited fields of `message`, each with its number.
 pub(super) fn bytes_fields(message: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
     let mut found = Vec::new();
-    for field in WireFields::of(message) {
+    for field in MessageFields::new(message) {
         if let (number, FieldValue::Bytes(bytes)) = field? {
             found.push((number, bytes));
         }
@@ -149,7 +149,7 @@ mod tests {
         let mut message = Vec::new();
         put_number(&mut message, 1, u64::MAX);
         put_bytes(&mut message, 300, b"text");
-        let read: Vec<_> = WireFields::of(&message).collect();
+        let read: Vec<_> = MessageFields::new(&message).collect();
         assert_eq!(
             read,
             [
@@ -184,7 +184,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let read: Vec<_> = WireFields::of(&bytes).collect();
+            let read: Vec<_> = MessageFields::new(&bytes).collect();
             proptest::prop_assert!(read.iter().rev().skip(1).all(Result::is_ok));
             let held = bytes_fields(&bytes).unwrap_or_default();
             let held: usize = held.iter().map(|(_, value)| value.len()).sum();

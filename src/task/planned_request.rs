@@ -5,21 +5,21 @@ use std::collections::BTreeSet;
 use super::call_state::{CallState, Phase};
 use super::decision::Action;
 use super::id::CallId;
+use super::progress::{Progress, RequestProgress};
 use super::request::RequestKind;
-use super::step::On;
+use super::step::AwaitedEvent;
 use super::tool_spec::ToolKind;
-use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
 /// Maximum number of open requests in a tree; further requests wait.
-pub(crate) const OPEN: usize = 20;
+pub(crate) const MAX_OPEN_REQUESTS: usize = 20;
 
 /// Maximum number of calls that run together.
-const TOGETHER: usize = 8;
+const MAX_PARALLEL_CALLS: usize = 8;
 
 /// A request that the driver is to open.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct PlannedRequest {
     /// Kind of the request, which decides the actions that people may take.
     pub kind: RequestKind,
     /// The calls that the request decides.
@@ -32,20 +32,25 @@ impl Progress {
     /// Whether no call of the turn may run before a person has answered.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        let unasked = |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
-        self.open.iter().any(|open| open.asked.kind.facts().blocks)
-            || self.unfinished().any(unasked)
+        let needs_request =
+            |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
+        self.open
+            .iter()
+            .any(|open| open.spec.kind.properties().blocks_turn)
+            || self.unfinished().any(needs_request)
     }
 
     /// Whether the task has work now. The turn must not be blocked; and if the task waits for
     /// requests or sub-agents, some unfinished call must wait for neither.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
-        let waits = |state: &CallState| matches!(state.phase, Phase::Asked(_) | Phase::Settled(..));
-        let awaited = !self.open.is_empty() || self.unfinished().any(delegated);
+        let waits = |state: &CallState| {
+            matches!(state.phase, Phase::AwaitsDecision(_) | Phase::Settled(..))
+        };
+        let waits_for_others = !self.open.is_empty() || self.unfinished().any(delegated);
         !self.is_blocked()
-            && (!awaited
+            && (!waits_for_others
                 || !self
                     .unfinished()
                     .all(|state| waits(state) || delegated(state)))
@@ -54,16 +59,16 @@ impl Progress {
     /// Whether one of the task's calls opens a request now, or may open one later. Such a task
     /// waits while the tree has the maximum number of open requests.
     #[must_use]
-    pub fn wants_room(&self) -> bool {
+    pub fn may_open_request(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
             Phase::New
             | Phase::Allowed
             | Phase::Held(_)
             | Phase::Human(_)
-            | Phase::Questioned
+            | Phase::ServerAsks
             | Phase::Approved(_)
             | Phase::Started(_) => true,
-            Phase::Asked(_)
+            Phase::AwaitsDecision(_)
             | Phase::Settled(..)
             | Phase::OutcomeUnknown(_)
             | Phase::Delegated(_)
@@ -73,41 +78,43 @@ impl Progress {
 
     /// Whether a person has supplied this call's result in a request that is still open. The result
     /// may yet be dropped: an answer about another call of that request may end the task.
-    pub(super) fn may_be_given_up(&self, state: &CallState) -> bool {
-        let given = Some(&Action::Respond);
-        let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
+    pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
+        let respond = Some(&Action::Respond);
+        let decides =
+            |open: &RequestProgress| open.decided.get(&state.call.tool_call_id) == respond;
         self.open
             .iter()
-            .any(|open| open.asked.kind.facts().decides_calls && decides(open))
+            .any(|open| open.spec.kind.properties().decides_calls && decides(open))
     }
 
     /// Returns the number of further requests that the tree may open.
     #[must_use]
-    pub fn room(&self) -> usize {
-        OPEN.saturating_sub(self.open.len())
-            .saturating_sub(self.elsewhere)
+    pub fn remaining_requests(&self) -> usize {
+        MAX_OPEN_REQUESTS
+            .saturating_sub(self.open.len())
+            .saturating_sub(self.open_elsewhere)
     }
 }
 
 /// Returns the requests to open now: one for all held calls with equal terms, and one for each call
-/// that is itself a request or that a person has edited. Requests beyond [`Progress::room`] are
-/// opened later.
-pub(super) fn questions(progress: &Progress) -> Vec<Question> {
+/// that is itself a request or that a person has edited. Requests beyond
+/// [`Progress::remaining_requests`] are opened later.
+pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
     // Each request, and whether other calls may join it.
-    let mut questions: Vec<(bool, Question)> = Vec::new();
+    let mut requests: Vec<(bool, PlannedRequest)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
             // If the verdict is `human` but the tool's name is unknown, an approver has to look at
             // the call.
             Phase::Human(terms) => (
-                RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval),
+                RequestKind::from_tool(&state.call.name).unwrap_or(RequestKind::Approval),
                 terms,
             ),
             Phase::New
             | Phase::Allowed
-            | Phase::Questioned
-            | Phase::Asked(_)
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_)
             | Phase::Approved(_)
             | Phase::Settled(..)
             | Phase::Started(_)
@@ -115,17 +122,17 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             | Phase::Delegated(_)
             | Phase::Done(_) => continue,
         };
-        let shares = kind.facts().decides_calls && state.edited.is_none();
-        let with = |(alike, question): &&mut (bool, Question)| {
-            shares && *alike && question.terms == *terms
+        let can_join = kind.properties().decides_calls && state.edited.is_none();
+        let with = |(joinable, request): &&mut (bool, PlannedRequest)| {
+            can_join && *joinable && request.terms == *terms
         };
-        if let Some((_, question)) = questions.iter_mut().find(with) {
-            question.calls.push(state.call.tool_call_id);
+        if let Some((_, request)) = requests.iter_mut().find(with) {
+            request.calls.push(state.call.tool_call_id);
         } else {
             let calls = vec![state.call.tool_call_id];
-            questions.push((
-                shares,
-                Question {
+            requests.push((
+                can_join,
+                PlannedRequest {
                     kind,
                     calls,
                     terms: terms.clone(),
@@ -133,32 +140,32 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             ));
         }
     }
-    questions
+    requests
         .into_iter()
-        .map(|(_, question)| question)
-        .take(progress.room())
+        .map(|(_, request)| request)
+        .take(progress.remaining_requests())
         .collect()
 }
 
 /// Returns requests for the results of external calls, which the API's client runs. `next_step`
 /// opens them once no call of the turn waits for a decision.
-pub(super) fn outside(progress: &Progress) -> Vec<Question> {
+pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
             && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
     });
-    let asked = ready.map(|state| Question {
+    let requests = ready.map(|state| PlannedRequest {
         kind: RequestKind::ExternalResult,
         calls: vec![state.call.tool_call_id],
         terms: state.terms(),
     });
-    asked.take(progress.room()).collect()
+    requests.take(progress.remaining_requests()).collect()
 }
 
 /// Returns the calls whose sub-agents start now. All of them start at once, but a sub-agent that
 /// keeps its conversation (its name is in `sessions`) performs its calls one after the other.
-pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
-    let mut talking: BTreeSet<&str> = BTreeSet::new();
+pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
+    let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
     for state in progress
         .unfinished()
@@ -166,12 +173,12 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
     {
         let name = state.call.name.as_str();
         let ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
-        let at_work = state.child().is_some();
-        if ready && !talking.contains(name) {
+        let is_running = state.child().is_some();
+        if ready && !busy_sessions.contains(name) {
             starting.push(state.call.tool_call_id);
         }
-        if (ready || at_work) && sessions.contains(name) {
-            talking.insert(name);
+        if (ready || is_running) && sessions.contains(name) {
+            busy_sessions.insert(name);
         }
     }
     starting
@@ -180,16 +187,16 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
 /// Returns the next calls to run, in the model's order: consecutive repeatable calls together, any
 /// other call alone. Each of these calls may have to open a request, so there are at most as many
 /// calls as the tree may open requests.
-pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
-    let mut together = Vec::new();
-    let ours = |state: &&CallState| !state.performer.facts().performed_elsewhere;
-    for state in progress.unfinished().filter(ours) {
-        let repeatable = state.effect.repeatable();
+pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
+    let mut calls = Vec::new();
+    let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
+    for state in progress.unfinished().filter(is_performed_here) {
+        let repeatable = state.effect.is_repeatable();
         match state.phase {
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_)
-                if together.is_empty() || repeatable =>
+                if calls.is_empty() || repeatable =>
             {
-                together.push(state.call.tool_call_id);
+                calls.push(state.call.tool_call_id);
             }
             Phase::Allowed
             | Phase::Approved(_)
@@ -197,58 +204,59 @@ pub(super) fn next_together(progress: &Progress) -> Vec<CallId> {
             | Phase::New
             | Phase::Held(_)
             | Phase::Human(_)
-            | Phase::Questioned
-            | Phase::Asked(_)
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_)
             | Phase::Settled(..)
             | Phase::OutcomeUnknown(_)
             | Phase::Delegated(_)
             | Phase::Done(_) => break,
         }
-        if !repeatable || together.len() == TOGETHER {
+        if !repeatable || calls.len() == MAX_PARALLEL_CALLS {
             break;
         }
     }
-    together.truncate(progress.room());
-    together
+    calls.truncate(progress.remaining_requests());
+    calls
 }
 
 /// Returns the calls whose server has a question that no request asks yet. Either the last attempt
 /// ended with questions (the call is in `ended`), or a person answered a question and the same
 /// attempt has a further question.
-pub(super) fn asking(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
+pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
-        Phase::Questioned => true,
+        Phase::ServerAsks => true,
         Phase::Started(_) => ended.contains(&state.call.tool_call_id),
         Phase::New
         | Phase::Allowed
         | Phase::Held(_)
         | Phase::Human(_)
-        | Phase::Asked(_)
+        | Phase::AwaitsDecision(_)
         | Phase::Approved(_)
         | Phase::Settled(..)
         | Phase::OutcomeUnknown(_)
         | Phase::Delegated(_)
         | Phase::Done(_) => false,
     };
-    let asking = progress.unfinished().filter(asks);
-    asking.map(|state| state.call.tool_call_id).collect()
+    let calls = progress.unfinished().filter(asks);
+    calls.map(|state| state.call.tool_call_id).collect()
 }
 
 /// Returns the events that the task waits for. `attempts` are the calls that may still be in
 /// flight.
-pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
+pub(super) fn awaited_events(progress: &Progress, attempts: Vec<CallId>) -> Vec<AwaitedEvent> {
     let requests = progress
         .open
         .iter()
-        .map(|open| On::Request(open.asked.request_id));
+        .map(|open| AwaitedEvent::Request(open.spec.request_id));
     let children = progress
         .unfinished()
         .filter_map(CallState::child)
-        .map(On::Child);
-    let room = (progress.room() == 0 && progress.wants_room()).then_some(On::Room);
+        .map(AwaitedEvent::Child);
+    let request_closed = (progress.remaining_requests() == 0 && progress.may_open_request())
+        .then_some(AwaitedEvent::RequestClosed);
     requests
-        .chain(attempts.into_iter().map(On::Attempt))
+        .chain(attempts.into_iter().map(AwaitedEvent::Attempt))
         .chain(children)
-        .chain(room)
+        .chain(request_closed)
         .collect()
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::call_state::{CallState, Phase, Start, UNKNOWN};
+use super::call_state::{AttemptStart, CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, Decision, Then, Vote};
 use super::grant::{GrantScope, GrantUse};
 use super::id::{CallId, GrantId, RequestId, TaskId};
@@ -19,11 +19,11 @@ use super::verdict::{Judgement, Verdict};
 
 /// An open request with the answers so far.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Open {
+pub struct RequestProgress {
     /// The request as it was opened.
-    pub asked: RequestSpec,
+    pub spec: RequestSpec,
     /// Time of the commit that opened the request.
-    pub asked_at: Time,
+    pub opened_at: Time,
     /// Approvals so far, by call.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// Actions of the decided calls, by call.
@@ -34,7 +34,7 @@ pub struct Open {
 
 /// The last message of the conversation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Last {
+pub enum LastMessage {
     /// No message yet.
     Nothing,
     /// A user message.
@@ -51,22 +51,22 @@ pub struct Progress {
     /// All calls without a result and all calls of the last turn, in the model's order.
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
-    pub open: Vec<Open>,
+    pub open: Vec<RequestProgress>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
     /// Set once a decision or a deadline has ended the task (with `CancelRoot`: its tree), until
     /// the task's terminal status is in the journal.
     pub ending: Option<Then>,
     /// The conversation's last message.
-    pub last: Last,
+    pub last_message: LastMessage,
     /// Number of model answers over the task's life.
     pub turns: u32,
     /// Number of model answers since the last user message.
     pub turns_since_message: u32,
     /// Running time since the last user message, up to the last pause.
-    pub ran: Duration,
-    /// Start of the running time that `ran` does not include yet; `None` while the task is not
-    /// Running.
+    pub running_time: Duration,
+    /// Start of the running time that `running_time` does not include yet; `None` while the task is
+    /// not Running.
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
@@ -78,24 +78,24 @@ pub struct Progress {
     /// uncertain history.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
-    pub filled_in: bool,
+    pub has_credential: bool,
     /// Number of calls refused since the last user message because they repeat a rejected call.
-    pub repeats: u32,
+    pub refused_repeats: u32,
     /// `seq` of the last item of the uncertain history; 0 where the history is certain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
     /// Whether this is a sub-agent's task: its messages come from its parent, not from the user.
-    pub of_sub_agent: bool,
+    pub is_sub_agent: bool,
     /// Number of open requests of the tree's other tasks.
-    pub elsewhere: usize,
+    pub open_elsewhere: usize,
     /// Number of calls handed to sub-agents since the last user message.
-    pub starts_since_message: u32,
+    pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
-    pub starts: u32,
+    pub sub_agent_starts: u32,
     /// Why a decision or a deadline has canceled the task, or is about to. The text is a clause
     /// without a full stop.
-    pub canceled_for: Option<String>,
+    pub cancel_reason: Option<String>,
 }
 
 impl Progress {
@@ -108,30 +108,30 @@ impl Progress {
             open: Vec::new(),
             responded: Vec::new(),
             ending: None,
-            last: Last::Nothing,
+            last_message: LastMessage::Nothing,
             turns: 0,
             turns_since_message: 0,
-            ran: Duration::ZERO,
+            running_time: Duration::ZERO,
             running_since: None,
             groups: Vec::new(),
             quarantine: Quarantine::default(),
             rejections: RejectedCalls::default(),
             grants: Vec::new(),
-            repeats: 0,
-            filled_in: false,
+            refused_repeats: 0,
+            has_credential: false,
             uncertain_seq: 0,
             message_uncertain: false,
-            of_sub_agent: false,
-            elsewhere: 0,
-            starts_since_message: 0,
-            starts: 0,
-            canceled_for: None,
+            is_sub_agent: false,
+            open_elsewhere: 0,
+            sub_agent_starts_since_message: 0,
+            sub_agent_starts: 0,
+            cancel_reason: None,
         }
     }
 
     /// Builds the state after a whole journal without uncertain history.
     #[must_use]
-    pub fn of(items: &[Item]) -> Self {
+    pub fn from_items(items: &[Item]) -> Self {
         Self::replay(items, None)
     }
 
@@ -151,8 +151,8 @@ impl Progress {
 
     /// Returns the request with this id, if it is open.
     #[must_use]
-    pub fn open(&self, id: RequestId) -> Option<&Open> {
-        self.open.iter().find(|open| open.asked.request_id == id)
+    pub fn open_request(&self, id: RequestId) -> Option<&RequestProgress> {
+        self.open.iter().find(|open| open.spec.request_id == id)
     }
 
     /// Returns the calls without a result.
@@ -166,32 +166,32 @@ impl Progress {
     pub fn apply(&mut self, item: &Item) {
         self.quarantine.apply(&item.fact, &self.calls);
         match &item.fact {
-            Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
-            Fact::UserMessage { groups, .. } => self.user_spoke(groups, item),
-            Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.uncertain_seq),
+            Fact::TaskStatus { status, .. } => self.apply_status(*status, item.at),
+            Fact::UserMessage { groups, .. } => self.apply_user_message(groups, item),
+            Fact::AssistantMessage(turn) => self.apply_turn(turn, item.seq <= self.uncertain_seq),
             Fact::Judged {
                 tool_call_id,
                 judgement,
                 effect,
                 performer,
             } => {
-                self.judged(*tool_call_id, judgement, *effect, *performer);
+                self.apply_judgement(*tool_call_id, judgement, *effect, *performer);
             }
-            Fact::InterventionRequested(asked) => self.asked(asked, item.at),
+            Fact::InterventionRequested(spec) => self.apply_request(spec, item.at),
             Fact::Decision {
                 request_id,
                 decision,
             } => {
-                self.decided(*request_id, decision);
-                let known = item.seq > self.uncertain_seq;
-                self.vouched(decision, known);
-                self.granted(decision, known);
+                self.apply_decision(*request_id, decision);
+                let is_certain = item.seq > self.uncertain_seq;
+                self.mark_certain_approvals(decision, is_certain);
+                self.apply_grants(decision, is_certain);
             }
             Fact::RequestClosed {
                 request_id,
                 status,
                 reason,
-            } => self.closed(*request_id, *status, *reason),
+            } => self.apply_request_closed(*request_id, *status, *reason),
             Fact::ToolStarted {
                 tool_call_id,
                 attempt,
@@ -200,13 +200,13 @@ impl Progress {
                 grant,
                 ..
             } => {
-                let start = Start {
+                let start = AttemptStart {
                     at: item.at,
                     attempt: *attempt,
                     timeout: Duration::from_millis(*timeout_ms),
                     replica: replica.clone(),
                 };
-                self.started(*tool_call_id, start, *grant);
+                self.apply_start(*tool_call_id, start, *grant);
             }
             Fact::ToolResult(result) => {
                 if let Some(state) = self.call_mut(result.tool_call_id) {
@@ -217,71 +217,73 @@ impl Progress {
                 tool_call_id,
                 child_task_id,
                 ..
-            } => self.delegated(*tool_call_id, *child_task_id),
-            Fact::LateResult(result) => self.came_late(result),
+            } => self.apply_sub_agent_start(*tool_call_id, *child_task_id),
+            Fact::LateResult(result) => self.apply_late_result(result),
         }
     }
 
     /// Applies a late result. If the asker of a gate call has the permit and reports that the
     /// outcome is unknown, the report ends the attempt.
-    fn came_late(&mut self, result: &ToolResult) {
+    fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
-            && matches!(&state.phase, Phase::Started(start) if start.is_elsewhere())
+            && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
         {
-            state.given_back = result.outcome == Outcome::Unknown;
+            state.is_permit_returned = result.outcome == Outcome::Unknown;
         }
     }
 
     /// Keeps the standing decisions for the tree that `decision` gives, if `decision` came after
-    /// the uncertain history (`known`).
-    fn granted(&mut self, decision: &Decision, known: bool) {
-        let given = decision.grants().map(|(_, grant)| grant);
-        let given = given.filter(|grant| known && grant.scope == GrantScope::Task);
-        self.grants.extend(given.map(|grant| grant.grant_id));
+    /// the uncertain history (`is_certain`).
+    fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
+        let grants = decision.grants().map(|(_, grant)| grant);
+        let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
+        self.grants.extend(grants.map(|grant| grant.grant_id));
     }
 
-    fn user_spoke(&mut self, groups: &[String], item: &Item) {
-        self.last = Last::User;
+    fn apply_user_message(&mut self, groups: &[String], item: &Item) {
+        self.last_message = LastMessage::User;
         self.groups = groups.to_vec();
-        self.calls.iter_mut().for_each(CallState::passed_over);
-        if !self.of_sub_agent {
-            self.rejections.forget();
+        self.calls
+            .iter_mut()
+            .for_each(CallState::apply_user_message);
+        if !self.is_sub_agent {
+            self.rejections.clear();
             self.grants.clear();
             self.message_uncertain = item.seq <= self.uncertain_seq;
-            self.counts_anew(item.at);
+            self.reset_limit_counts(item.at);
         }
     }
 
-    fn started(&mut self, call: CallId, start: Start, grant: Option<GrantUse>) {
+    fn apply_start(&mut self, call: CallId, start: AttemptStart, grant: Option<GrantUse>) {
         if let Some(state) = self.call_mut(call) {
             state.used_grant = grant.map(|used| used.grant_id).or(state.used_grant);
             state.attempts = start.attempt;
             state.start = Some(start.clone());
-            state.given_back = false;
+            state.is_permit_returned = false;
             state.phase = Phase::Started(start);
         }
     }
 
-    fn delegated(&mut self, call: CallId, child: TaskId) {
-        self.starts_since_message += 1;
-        self.starts += 1;
+    fn apply_sub_agent_start(&mut self, call: CallId, child: TaskId) {
+        self.sub_agent_starts_since_message += 1;
+        self.sub_agent_starts += 1;
         if let Some(state) = self.call_mut(call) {
             state.phase = Phase::Delegated(child);
         }
     }
 
     /// Restarts the counts of the limits: the user has sent the tree a message.
-    pub(super) fn counts_anew(&mut self, at: Time) {
+    pub(super) fn reset_limit_counts(&mut self, at: Time) {
         self.turns_since_message = 0;
-        self.starts_since_message = 0;
-        self.repeats = 0;
-        self.ran = Duration::ZERO;
+        self.sub_agent_starts_since_message = 0;
+        self.refused_repeats = 0;
+        self.running_time = Duration::ZERO;
         self.running_since = self.running_since.map(|_| at);
     }
 
     /// Sets the times of `facts`, the last facts applied, to `at`, the time of their commit. Until
     /// then they have preliminary times.
-    pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
+    pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
                 self.running_since = self.running_since.map(|_| at);
@@ -304,22 +306,22 @@ impl Progress {
             .find(|state| state.call.tool_call_id == id)
     }
 
-    fn status_changed(&mut self, status: TaskStatus, at: Time) {
+    fn apply_status(&mut self, status: TaskStatus, at: Time) {
         if let Some(since) = self.running_since.take() {
-            self.ran += at.since(since);
+            self.running_time += at.since(since);
         }
         if status == TaskStatus::Running {
             self.running_since = Some(at);
-            self.canceled_for = None;
+            self.cancel_reason = None;
         }
         if status.is_terminal() {
-            self.filled_in = false;
+            self.has_credential = false;
             self.ending = None;
         }
         self.status = Some(status);
     }
 
-    fn answered(&mut self, turn: &Turn, uncertain: bool) {
+    fn apply_turn(&mut self, turn: &Turn, uncertain: bool) {
         self.calls
             .retain(|state| !matches!(state.phase, Phase::Done(_)));
         self.responded.clear();
@@ -335,22 +337,28 @@ impl Progress {
                 approval: None,
                 attempts: 0,
                 start: None,
-                given_back: false,
-                elicited: None,
-                of_uncertain_turn: uncertain,
-                vouched: false,
+                is_permit_returned: false,
+                elicitation: None,
+                in_uncertain_history: uncertain,
+                is_approval_certain: false,
                 used_grant: None,
             }));
         self.turns += 1;
         self.turns_since_message += 1;
-        self.last = Last::Model(turn.clone());
+        self.last_message = LastMessage::Model(turn.clone());
     }
 
-    fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect, performer: ToolKind) {
+    fn apply_judgement(
+        &mut self,
+        id: CallId,
+        judgement: &Judgement,
+        effect: Effect,
+        performer: ToolKind,
+    ) {
         let repeated = judgement
             .repeats
-            .map(|call| no_again(self.rejections.of(call)));
-        self.repeats += u32::from(repeated.is_some());
+            .map(|call| repeated_rejection_text(self.rejections.of_call(call)));
+        self.refused_repeats += u32::from(repeated.is_some());
         let Some(state) = self.call_mut(id) else {
             return;
         };
@@ -365,11 +373,13 @@ impl Progress {
             // The call may have run already: a later refusal prevents a repetition and undoes
             // nothing.
             Verdict::Deny | Verdict::Invalid if started => {
-                Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned())
+                Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
             // The new verdict does not refuse the call, but the call has started and must not
             // happen twice: it stays started, and a person is asked about its outcome.
-            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
+            Verdict::Allow | Verdict::Hold | Verdict::Human
+                if started && !effect.is_repeatable() =>
+            {
                 state.phase.clone()
             }
             Verdict::Allow => Phase::Allowed,
@@ -388,16 +398,16 @@ impl Progress {
         state.effect = effect;
         state.performer = performer;
         state.approval = None;
-        state.vouched = false;
+        state.is_approval_certain = false;
         state.judgement = Some(judgement.clone());
     }
 }
 
-/// Returns the result that the model sees for a call that repeats a rejected call. `no` is the
-/// rejection.
-fn no_again(no: Option<&RejectedCall>) -> String {
-    let reason = no
-        .and_then(|no| no.reason.as_ref())
+/// Returns the result that the model sees for a call that repeats a rejected call. `rejection` is
+/// the earlier rejection.
+fn repeated_rejection_text(rejection: Option<&RejectedCall>) -> String {
+    let reason = rejection
+        .and_then(|rejection| rejection.reason.as_ref())
         .map_or(String::new(), |reason| format!(" Reason: {reason}"));
     format!(
         "A human has rejected this same call; it was not run, and asking again does not help.{reason}"

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::notices::Wanted;
+use super::notices::EventFilters;
 use super::rows::{
-    ANY, ApproverLine, AskedLine, CredentialLine, DecisionLine, GrantLine, ImmutableLine, ItemLine,
-    KEEP, NEW, Needs, PARK, QUEUE, Rows, TAKE, TaskLine, TouchedLine, UseLine, VERSION,
+    ANY, ApproverLine, CredentialLine, DecisionLine, GrantLine, ImmutableLine, ItemLine, KEEP, NEW,
+    PARK, QUEUE, RequestLine, RequestUpdateLine, RequiredState, Rows, TAKE, TaskLine, UseLine,
+    VERSION,
 };
 use crate::task::change::{Change, Guard, LeaseChange, TaskChange};
 use crate::task::credential::SealedCredential;
@@ -20,56 +21,56 @@ use crate::task::status::{RequestStatus, TaskStatus};
 
 /// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
 /// text has a NUL, a task is named twice, or a task with `Guard::Any` gets items. The change gets a
-/// notice if one of its events is `wanted`.
-pub(super) fn rows(change: Change, wanted: &Wanted) -> Option<Rows> {
+/// notice if one of its events matches `event_filters`.
+pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows> {
     let mut rows = Rows {
-        noticed: wanted.wants(&change),
+        gets_notice: event_filters.matches(&change),
         root: change.root,
         tenant: change.tenant,
         change: change.id.0,
         tasks: Vec::with_capacity(change.tasks.len() + 1),
         items: Vec::new(),
-        asked: Vec::new(),
+        requests: Vec::new(),
         approvers: Vec::new(),
-        touched: Vec::new(),
+        request_updates: Vec::new(),
         decisions: Vec::new(),
         credentials: Vec::new(),
-        given: Vec::new(),
+        grants: Vec::new(),
         uses: Vec::new(),
         idempotency: change.idempotency,
     };
-    let mut touched = BTreeMap::new();
+    let mut updates = BTreeMap::new();
     for task in change.tasks {
-        rows.add_task(task, &mut touched)?;
+        rows.add_task(task, &mut updates)?;
     }
     for RequestId(request_id) in change.resumed {
-        touched
+        updates
             .entry(request_id)
-            .or_insert_with(|| TouchedLine {
+            .or_insert_with(|| RequestUpdateLine {
                 request_id,
-                ..TouchedLine::default()
+                ..RequestUpdateLine::default()
             })
             .resumed = true;
     }
     // A request that is opened and closed in one change is written once, with its final status.
-    for asked in &mut rows.asked {
-        if let Some(line) = touched.remove(&asked.request_id) {
-            asked.status = line.end().unwrap_or(asked.status);
+    for request in &mut rows.requests {
+        if let Some(line) = updates.remove(&request.request_id) {
+            request.status = line.end().unwrap_or(request.status);
         }
     }
-    for line in &mut rows.given {
+    for line in &mut rows.grants {
         line.agent.clone_from(&change.root_agent);
     }
-    rows.touched = touched.into_values().collect();
-    rows.number_events();
-    rows.storable().then_some(rows)
+    rows.request_updates = updates.into_values().collect();
+    rows.count_events();
+    rows.is_storable().then_some(rows)
 }
 
 impl Rows {
     fn add_task(
         &mut self,
         task: TaskChange,
-        touched: &mut BTreeMap<Uuid, TouchedLine>,
+        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
     ) -> Option<()> {
         let mut agent_version = task.agent_version;
         let (guard, version, immutable) = match task.guard {
@@ -112,12 +113,12 @@ impl Rows {
             asker: task.asker,
             immutable,
         };
-        self.add_items(&mut line, task.facts, touched)?;
+        self.add_items(&mut line, task.facts, updates)?;
         if guard == NEW && line.status.is_none() {
             line.status = Some(TaskStatus::Running.as_str());
         }
         if !line.ends() {
-            self.keep(task.task_id.0, task.credentials);
+            self.add_credentials(task.task_id.0, task.credentials);
         }
         self.tasks.push(line);
         Some(())
@@ -128,7 +129,7 @@ impl Rows {
         &mut self,
         line: &mut TaskLine,
         facts: Vec<Fact>,
-        touched: &mut BTreeMap<Uuid, TouchedLine>,
+        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
     ) -> Option<()> {
         let mut seq = line.last_seq;
         for fact in facts {
@@ -137,7 +138,7 @@ impl Rows {
                 line.status = Some(status.as_str());
                 line.status_seq = seq;
             }
-            self.follow(&fact, TaskId(line.task_id), seq, touched);
+            self.add_derived_rows(&fact, TaskId(line.task_id), seq, updates);
             self.items.push(ItemLine {
                 task_id: line.task_id,
                 seq,
@@ -152,7 +153,7 @@ impl Rows {
     }
 
     /// Adds a task's new credentials; of several with the same name, only the last.
-    fn keep(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
+    fn add_credentials(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
             .map(|sealed| (sealed.name.clone(), sealed))
@@ -167,29 +168,29 @@ impl Rows {
 
     /// Adds the rows that follow from a fact: requests, approvers, decisions, standing decisions
     /// and their uses.
-    fn follow(
+    fn add_derived_rows(
         &mut self,
         fact: &Fact,
         task: TaskId,
         seq: i64,
-        touched: &mut BTreeMap<Uuid, TouchedLine>,
+        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
     ) {
-        if let Fact::InterventionRequested(asked) = fact {
-            self.ask(asked, task, seq);
+        if let Fact::InterventionRequested(spec) = fact {
+            self.add_request(spec, task, seq);
         }
         if let Fact::Decision {
             request_id: RequestId(request_id),
             decision,
         } = fact
         {
-            let line = touched.entry(*request_id).or_default();
+            let line = updates.entry(*request_id).or_default();
             line.request_id = *request_id;
-            line.needs = Needs::InTime;
+            line.required_state = RequiredState::InTime;
             if decision.closes {
                 line.status = Some(RequestStatus::Responded);
             }
-            self.decide(decision, *request_id, task, seq);
-            self.give(decision, *request_id, task, seq);
+            self.add_decisions(decision, *request_id, task, seq);
+            self.add_grants(decision, *request_id, task, seq);
         }
         if let Fact::ToolStarted {
             grant: Some(used), ..
@@ -206,34 +207,34 @@ impl Rows {
             ..
         } = fact
         {
-            let line = touched.entry(*request_id).or_default();
+            let line = updates.entry(*request_id).or_default();
             line.request_id = *request_id;
-            let needs = if *status == RequestStatus::Expired {
-                Needs::Overdue
+            let required_state = if *status == RequestStatus::Expired {
+                RequiredState::Overdue
             } else {
-                Needs::Open
+                RequiredState::Open
             };
-            line.needs = line.needs.max(needs);
+            line.required_state = line.required_state.max(required_state);
             line.status = Some(*status);
         }
     }
 
-    fn ask(&mut self, asked: &RequestSpec, task: TaskId, seq: i64) {
-        let request_id = asked.request_id.0;
-        let call = asked
+    fn add_request(&mut self, spec: &RequestSpec, task: TaskId, seq: i64) {
+        let request_id = spec.request_id.0;
+        let call = spec
             .own_calls()
             .next()
-            .or_else(|| asked.pending_tool_calls.first());
-        let approvers = &asked.terms.approvers;
-        self.asked.push(AskedLine {
+            .or_else(|| spec.pending_tool_calls.first());
+        let approvers = &spec.terms.approvers;
+        self.requests.push(RequestLine {
             request_id,
             task_id: task.0,
             seq,
-            kind: asked.kind.as_str(),
+            kind: spec.kind.as_str(),
             status: RequestStatus::Pending,
-            required: asked.required().into(),
+            required: spec.required().into(),
             call_id: call.map(|call| call.tool_call_id.0),
-            expires_in: asked.terms.expires_in.map(micros),
+            expires_in: spec.terms.expires_in.map(micros),
         });
         let mut add = |kind: &'static str, name: Option<&String>| {
             let name = name.cloned();
@@ -262,7 +263,7 @@ impl Rows {
             .for_each(|group| add("group", Some(group)));
     }
 
-    fn decide(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
+    fn add_decisions(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
         let mut add = |call_id, action: Action, settles: bool| {
             self.decisions.push(DecisionLine {
                 request_id,
@@ -287,8 +288,8 @@ impl Rows {
     }
 
     /// Adds the standing decisions that an answer gives.
-    fn give(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
-        let given = decision.grants().map(|(_, grant)| GrantLine {
+    fn add_grants(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
+        let grants = decision.grants().map(|(_, grant)| GrantLine {
             grant: grant.clone(),
             agent: String::new(),
             by: decision.by.clone(),
@@ -299,12 +300,12 @@ impl Rows {
             seq,
             request_id,
         });
-        self.given.extend(given);
+        self.grants.extend(grants);
     }
 
     /// Stores the number of new events in the root's line, because the root's row counts the events
     /// of the tree. Adds a line for the root if the change has none.
-    fn number_events(&mut self) {
+    fn count_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {
             return;

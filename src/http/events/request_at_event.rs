@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use crate::store::{Event, ReadError, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
+use crate::task::progress::Progress;
 use crate::task::status::RequestStatus;
-use crate::task::turn::Progress;
 
 /// The maximum number of items that one read of a journal returns.
-const ITEMS: i64 = 32;
+const MAX_ITEMS: i64 = 32;
 
 /// The journals of tasks, read into a [`Progress`] as far as earlier events of the stream needed
 /// them.
@@ -55,7 +55,7 @@ impl JournalCache {
         }
         while journal.seq < last {
             let items = store
-                .items(task, journal.seq, ITEMS.min(last - journal.seq))
+                .items(task, journal.seq, MAX_ITEMS.min(last - journal.seq))
                 .await?;
             if items.is_empty() {
                 return Err(ReadError::Corrupt("a journal with gaps".to_owned()));
@@ -69,7 +69,7 @@ impl JournalCache {
     }
 
     /// Frees the journals: a waiting stream keeps none.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0 = HashMap::new();
     }
 }

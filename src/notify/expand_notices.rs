@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-use super::entry::{Channel, Entry, Told};
+use super::entry::{Channel, Entry, PlannedMessage};
 use super::settings::Recipients;
 use super::{Sender, recipients};
 use crate::failpoint;
-use crate::store::{NewDelivery, NotedChange, NotedEvent, Notice, ReadError, RequestRow};
-use crate::task::event_name::CHANGES;
+use crate::store::{ChangeEvents, EventHeader, NewDelivery, Notice, ReadError, RequestRow};
+use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::RequestId;
 
 /// The maximum number of notices that are replaced in one transaction.
@@ -17,10 +17,10 @@ const BATCH: usize = 100;
 impl Sender {
     /// Replaces every notice. If a notice fails, it is left for the next pass or for another
     /// replica. Returns whether an entry has new deliveries that are due.
-    pub(super) async fn spread(&self) -> bool {
-        let (mut last, mut any) = (None, false);
+    pub(super) async fn expand_notices(&self) -> bool {
+        let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
-            match self.spread_batch(last, &mut any).await {
+            match self.expand_batch(last, &mut has_due).await {
                 Ok(Some(next)) => last = Some(next),
                 Ok(None) => break,
                 Err(error) => {
@@ -29,17 +29,17 @@ impl Sender {
                 }
             }
         }
-        any
+        has_due
     }
 
     /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
     /// may be more. `before` is the last notice of the previous batch: if it comes again, another
-    /// replica may be replacing the batch, and this replica stops. Sets `any` if an entry has new
-    /// deliveries that are due.
-    async fn spread_batch(
+    /// replica may be replacing the batch, and this replica stops. Sets `has_due` if an entry has
+    /// new deliveries that are due.
+    async fn expand_batch(
         &self,
         before: Option<Notice>,
-        any: &mut bool,
+        has_due: &mut bool,
     ) -> Result<Option<Notice>, ReadError> {
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
         let notices = self.store.notices(limit).await?;
@@ -53,13 +53,13 @@ impl Sender {
         let due = deliveries.iter().filter(|one| one.due_at.is_none());
         let due: BTreeSet<String> = due.map(|one| one.target.clone()).collect();
         self.store.replace_notices(&notices, deliveries).await?;
-        for lane in self
-            .lanes
+        for state in self
+            .entry_states
             .iter()
-            .filter(|lane| due.contains(&lane.entry.name))
+            .filter(|state| due.contains(&state.entry.name))
         {
-            lane.expect_more();
-            *any = true;
+            state.expect_due();
+            *has_due = true;
         }
         failpoint::reach("spread.committed");
         let last = notices.last().copied();
@@ -68,22 +68,24 @@ impl Sender {
 
     /// Returns the deliveries for the events of a notice's change.
     async fn deliveries(&self, notice: &Notice) -> Result<Vec<NewDelivery>, ReadError> {
-        let noted = self.store.noted(notice).await?;
+        let change = self.store.change_events(notice).await?;
         let mut requests = BTreeMap::new();
         let mut deliveries = Vec::new();
-        for event in &noted.events {
-            for lane in &self.lanes {
-                let told = self.told(&lane.entry, &noted, event, &mut requests).await?;
-                deliveries.extend(told.into_iter().map(|(person, told)| NewDelivery {
+        for event in &change.events {
+            for state in &self.entry_states {
+                let messages = self
+                    .messages_about(&state.entry, &change, event, &mut requests)
+                    .await?;
+                deliveries.extend(messages.into_iter().map(|(person, message)| NewDelivery {
                     id: self.ids.fresh(),
                     notice: *notice,
-                    tenant: noted.tenant.clone(),
-                    target: lane.entry.name.clone(),
-                    channel: lane.entry.channel.of_delivery(),
+                    tenant: change.tenant.clone(),
+                    target: state.entry.name.clone(),
+                    channel: state.entry.channel.delivery_channel(),
                     person,
-                    kind: told.kind,
+                    kind: message.kind,
                     event: event.clone(),
-                    due_at: told.due_at,
+                    due_at: message.due_at,
                 }));
             }
         }
@@ -93,51 +95,56 @@ impl Sender {
     /// Returns the messages of an entry about an event, each after its recipient: a person's id, or
     /// an empty text if the receiver is not a person. `requests` caches the requests that were
     /// read.
-    async fn told(
+    async fn messages_about(
         &self,
         entry: &Entry,
-        noted: &NotedChange,
-        event: &NotedEvent,
+        change: &ChangeEvents,
+        event: &EventHeader,
         requests: &mut BTreeMap<RequestId, Option<RequestRow>>,
-    ) -> Result<Vec<(String, Told)>, ReadError> {
-        let want = &entry.want;
-        if !want.wants_tree(&noted.tenant, &noted.root_agent) || !want.events.contains(event.name) {
+    ) -> Result<Vec<(String, PlannedMessage)>, ReadError> {
+        let event_filter = &entry.event_filter;
+        if !event_filter.matches_tree(&change.tenant, &change.root_agent)
+            || !event_filter.events.contains(event.name)
+        {
             return Ok(Vec::new());
         }
-        if entry.tells_of_events() {
-            return Ok(vec![(String::new(), Told::at_once(event.name))]);
+        if entry.sends_every_event() {
+            return Ok(vec![(String::new(), PlannedMessage::due_now(event.name))]);
         }
         let Some(id) = event.request else {
             return Ok(Vec::new());
         };
         if let btree_map::Entry::Vacant(unread) = requests.entry(id) {
-            unread.insert(self.readable(id).await?);
+            unread.insert(self.readable_request(id).await?);
         }
         let accounts = self.accounts.as_ref();
         let request = requests.get(&id).and_then(Option::as_ref);
-        let picked = request.filter(|row| !entry.picks_requests() || entry.picks(row, accounts));
-        let Some(request) = picked else {
+        let selected =
+            request.filter(|row| !entry.selects_requests() || entry.selects(row, accounts));
+        let Some(request) = selected else {
             return Ok(Vec::new());
         };
-        let told = if entry.when.is_none() || CHANGES.contains(&event.name) {
-            Some(Told::at_once(event.name))
+        let message = if entry.when.is_none() || REQUEST_CHANGES.contains(&event.name) {
+            Some(PlannedMessage::due_now(event.name))
         } else {
-            entry.told(request)
+            entry.planned_message(request)
         };
-        let Some(told) = told else {
+        let Some(message) = message else {
             return Ok(Vec::new());
         };
         Ok(match (&entry.channel, accounts) {
             (Channel::Webhook(_) | Channel::Slack(_) | Channel::Teams(_), _) => {
-                vec![(String::new(), told)]
+                vec![(String::new(), message)]
             }
             (Channel::Mail(mail), Some(accounts)) => {
-                let people = recipients::people(mail, request, accounts);
+                let people = recipients::mail_recipients(mail, request, accounts);
                 if people.is_empty() && mail.to == Recipients::Approvers {
-                    unreachable(&entry.name);
+                    count_unreachable(&entry.name);
                 }
                 let people = people.into_iter();
-                people.map(|person| (person.user.clone(), told)).collect()
+                people
+                    .map(|person| (person.user.clone(), message))
+                    .collect()
             }
             (Channel::Mail(_), None) => Vec::new(),
         })
@@ -145,6 +152,6 @@ impl Sender {
 }
 
 /// Counts in a metric a question for which no approver has a mail address.
-fn unreachable(entry: &str) {
+fn count_unreachable(entry: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry);
 }

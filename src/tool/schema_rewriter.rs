@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::names;
 
 /// Keywords whose value is a schema for nested values.
-const CHILD: [&str; 4] = [
+const CHILD_KEYWORDS: [&str; 4] = [
     "additionalProperties",
     "items",
     "unevaluatedItems",
@@ -28,20 +28,20 @@ const CHILD: [&str; 4] = [
 ];
 /// Keywords whose value is a condition. A condition is not closed inside: closing would change it,
 /// and make a `not` accept more.
-const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
+const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
-const CHILD_LIST: [&str; 1] = ["prefixItems"];
+const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
 /// Keywords whose value holds schemas for nested values, by name.
-const CHILD_MAP: [&str; 2] = ["properties", "patternProperties"];
+const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
 /// Keywords that hold a schema for the same instance. `contentSchema` is about a text's content,
 /// but the 2020-12 draft checks nothing against it.
-const SAME: [&str; 3] = ["then", "else", "contentSchema"];
+const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords that hold a list of schemas for the same instance.
-const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords that hold schemas for the same instance, by name.
-const SAME_MAP: [&str; 1] = ["dependentSchemas"];
+const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
 /// Keywords that the rewriter resolves itself and leaves out.
-const LEFT_OUT: [&str; 6] = [
+const OMITTED_KEYWORDS: [&str; 6] = [
     "$schema",
     "$id",
     "$anchor",
@@ -50,7 +50,7 @@ const LEFT_OUT: [&str; 6] = [
     "$comment",
 ];
 /// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than this schema.
-const REFUSED: [&str; 6] = [
+const REFUSED_KEYWORDS: [&str; 6] = [
     "$dynamicRef",
     "$dynamicAnchor",
     "$recursiveRef",
@@ -59,9 +59,9 @@ const REFUSED: [&str; 6] = [
     "additionalItems",
 ];
 /// The deepest nesting of a schema.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// The maximum number of schemas that may apply to one value.
-const WEIGHT: u64 = 10_000;
+const MAX_WEIGHT: u64 = 10_000;
 /// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -74,24 +74,24 @@ pub(super) struct Rewriter<'s> {
     /// `$defs`.
     targets: BTreeMap<(String, bool), usize>,
     /// Targets whose copy is not made yet.
-    waiting: Vec<(String, bool)>,
+    pending: Vec<(String, bool)>,
     flaws: BTreeSet<String>,
 }
 
 /// Rewrites a schema: resolves every local `$ref` to a copy and, if `close` is true, refuses
 /// undeclared members.
 pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>> {
-    if depth(schema) > DEPTH {
-        return Err(vec![format!("is nested deeper than {DEPTH}")]);
+    if depth(schema) > MAX_DEPTH {
+        return Err(vec![format!("is nested deeper than {MAX_DEPTH}")]);
     }
     let mut rewriter = Rewriter {
         root: schema,
         close,
         targets: BTreeMap::new(),
-        waiting: Vec::new(),
+        pending: Vec::new(),
         flaws: BTreeSet::new(),
     };
-    rewriter.whole()
+    rewriter.rewrite_root()
 }
 
 /// Returns the schema that a local `$ref` names by `#`, a JSON pointer or an anchor; `None` if
@@ -104,17 +104,20 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     let found = if fragment.is_empty() || fragment.starts_with('/') {
         root.pointer(&fragment)
     } else {
-        anchored(root, &fragment)
+        find_anchor(root, &fragment)
     };
     found.filter(|schema| schema.is_object() || schema.is_boolean())
 }
 
 /// Returns the schemas that apply to the same value as `schema`, including `schema` itself.
 /// Terminates even if the references form a cycle.
-pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<String, Value>> {
+pub(super) fn in_place_schemas<'s>(
+    root: &'s Value,
+    schema: &'s Value,
+) -> Vec<&'s Map<String, Value>> {
     let mut found: Vec<&Map<String, Value>> = Vec::new();
-    let mut waiting = vec![schema];
-    while let Some(next) = waiting.pop() {
+    let mut pending = vec![schema];
+    while let Some(next) = pending.pop() {
         let Value::Object(members) = next else {
             continue;
         };
@@ -124,17 +127,17 @@ pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<St
         found.push(members);
         for (keyword, value) in members {
             match keyword.as_str() {
-                "$ref" => waiting.extend(
+                "$ref" => pending.extend(
                     value
                         .as_str()
                         .and_then(|reference| resolve(root, reference)),
                 ),
-                "if" | "then" | "else" => waiting.push(value),
+                "if" | "then" | "else" => pending.push(value),
                 "allOf" | "anyOf" | "oneOf" => {
-                    waiting.extend(value.as_array().into_iter().flatten());
+                    pending.extend(value.as_array().into_iter().flatten());
                 }
                 "dependentSchemas" => {
-                    waiting.extend(value.as_object().into_iter().flat_map(Map::values));
+                    pending.extend(value.as_object().into_iter().flat_map(Map::values));
                 }
                 _ => {}
             }
@@ -144,26 +147,26 @@ pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<St
 }
 
 impl Rewriter<'_> {
-    fn whole(&mut self) -> Result<Value, Vec<String>> {
-        let mut schema = self.child(self.root, "");
+    fn rewrite_root(&mut self) -> Result<Value, Vec<String>> {
+        let mut schema = self.rewrite_child(self.root, "");
         let mut copies = Map::new();
-        while let Some(target) = self.waiting.pop() {
+        while let Some(target) = self.pending.pop() {
             let number = self.targets.get(&target).copied().unwrap_or_default();
             let (reference, close) = target;
             self.close = close;
             let copy = if let Some(found) = resolve(self.root, &reference) {
-                self.open(found, &reference)
+                self.rewrite_open(found, &reference)
             } else {
                 self.flaws.insert(format!(
                     "has a `$ref` to `{}`, where there is no schema",
-                    short(&reference)
+                    shortened(&reference)
                 ));
                 Value::Bool(false)
             };
             copies.insert(number.to_string(), copy);
         }
         if self.flaws.is_empty() {
-            self.flaws.extend(weigh(&schema, &copies).err());
+            self.flaws.extend(check_weight(&schema, &copies).err());
         }
         if !self.flaws.is_empty() {
             return Err(std::mem::take(&mut self.flaws).into_iter().collect());
@@ -175,39 +178,39 @@ impl Rewriter<'_> {
     }
 
     /// Rewrites the outermost schema of a value, and closes it where needed.
-    fn child(&mut self, schema: &Value, at: &str) -> Value {
-        let mut rewritten = self.open(schema, at);
+    fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
+        let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
             return rewritten;
         };
         let mut declared: BTreeMap<String, &str> = BTreeMap::new();
-        let mut any = false;
-        for part in in_place(self.root, schema) {
+        let mut has_properties = false;
+        for part in in_place_schemas(self.root, schema) {
             let Some(properties) = part.get("properties").and_then(Value::as_object) else {
                 continue;
             };
-            any = true;
+            has_properties = true;
             for name in properties.keys() {
                 if let Some(twin) = declared.insert(names::folded(name), name)
                     && twin != name
                 {
-                    let (one, other) = (short(twin), short(name));
+                    let (one, other) = (shortened(twin), shortened(name));
                     self.flaws.insert(format!(
                         "declares `{one}` and `{other}`, which differ only in case or form"
                     ));
                 }
             }
         }
-        let says = original.contains_key("additionalProperties")
+        let is_explicit = original.contains_key("additionalProperties")
             || original.contains_key("unevaluatedProperties");
-        if self.close && any && !says {
+        if self.close && has_properties && !is_explicit {
             members.insert("unevaluatedProperties".to_owned(), Value::Bool(false));
         }
         rewritten
     }
 
     /// Rewrites a schema without closing it: closes only the schemas of nested values.
-    fn open(&mut self, schema: &Value, at: &str) -> Value {
+    fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();
         };
@@ -215,33 +218,33 @@ impl Rewriter<'_> {
         for (keyword, value) in members {
             let keyword = keyword.as_str();
             let place = format!("{at}/{keyword}");
-            if LEFT_OUT.contains(&keyword) {
-                self.left_out(keyword, value, at);
+            if OMITTED_KEYWORDS.contains(&keyword) {
+                self.check_omitted(keyword, value, at);
                 continue;
             }
-            if REFUSED.contains(&keyword) {
+            if REFUSED_KEYWORDS.contains(&keyword) {
                 self.flaws
                     .insert(format!("says `{keyword}`, which is not supported"));
             }
             let value = if keyword == "$ref" {
-                self.reference(value)
-            } else if CHILD.contains(&keyword) {
-                self.child(value, &place)
-            } else if ASKING.contains(&keyword) {
+                self.rewrite_reference(value)
+            } else if CHILD_KEYWORDS.contains(&keyword) {
+                self.rewrite_child(value, &place)
+            } else if CONDITION_KEYWORDS.contains(&keyword) {
                 let close = std::mem::replace(&mut self.close, false);
-                let asking = self.open(value, &place);
+                let condition = self.rewrite_open(value, &place);
                 self.close = close;
-                asking
-            } else if SAME.contains(&keyword) {
-                self.open(value, &place)
-            } else if CHILD_LIST.contains(&keyword) {
-                self.each_of(value, &place, true)
-            } else if SAME_LIST.contains(&keyword) {
-                self.each_of(value, &place, false)
-            } else if CHILD_MAP.contains(&keyword) {
-                self.each_in(value, &place, true)
-            } else if SAME_MAP.contains(&keyword) {
-                self.each_in(value, &place, false)
+                condition
+            } else if IN_PLACE_KEYWORDS.contains(&keyword) {
+                self.rewrite_open(value, &place)
+            } else if CHILD_LIST_KEYWORDS.contains(&keyword) {
+                self.rewrite_list(value, &place, true)
+            } else if IN_PLACE_LIST_KEYWORDS.contains(&keyword) {
+                self.rewrite_list(value, &place, false)
+            } else if CHILD_MAP_KEYWORDS.contains(&keyword) {
+                self.rewrite_map(value, &place, true)
+            } else if IN_PLACE_MAP_KEYWORDS.contains(&keyword) {
+                self.rewrite_map(value, &place, false)
             } else {
                 value.clone()
             };
@@ -250,7 +253,7 @@ impl Rewriter<'_> {
         Value::Object(rewritten)
     }
 
-    fn left_out(&mut self, keyword: &str, value: &Value, at: &str) {
+    fn check_omitted(&mut self, keyword: &str, value: &Value, at: &str) {
         if keyword == "$id" && !at.is_empty() {
             self.flaws
                 .insert("says `$id` inside, which is not supported".to_owned());
@@ -263,39 +266,39 @@ impl Rewriter<'_> {
         }
     }
 
-    fn each_of(&mut self, list: &Value, at: &str, child: bool) -> Value {
+    fn rewrite_list(&mut self, list: &Value, at: &str, is_child: bool) -> Value {
         let Value::Array(schemas) = list else {
             return list.clone();
         };
         Value::Array(
             schemas
                 .iter()
-                .map(|schema| self.one(schema, at, child))
+                .map(|schema| self.rewrite_one(schema, at, is_child))
                 .collect(),
         )
     }
 
-    fn each_in(&mut self, map: &Value, at: &str, child: bool) -> Value {
+    fn rewrite_map(&mut self, map: &Value, at: &str, is_child: bool) -> Value {
         let Value::Object(schemas) = map else {
             return map.clone();
         };
         Value::Object(
             schemas
                 .iter()
-                .map(|(name, schema)| (name.clone(), self.one(schema, at, child)))
+                .map(|(name, schema)| (name.clone(), self.rewrite_one(schema, at, is_child)))
                 .collect(),
         )
     }
 
-    fn one(&mut self, schema: &Value, at: &str, child: bool) -> Value {
-        if child {
-            self.child(schema, at)
+    fn rewrite_one(&mut self, schema: &Value, at: &str, is_child: bool) -> Value {
+        if is_child {
+            self.rewrite_child(schema, at)
         } else {
-            self.open(schema, at)
+            self.rewrite_open(schema, at)
         }
     }
 
-    fn reference(&mut self, value: &Value) -> Value {
+    fn rewrite_reference(&mut self, value: &Value) -> Value {
         let Some(reference) = value
             .as_str()
             .filter(|reference| reference.starts_with('#'))
@@ -305,31 +308,30 @@ impl Rewriter<'_> {
             );
             return value.clone();
         };
-        let fresh = self.targets.len();
+        let next_number = self.targets.len();
         let target = (reference.to_owned(), self.close);
         let number = *self.targets.entry(target.clone()).or_insert_with(|| {
-            self.waiting.push(target);
-            fresh
+            self.pending.push(target);
+            next_number
         });
         json!(format!("#/$defs/{number}"))
     }
 }
 
-/// Refuses a schema that applies more than [`WEIGHT`] schemas to any one value, or in which a
+/// Refuses a schema that applies more than [`MAX_WEIGHT`] schemas to any one value, or in which a
 /// `$ref` leads back to itself for the same value.
-fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
-    let light = |weight: u64| {
-        let is_light = weight <= WEIGHT;
-        is_light
-            .then_some(weight)
+fn check_weight(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
+    let within_limit = |weight: u64| {
+        let fits = weight <= MAX_WEIGHT;
+        fits.then_some(weight)
             .ok_or_else(|| "combines too many schemas for one value".to_owned())
     };
     let mut known = BTreeMap::new();
     for (number, copy) in copies {
-        let weight = light(weight(copy, copies, &mut known, &mut vec![number])?)?;
+        let weight = within_limit(weight(copy, copies, &mut known, &mut vec![number])?)?;
         known.insert(number, weight);
     }
-    light(weight(schema, copies, &mut known, &mut Vec::new())?).map(drop)
+    within_limit(weight(schema, copies, &mut known, &mut Vec::new())?).map(drop)
 }
 
 fn weight<'s>(
@@ -365,13 +367,13 @@ fn weight<'s>(
                 weight
             };
             total = total.saturating_add(weight);
-        } else if SAME.contains(&keyword) || ASKING.contains(&keyword) {
+        } else if IN_PLACE_KEYWORDS.contains(&keyword) || CONDITION_KEYWORDS.contains(&keyword) {
             total = total.saturating_add(weight(value, copies, known, path)?);
-        } else if SAME_LIST.contains(&keyword) {
+        } else if IN_PLACE_LIST_KEYWORDS.contains(&keyword) {
             for schema in value.as_array().into_iter().flatten() {
                 total = total.saturating_add(weight(schema, copies, known, path)?);
             }
-        } else if SAME_MAP.contains(&keyword) {
+        } else if IN_PLACE_MAP_KEYWORDS.contains(&keyword) {
             for schema in value.as_object().into_iter().flat_map(Map::values) {
                 total = total.saturating_add(weight(schema, copies, known, path)?);
             }
@@ -380,17 +382,19 @@ fn weight<'s>(
     Ok(total)
 }
 
-fn anchored<'s>(schema: &'s Value, anchor: &str) -> Option<&'s Value> {
+fn find_anchor<'s>(schema: &'s Value, anchor: &str) -> Option<&'s Value> {
     match schema {
         Value::Object(members) => {
             if members.get("$anchor").and_then(Value::as_str) == Some(anchor) {
                 return Some(schema);
             }
-            members.values().find_map(|member| anchored(member, anchor))
+            members
+                .values()
+                .find_map(|member| find_anchor(member, anchor))
         }
         Value::Array(elements) => elements
             .iter()
-            .find_map(|element| anchored(element, anchor)),
+            .find_map(|element| find_anchor(element, anchor)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
@@ -403,7 +407,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn short(name: &str) -> &str {
+fn shortened(name: &str) -> &str {
     crate::task::text::cut(name, 80)
 }
 

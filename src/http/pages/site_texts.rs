@@ -5,7 +5,7 @@
 use crate::http::pages::language::{Language, texts};
 
 texts! {
-    Texts, #[cfg(test)] PAIRS;
+    SiteTexts, #[cfg(test)] PAIRS;
     // The frame of the pages.
     pages: "Pages", "页面";
     skip: "Skip to the content", "跳到正文";
@@ -15,16 +15,16 @@ texts! {
     // The inbox: its state, and announcements of new requests.
     as_of: "As of {at}", "截至 {at}";
     live: "live", "实时更新中";
-    not_live: "Not live since {at}.", "自 {at} 起未更新。";
+    not_live: "Not updated since {at}.", "自 {at} 起未更新。";
     look_again: "Look again", "重新查看";
     new_one: "1 new question: show it", "1 个新请求：显示";
     new_many: "{count} new questions: show them", "{count} 个新请求：显示";
-    tell: "Tell me here", "在此提醒我";
-    tell_no_more: "Tell me here no more", "不再在此提醒我";
-    tell_refused: "This browser does not allow notices.", "此浏览器不允许通知。";
-    tell_title: "A question waits", "有请求等待处理";
-    nothing: "Nothing waits for you.", "没有等待您处理的请求。";
-    nothing_fits: "Nothing that fits.", "没有符合条件的请求。";
+    notify: "Notify me here", "在此提醒我";
+    notify_stop: "Stop notifying me here", "不再在此提醒我";
+    notify_refused: "This browser does not allow notices.", "此浏览器不允许通知。";
+    notify_title: "A question waits", "有请求等待处理";
+    nothing_open: "Nothing waits for you.", "没有等待您处理的请求。";
+    nothing_matches: "No question matches.", "没有符合条件的请求。";
     show_all: "Show all", "全部显示";
     urgent_first: "Questions that expire within an hour come first.", "一小时内到期的请求排在最前。";
     newest_last: "Oldest first, newest last.", "按时间排列，最新的在最后。";
@@ -41,7 +41,7 @@ texts! {
     // The row of a request.
     summary: "Summary", "摘要";
     and_more: "and {count} more", "等另外 {count} 个";
-    left: "{time} left", "剩余 {time}";
+    time_left: "{time} left", "剩余 {time}";
     for_user: "for {user}", "为 {user}";
     asked_ago: "asked {time} ago", "{time}前提出";
     by_rule: "rule {rule}", "规则 {rule}";
@@ -83,8 +83,8 @@ texts! {
     state_resumed: "decided, and the task went on", "已决定，任务已继续";
     state_expired: "expired", "已过期";
     state_withdrawn: "withdrawn", "已撤回";
-    older: "Older ones", "更早的";
-    none_so_far: "None among those looked at so far; there may be more.", "目前查看过的里面没有；后面可能还有。";
+    older: "Older", "更早的";
+    none_so_far: "None found so far; there may be more.", "目前查看过的里面没有；后面可能还有。";
     // Tasks.
     no_tasks: "No tasks.", "没有任务。";
     calls_at_gate: "Calls at the gate", "网关的调用";
@@ -123,10 +123,10 @@ texts! {
     grant_used: "used {used} of {uses} times", "已使用 {used} 次，共 {uses} 次";
     grant_end: "Ask again: {tool}", "恢复询问：{tool}";
     ended_revoked: "ended", "已结束";
-    ended_expired: "its time is over", "已到期";
+    ended_expired: "expired", "已到期";
     ended_used_up: "used up", "次数已用完";
-    ended_message: "over since the user’s next message", "用户发送新消息后已失效";
-    ended_history_lost: "over: stored history was lost", "已失效：部分历史记录丢失";
-    ended_giver: "over: who gave it may not approve this any more", "已失效：授予者不再有权批准";
-    ended_changed: "over: its rule or tool has changed", "已失效：规则或工具已更改";
+    ended_message: "ended by the user’s next message", "用户发送新消息后已失效";
+    ended_history_lost: "ended: stored history was lost", "已失效：部分历史记录丢失";
+    ended_giver: "ended: its author may no longer approve this", "已失效：授予者不再有权批准";
+    ended_changed: "ended: its rule or tool has changed", "已失效：规则或工具已更改";
 }

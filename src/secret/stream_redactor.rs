@@ -4,29 +4,29 @@ use std::sync::Arc;
 
 use super::Redactor;
 
-/// Redacts a text that arrives in pieces. The outputs together equal [`Redactor::clean`] of the
+/// Redacts a text that arrives in pieces. The outputs together equal [`Redactor::redact`] of the
 /// whole text.
 #[derive(Debug)]
-pub struct Redacting {
+pub struct StreamRedactor {
     redactor: Arc<Redactor>,
     held: String,
     /// The length in bytes at which the held text is searched again; 0 means after the next piece.
-    again: usize,
+    next_search_len: usize,
 }
 
 /// The maximum length in bytes of a held text that is searched after each piece. A longer held text
 /// is searched each time its length has doubled. So a stream that is held back until its end costs
 /// only a few searches of the whole text.
-const OFTEN: usize = 4096;
+const MAX_OFTEN_SEARCHED_BYTES: usize = 4096;
 
-impl Redacting {
+impl StreamRedactor {
     /// Starts with an empty text.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
         Self {
             redactor,
             held: String::new(),
-            again: 0,
+            next_search_len: 0,
         }
     }
 
@@ -34,23 +34,25 @@ impl Redacting {
     /// could still complete a secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
-        if self.held.len() < self.again {
+        if self.held.len() < self.next_search_len {
             return String::new();
         }
-        let rest = self.held.split_off(self.redactor.settled(&self.held));
-        self.again = if rest.len() > OFTEN {
+        let rest = self
+            .held
+            .split_off(self.redactor.safe_prefix_len(&self.held));
+        self.next_search_len = if rest.len() > MAX_OFTEN_SEARCHED_BYTES {
             rest.len() * 2
         } else {
             0
         };
         let shown = std::mem::replace(&mut self.held, rest);
-        self.redactor.clean(&shown).into_owned()
+        self.redactor.redact(&shown).into_owned()
     }
 
     /// Ends the text and returns the rest, redacted.
     pub fn finish(&mut self) -> String {
         let rest = std::mem::take(&mut self.held);
-        self.redactor.clean(&rest).into_owned()
+        self.redactor.redact(&rest).into_owned()
     }
 }
 
@@ -87,26 +89,27 @@ mod tests {
     #[test]
     fn long_unclear_text_is_searched_only_a_few_times() {
         let text = format!("%5c{}", "\\".repeat(64 * 1024));
-        let (mut redacting, mut shown) = (Redacting::new(redactor()), String::new());
+        let (mut redacting, mut shown) = (StreamRedactor::new(redactor()), String::new());
         let mut searches = 0;
         for piece in text.as_bytes().chunks(4) {
-            searches += usize::from(redacting.held.len() + piece.len() >= redacting.again);
+            searches +=
+                usize::from(redacting.held.len() + piece.len() >= redacting.next_search_len);
             shown += &redacting.push(std::str::from_utf8(piece).unwrap());
         }
         shown += &redacting.finish();
-        assert_eq!(shown, redactor().clean(&text));
-        assert!(searches < OFTEN, "{searches}");
+        assert_eq!(shown, redactor().redact(&text));
+        assert!(searches < MAX_OFTEN_SEARCHED_BYTES, "{searches}");
     }
 
     #[test]
     fn streamed_text_is_cleaned_like_the_whole_text_wherever_it_is_cut() {
         let redactor = redactor();
         for text in TEXTS {
-            let whole = redactor.clean(text).into_owned();
+            let whole = redactor.redact(text).into_owned();
             let cuts: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
             for first in &cuts {
                 for second in cuts.iter().filter(|second| *second >= first) {
-                    let mut redacting = Redacting::new(Arc::clone(&redactor));
+                    let mut redacting = StreamRedactor::new(Arc::clone(&redactor));
                     let mut shown = redacting.push(&text[..*first]);
                     shown += &redacting.push(&text[*first..*second]);
                     shown += &redacting.push(&text[*second..]);
@@ -121,7 +124,7 @@ mod tests {
                     );
                 }
             }
-            let mut redacting = Redacting::new(Arc::clone(&redactor));
+            let mut redacting = StreamRedactor::new(Arc::clone(&redactor));
             let letters: String = text
                 .chars()
                 .map(|letter| redacting.push(letter.encode_utf8(&mut [0; 4])))
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn secret_whose_end_begins_another_one_is_held_back_whole() {
         let keys = ["first-and-middle", "middle-and-last"].map(|key| Secret::new(key.to_owned()));
-        let mut redacting = Redacting::new(Arc::new(Redactor::new(
+        let mut redacting = StreamRedactor::new(Arc::new(Redactor::new(
             ["ONE", "TWO"].into_iter().zip(&keys),
         )));
         assert_eq!(redacting.push("x first-and-middle"), "x ");
@@ -142,7 +145,7 @@ mod tests {
 
     #[test]
     fn text_is_held_back_only_where_it_may_become_a_secret() {
-        let mut redacting = Redacting::new(redactor());
+        let mut redacting = StreamRedactor::new(redactor());
         assert_eq!(
             redacting.push("Hello, the key is sk-ve"),
             "Hello, the key is "
@@ -150,7 +153,7 @@ mod tests {
         assert_eq!(redacting.push("ry nice. "), "sk-very nice. ");
         assert_eq!(redacting.push("sk-very-secret/1+2."), "[secret ONE].");
         assert_eq!(redacting.finish(), "");
-        let mut nothing = Redacting::new(Arc::default());
+        let mut nothing = StreamRedactor::new(Arc::default());
         assert_eq!(nothing.push("sk-very-secret/1+"), "sk-very-secret/1+");
     }
 }

@@ -1,0 +1,157 @@
+//! Updates posted messages with the outcomes of their questions. Each answer to a request, its
+//! expiry and its withdrawal become a delivery of every entry whose messages can be changed. The
+//! attempt at such a delivery replaces the content of the message.
+//!
+//! Invariant: the last update of a message shows the committed state, whichever of two changes is
+//! sent last. After the receiver has accepted an update, the sender reads the requests again; the
+//! delivery ends only if they have not changed since.
+
+use std::slice::from_ref;
+
+use super::Sender;
+use super::attempt_result::AttemptResult;
+use super::chat::RoomMessage;
+use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
+use super::exchange::ATTEMPT_TIMEOUT;
+use super::outcome::Outcome;
+use super::schedule;
+use super::send::EntryState;
+use super::slack::{MESSAGE_DELETED, SlackChannel};
+use crate::failpoint;
+use crate::people::directory::Directory;
+use crate::store::{ClaimedDelivery, MessageState, ReadError};
+use crate::task::user::UserIds;
+
+/// The reason for dropping a change: there is no message to update.
+const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
+
+/// The result of an attempt to update a message.
+enum UpdateResult {
+    /// Nothing is recorded: the delivery is claimed again after its lease.
+    RetryLater,
+    /// There is nothing to change; the text is the reason.
+    NothingToUpdate(&'static str),
+    /// The receiver was asked to update the message.
+    Attempted(AttemptResult),
+}
+
+impl Sender {
+    /// Makes one attempt to show a request's outcome in the posted message, and records the
+    /// attempt.
+    pub(super) async fn deliver_update(
+        &self,
+        state: &EntryState,
+        slack: &SlackChannel,
+        claimed: &ClaimedDelivery,
+    ) {
+        let began = self.clock.uptime();
+        let result = match self.try_update(state, slack, claimed).await {
+            Ok(UpdateResult::Attempted(result)) => result,
+            Ok(UpdateResult::NothingToUpdate(reason)) => {
+                return self.drop_unsent(state, from_ref(claimed), reason).await;
+            }
+            Ok(UpdateResult::RetryLater) => return,
+            // The lease runs out, and the delivery is claimed again.
+            Err(error) => {
+                tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
+                return;
+            }
+        };
+        if result.is_success() {
+            failpoint::reach("deliver.sent");
+        }
+        let next = schedule::next(&result, claimed.attempts);
+        let took = self.clock.uptime().saturating_sub(began);
+        let result = AttemptResult {
+            // The delivery that posted the message already has the reference.
+            reference: None,
+            ..result
+        };
+        let attempt = result.to_attempt(next, took);
+        self.record(state, from_ref(claimed), &attempt).await;
+    }
+
+    async fn try_update(
+        &self,
+        state: &EntryState,
+        slack: &SlackChannel,
+        claimed: &ClaimedDelivery,
+    ) -> Result<UpdateResult, ReadError> {
+        let name = state.entry.name.as_str();
+        let Some(request) = claimed.request else {
+            return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
+        };
+        let reference = match self.store.message_state(name, request).await? {
+            MessageState::NotSent => {
+                return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
+            }
+            MessageState::Sending => return Ok(UpdateResult::RetryLater),
+            MessageState::SentAs(reference) => reference,
+        };
+        let began = self.clock.uptime();
+        let mut message = self.current_message(name, slack, &reference).await?;
+        loop {
+            if !message.lists_request(request) {
+                return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
+            }
+            let result = slack
+                .update(&self.net, &*self.clock, &reference, &message)
+                .await;
+            if result.problem == MESSAGE_DELETED {
+                return Ok(UpdateResult::NothingToUpdate(MESSAGE_DELETED));
+            }
+            if !result.is_success() {
+                return Ok(UpdateResult::Attempted(result));
+            }
+            let now = self.current_message(name, slack, &reference).await?;
+            if now == message {
+                return Ok(UpdateResult::Attempted(result));
+            }
+            message = now;
+            // Another attempt must fit into the rest of the lease.
+            let spent = self.clock.uptime().saturating_sub(began);
+            if spent + ATTEMPT_TIMEOUT > state.entry.channel.lease() {
+                return Ok(UpdateResult::RetryLater);
+            }
+        }
+    }
+
+    /// Returns the content that a posted message should have now.
+    async fn current_message(
+        &self,
+        name: &str,
+        slack: &SlackChannel,
+        reference: &str,
+    ) -> Result<RoomMessage, ReadError> {
+        let most = i64::try_from(MAX_LISTED_QUESTIONS).unwrap_or(i64::MAX);
+        let listed = self.store.listed_requests(name, reference, most).await?;
+        let (mut questions, mut outcomes) = (Vec::new(), Vec::new());
+        for id in &listed.requests {
+            let Some(row) = self.readable_request(*id).await? else {
+                continue;
+            };
+            outcomes.push(Outcome::from_request(&row, self.user_ids()));
+            let url = (self.rendering.url)(*id);
+            questions.push(Question::from_request(
+                &row,
+                url,
+                None,
+                slack.shows_summaries,
+            ));
+        }
+        let listed_count = u64::try_from(listed.requests.len()).unwrap_or(u64::MAX);
+        let digest = Digest {
+            reason: Reason::from_message_type(&listed.kind),
+            questions,
+            unlisted: listed.total.saturating_sub(listed_count),
+            inbox: Some(self.rendering.inbox.clone()),
+        };
+        Ok(RoomMessage { digest, outcomes })
+    }
+
+    /// Returns the way in which user ids are compared.
+    pub(super) fn user_ids(&self) -> UserIds {
+        let accounts = self.accounts.as_ref();
+        accounts.map(Directory::ids).unwrap_or_default()
+    }
+}
