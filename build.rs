@@ -1,4 +1,5 @@
-//! Lists the migrations of each engine for `store/open.rs`: number, name and text.
+//! Writes the lists of migrations that `store/open.rs` includes. For each database engine, the list
+//! has the number, the name and the text of each migration.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -33,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A variable that cargo sets for build scripts.
+/// Returns the value of an environment variable that cargo sets for build scripts.
 #[expect(
     clippy::disallowed_methods,
     reason = "the program's world does not exist yet"
@@ -42,7 +43,7 @@ fn variable(name: &str) -> Result<String, env::VarError> {
     env::var(name)
 }
 
-/// The migrations in a folder, in order of their numbers.
+/// Returns the paths of the `.sql` files in a folder, sorted by name and therefore by number.
 fn migrations(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

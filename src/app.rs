@@ -1,4 +1,4 @@
-//! The composition root: the only file that names concrete implementations.
+//! The composition root: builds the parts of the service from the configuration, and connects them.
 
 mod cards;
 mod database;
@@ -60,8 +60,8 @@ pub struct ServeOptions {
 
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The time that the rest of the shutdown has after `DRAIN_TIMEOUT`: HTTP answers, commits,
-/// connections.
+/// The maximum duration of the rest of the shutdown, after the calls and attempts in flight: the
+/// last HTTP answers and commits, and the ends of connections.
 const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
 
 /// Adds the mistakes that the modules find in their parts of the configuration.
@@ -233,7 +233,7 @@ impl Replica {
 
     /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers the HTTP requests
     /// that wait, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
-    /// until these calls have ended, so that `/readyz` can report it as not ready.
+    /// until these calls have ended, so that `/readyz` can report that the replica is not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
@@ -318,7 +318,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
     }
 }
 
-/// The parts of an engine, built from the configuration.
+/// The parts of an engine that are built from the configuration alone.
 struct Components {
     models: BTreeMap<String, Arc<dyn ModelClient>>,
     catalog: Arc<Catalog>,
@@ -390,7 +390,7 @@ impl Components {
     }
 }
 
-/// Builds the gauges, whose counts are read from the database.
+/// Builds the gauges whose values are counted in the database.
 fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
     let (store, clock) = (store.clone(), Arc::clone(clock));
     let count = Arc::new(

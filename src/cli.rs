@@ -1,5 +1,5 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration; `gate` has exit codes of
-//! its own. Results go to standard output, error messages to standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. The commands of `gate`
+//! have further exit codes. Results go to standard output, error messages to standard error.
 
 mod gate;
 mod mcp;
@@ -165,7 +165,8 @@ fn print_error(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// The configuration file in the working directory that is used if no other is named.
+/// The configuration file in the working directory. It is read if neither the flag nor the variable
+/// names a file.
 const DEFAULT_FILE: &str = "holdpoint.yaml";
 
 /// Returns the source of the configuration: the file of the flag, else of the variable, else the
@@ -207,11 +208,12 @@ fn flags(common: &CommonOptions) -> Flags {
     }
 }
 
-/// A configuration without mistakes, with its warnings and its source.
+/// A configuration without mistakes, with the warnings about it.
 struct Loaded {
     config: Config,
     report: Report,
-    /// Names the source of the configuration. `None` if a flag or variable names it.
+    /// A line for the user that names the source of the configuration. `None` if a flag or a
+    /// variable names the source.
     note: Option<&'static str>,
 }
 
@@ -231,7 +233,7 @@ fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Str
     }
 }
 
-/// Loads the configuration; prints its source and its warnings.
+/// Loads the configuration. Prints the note that names its source, and its warnings.
 fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, String> {
     let Loaded {
         config,

@@ -110,7 +110,8 @@ pub struct Config {
     /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
     /// computed from it.
     pub unexpanded: Value,
-    /// The values to redact in texts from outside. Each comes after the name that is shown instead.
+    /// The values to redact in texts from outside. Each pair has the name that is shown instead,
+    /// and the value.
     pub secret_values: Vec<(String, Secret<String>)>,
     /// The variables and files for `${…}`, also when stored definitions are expanded later.
     pub environment: Environment,
@@ -243,7 +244,7 @@ fn expand(
     interpolation.inserted
 }
 
-/// Reports each `${…}` in a tool's schema, except in a `description` or `title`: models and
+/// Reports each `${…}` in a tool's schema, except in a `description` or `title`, because models and
 /// approvers see the schema.
 fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     for one in inserted {
@@ -255,7 +256,8 @@ fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately, and within it each entry of a map or list of settings.
+/// Reads each section separately, and in a map or list of settings each entry separately. A mistake
+/// in one of these parts does not keep the other parts from being read.
 fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -403,8 +405,8 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
     PathBuf::from(resolve_path(root, &["mcp_lock"], name, directory))
 }
 
-/// Fills in each variable of `env` that has no value, from this process's environment. `env` is the
-/// environment of a command; `place` is its path in the configuration.
+/// Sets each variable of `env` that has no value to the value in this process's environment. `env`
+/// is the environment of a command; `place` is the path of `env` in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,
@@ -426,7 +428,8 @@ fn pass_on_variables(
     }
 }
 
-/// Resolves the relative path of a database file from the configuration's directory.
+/// Resolves the relative path of a database file from the configuration's directory. Returns any
+/// other URL unchanged.
 fn resolve_sqlite(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else {
         return url.to_owned();

@@ -1,9 +1,11 @@
-//! Points where a test kills or freezes the real process: at every commit and around every call. In
-//! a release build without the feature `failpoints` every function is empty.
+//! Failpoints: named points at which a test kills or freezes (stops) the real process, for example
+//! right before and after each commit and each call. In a release build without the feature
+//! `failpoints`, the functions do nothing.
 //!
-//! One text arms the points, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second
-//! time that point is reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock
-//! is read 120 s ahead, so that the next process finds the leases of the killed process expired.
+//! One text arms the points. With `tool_started.committed=abort@2;lease=3s;clock=120s`, the process
+//! dies as by `kill -9` when it reaches the point `tool_started.committed` for the second time.
+//! Leases last 3 s. Postgres' clock is read 120 s ahead, so that the next process finds the leases
+//! of the killed process expired.
 
 /// Whether this build has failpoints.
 pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));
@@ -15,13 +17,12 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// A 1 ms sleep that took this long means the process was stopped and has been continued.
+    /// If a sleep of 1 ms takes this long, the process was stopped and has been continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// How long a freeze is delayed, so that calls of other tasks that already have a permit are
-    /// sent first. A process that is frozen between a permit and the write can send after it
-    /// continues, as docs/guarantees.md says. The starts of several tasks are committed together,
-    /// so without the delay a freeze right after such a commit would often come between the permit
-    /// and the write of another task's call.
+    /// The delay before a freeze. A process that is frozen between the permit and the write of a
+    /// call can send the call after it continues, as docs/guarantees.md says. One commit can start
+    /// calls of several tasks. Without the delay, a freeze right after such a commit would often
+    /// come between the permit and the write of another task's call.
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();

@@ -7,16 +7,17 @@
 //! | [`people`] | authenticates callers and authorizes them |
 //! | [`policy`] | turns a tool call into a verdict |
 //! | [`model`] | asks a language model |
-//! | [`tool`] | performs a call |
-//! | [`agent`] | agent definitions |
-//! | [`store`] | persistence |
+//! | [`tool`] | performs calls over HTTP or in a shell |
+//! | [`mcp`] | the client of MCP servers, and the reviewed definitions of their tools |
+//! | [`agent`] | the settings and the pinned definitions of agents and gates |
+//! | [`store`] | stores all data, on SQLite or Postgres |
 //! | [`engine`] | drives tasks |
-//! | [`notify`] | sends messages about what was committed |
-//! | [`http`] | the HTTP server, the only module that speaks HTTP |
+//! | [`notify`] | sends messages about commits |
+//! | [`http`] | the HTTP server; no other module answers HTTP requests |
 //! | [`asker`] | the client of a gate, for hooks and scripts |
 //!
-//! Further modules: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`],
-//! [`config`], [`telemetry`], [`app`], [`cli`].
+//! Further modules: [`world`] (time, ids, randomness), [`net`] (outbound HTTP), [`secret`],
+//! [`failpoint`], [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;
 pub mod app;

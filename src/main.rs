@@ -1,4 +1,4 @@
-//! Parse arguments, run, map the error to an exit code; nothing else.
+//! The binary: runs the command line, and exits with the exit code of the command.
 
 use std::process::ExitCode;
 

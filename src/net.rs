@@ -1,10 +1,13 @@
-//! All outbound HTTP: a client whose connections are reused, and single exchanges. Invariant: no
-//! request is repeated automatically, no redirect is followed, no proxy is taken from the
-//! environment, every body is read up to a bound, and each failure says whether anything can have
-//! been sent. A tool call has its own connection: the peer may close a reused connection just as
-//! the next request is written, which would leave the outcome of that request unknown. One Tokio
-//! task both asks for the permit to send and writes, so that nothing runs in between. Failure texts
-//! are fixed words and hold no URL, host or header.
+//! All outbound HTTP: a client that reuses connections, and single exchanges, each on its own
+//! connection. A tool call is a single exchange: the peer may close a reused connection just as the
+//! next request is written, which would leave the outcome of that request unknown. The Tokio task
+//! that waits for the permit to send also writes the request, so that no wait for another task
+//! comes in between.
+//!
+//! Invariant: no request is repeated automatically, no redirect is followed, no proxy is taken from
+//! the environment, each body is read with a limit of bytes or of time, and each failure says
+//! whether anything can have been sent. Failure texts are fixed words without any URL, host or
+//! header.
 
 mod guarded_connection;
 mod single_exchange;
@@ -29,22 +32,22 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// The timeout for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reusable connection is kept idle.
+/// An idle reusable connection is closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to wait for the trailing bytes of a response whose content is already complete.
+/// The maximum wait for the last bytes of a response whose content is already complete.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The HTTP clients. Cheap to clone; one instance serves the whole process.
+/// The HTTP clients. Clones are cheap and share the reusable connections.
 #[derive(Clone, Debug)]
 pub struct Net {
     reusable: Client,
     connector: single_exchange::Connector,
 }
 
-/// A complete response, or as much of it as [`BodyLimits`] asks for.
+/// A response with its whole body, or with the part of the body that [`BodyLimits`] asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferedResponse {
-    /// Never 1xx.
+    /// The status of the final response, never 1xx.
     pub status: StatusCode,
     /// The body, cut off at [`BodyLimits::max_bytes`] bytes.
     pub body: Vec<u8>,
@@ -53,22 +56,22 @@ pub struct BufferedResponse {
     pub is_truncated: bool,
 }
 
-/// How much of a body to read.
+/// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     /// Once this many bytes are received, the response counts as received, even if the rest is
     /// lost.
     pub enough_bytes: usize,
-    /// The most bytes that are read.
+    /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
 }
 
 impl Net {
-    /// Builds the clients. On a machine without any trusted certificate plain HTTP still works;
-    /// HTTPS fails there before anything is sent.
+    /// Builds the clients. On a machine without any trusted certificate, plain HTTP works, and
+    /// HTTPS fails before anything is sent.
     ///
     /// # Errors
-    /// [`NetError`] when TLS cannot be set up at all.
+    /// [`NetError`] if TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
         let tls = Tls::shared()?;
         if !tls.has_roots {
@@ -82,7 +85,8 @@ impl Net {
         })
     }
 
-    /// The client for requests that may be repeated, such as model calls. It reuses connections.
+    /// Returns the client for requests that may be repeated, such as model calls. The client reuses
+    /// connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.reusable
@@ -121,14 +125,16 @@ const NOT_RESOLVED: &str = "the host's name could not be resolved";
 pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CONNECTION_LOST: &str = "the connection was lost before there was a complete answer";
 
-/// Why there is no complete response; the variant says whether anything can have been sent.
+/// The reason why there is no complete response. The variant says whether anything can have been
+/// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Certainly nothing of the request was sent: it could not be built, no connection was made
-    /// (name resolution, TCP or TLS failed), or its permit was withdrawn.
+    /// Nothing of the request was sent: the request could not be built, no connection was made
+    /// (name resolution, TCP or TLS failed), the peer closed the connection before the write, or
+    /// the permit was refused.
     #[error("{0}")]
     NotSent(&'static str),
-    /// The request was or may have been sent: its outcome is unknown.
+    /// The request was or may have been sent, so its outcome is unknown.
     #[error("{0}")]
     Lost(&'static str),
 }
@@ -144,7 +150,8 @@ impl Failure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // A timeout of the whole request may fire while connecting, too.
+            // The timeout of the whole request also covers connecting, so that perhaps nothing was
+            // sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -170,7 +177,7 @@ fn reqwest_connect_failure(error: &reqwest::Error) -> &'static str {
     connect_failure(io_kind(error))
 }
 
-/// Why no connection could be made, in fixed words.
+/// Returns the reason why no connection could be made, in fixed words.
 pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
@@ -184,7 +191,7 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
 }
 
 /// Returns an error and the errors that caused it. The `source` of an I/O error skips the error
-/// inside it, so the inner error is taken first.
+/// that the I/O error wraps, so the wrapped error is taken instead.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -194,7 +201,7 @@ fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn
     })
 }
 
-/// The kind of the innermost I/O error.
+/// Returns the kind of the innermost I/O error among an error and its causes.
 pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     let kinds = causes(error).filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
     kinds.last()
@@ -227,7 +234,8 @@ pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option
     Some(wait.min(max_wait))
 }
 
-/// The next bytes of a body, waiting at most `within`; `None` when the body is complete.
+/// Returns the next bytes of a body, and waits at most `within` for them; `None` if the body is
+/// complete.
 ///
 /// # Errors
 /// [`Failure::Lost`]: the body ended early, or the time ran out.
@@ -241,15 +249,15 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the end of a body after its relevant part, so that the connection can be reused. Waits
-/// only briefly, for bytes already sent.
+/// Reads the end of a body after its relevant part, so that the connection can be reused. Waits at
+/// most `DRAIN_TIMEOUT`, for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
 }
 
-/// Classifies an error after the response began: the request was sent, so it is always
-/// [`Failure::Lost`].
+/// Classifies an error that occurred after the response began: always [`Failure::Lost`], because
+/// the request was sent.
 fn lost_failure(error: &reqwest::Error) -> Failure {
     match Failure::from_error(error) {
         Failure::NotSent(why) | Failure::Lost(why) => Failure::Lost(why),

@@ -14,7 +14,8 @@ mod stream_redactor;
 pub use self::redactor::Redactor;
 pub use self::stream_redactor::StreamRedactor;
 
-/// A value that is never shown: its `Debug` is a placeholder and it does not serialize.
+/// A value that is never shown: its `Debug` output is a placeholder, and the type does not
+/// implement `Serialize`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 

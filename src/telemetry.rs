@@ -2,28 +2,32 @@
 //! library: they emit `tracing` events. An ordinary event is a log line. An event with the target
 //! [`METRIC_TARGET`] is an observation and is not printed:
 //!
-//! | `metric` | fields | Prometheus metric |
+//! | `metric` | fields | Prometheus metric, without its prefix `holdpoint_` |
 //! |---|---|---|
-//! | `http_request` | `operation`, `status`, `seconds` | `holdpoint_http_request_duration_seconds` |
-//! | `model_call` | `model`, `outcome`, `seconds` | `holdpoint_model_call_duration_seconds` |
-//! | `tool_call` | `tool`, `outcome`, `seconds` | `holdpoint_tool_call_duration_seconds` |
-//! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
-//! | `request_decided` | `kind`, `outcome` (the action), `door` | `holdpoint_requests_decided_total` |
-//! | `grant_used` | `rule` | `holdpoint_grants_used_total` |
-//! | `request_closed` | `kind`, `outcome`, `seconds` (since the request was opened) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
-//! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
-//! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
-//! | `delivery` | `entry`, `outcome` | `holdpoint_deliveries_total` |
-//! | `unreachable` | `entry` | `holdpoint_requests_unreachable_total` |
-//! | `mcp_server_up` | `server`, `change` (1 or 0) | `holdpoint_mcp_server_up` |
-//! | `mcp_catalogue_changed` | `server`, `change` (the number of tools) | `holdpoint_mcp_catalogue_changed` |
-//! | `gate_call` | `gate`, `decision` | `holdpoint_gate_calls_total` |
-//! | `gate_ask` | `gate`, `door`, `seconds` | `holdpoint_gate_ask_seconds` |
-//! | `gate_waiting` | `change` (1 or -1) | `holdpoint_gate_waiting` |
-//! | `delivery_lag` | `entry`, `seconds` (since the commit) | `holdpoint_delivery_lag_seconds` |
+//! | `http_request` | `operation`, `status`, `seconds` | `http_request_duration_seconds` |
+//! | `model_call` | `model`, `outcome`, `seconds` | `model_call_duration_seconds` |
+//! | `tool_call` | `tool`, `outcome`, `seconds` | `tool_call_duration_seconds` |
+//! | `unknown_outcome` | `tool` | `unknown_outcomes_total` |
+//! | `request_decided` | `kind`, `outcome` (the action), `door` | `requests_decided_total` |
+//! | `grant_used` | `rule` | `grants_used_total` |
+//! | `request_closed` | `kind`, `outcome` | `requests_closed_total` |
+//! | `request_closed` | `kind`, `seconds` (since the request was opened) | `request_wait_seconds` |
+//! | `event_stream` | `change` (1 or -1) | `event_streams` |
+//! | `commit_batch` | `size` | `commit_batch_size` |
+//! | `delivery` | `entry`, `outcome` | `deliveries_total` |
+//! | `unreachable` | `entry` | `requests_unreachable_total` |
+//! | `mcp_server_up` | `server`, `change` (1 or 0) | `mcp_server_up` |
+//! | `mcp_catalogue_changed` | `server`, `change` (the number of tools) | `mcp_catalogue_changed` |
+//! | `gate_call` | `gate`, `decision` | `gate_calls_total` |
+//! | `gate_ask` | `gate`, `door`, `seconds` | `gate_ask_seconds` |
+//! | `gate_waiting` | `change` (1 or -1) | `gate_waiting` |
+//! | `delivery_lag` | `entry`, `seconds` (since the commit) | `delivery_lag_seconds` |
 //!
 //! ```
-//! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
+//! tracing::info!(
+//!     target: "holdpoint::metric",
+//!     metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2
+//! );
 //! ```
 //!
 //! Invariant: labels are names from the configuration and fixed words (statuses, kinds, outcomes,
@@ -70,11 +74,12 @@ pub enum LogFormat {
     Text,
 }
 
-/// Sends log lines to standard error and observations to the metrics. Only the first call in a
+/// Sends log lines to standard error and observations to the metrics. `filter` is the value of
+/// `RUST_LOG`; an invalid filter causes a warning and counts as unset. Only the first call in a
 /// process takes effect: the metrics that a later call returns record nothing.
 ///
 /// # Errors
-/// When the instruments cannot be built.
+/// A metric cannot be built, as in [`Metrics::new`].
 pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);
@@ -94,7 +99,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     Ok(metrics)
 }
 
-/// The subscriber: one layer prints, the other records observations.
+/// Returns the subscriber: one layer prints log lines, the other records observations.
 fn layers<W>(
     metrics: Metrics,
     format: LogFormat,
@@ -106,7 +111,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // `sqlx` would print parts of the database's URL; its errors reach the store anyway.
+        // `sqlx` would print parts of the database's URL. No failure is lost: `sqlx` also returns
+        // its errors to the store.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -181,7 +187,8 @@ impl Metrics {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
-    /// Returns all metrics in Prometheus' text format, with the gauges set from `counts`.
+    /// Returns all metrics in Prometheus' text format. The gauges of tasks, requests and deliveries
+    /// have the values of `counts`.
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
@@ -290,8 +297,8 @@ impl Builder {
         Ok(histogram)
     }
 
-    /// Registers the metric of the version, and the instruments without labels. Returns the
-    /// instruments: event streams and batch sizes.
+    /// Registers `holdpoint_build_info` and the instruments without labels. Returns the gauge of
+    /// open event streams and the histogram of batch sizes.
     fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         self.0.register(Box::new(streams.clone()))?;

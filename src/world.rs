@@ -1,5 +1,6 @@
-//! Sources of nondeterminism, each behind one interface: the clock and fresh ids as traits, and
-//! random bytes. Also the list of mistakes that every module's settings add to.
+//! The clock, fresh ids and random bytes of the product. All other modules get them from here;
+//! tests replace the clock and the ids by other implementations of [`Clock`] and [`Ids`]. Also
+//! [`Mistakes`], the list to which the checks of all settings add their findings.
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -11,21 +12,23 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// The local clock. Decisions use the database's clock instead, which on SQLite is the local clock.
+/// The clock of this machine. Decisions use the database's clock instead; on SQLite, that is also
+/// the clock of this machine.
 #[async_trait]
 pub trait Clock: Send + Sync {
-    /// The wall-clock time.
+    /// Returns the wall-clock time.
     fn now(&self) -> Time;
 
-    /// Time since the machine booted, including suspended time. Used to check a lease right before
-    /// a call is sent.
+    /// Returns the time since the machine booted, including suspended time. Use this time for
+    /// intervals, such as the rest of a lease right before a call is sent: changes of the wall
+    /// clock do not affect it.
     fn uptime(&self) -> Duration;
 
     async fn sleep(&self, time: Duration);
 }
 
 pub trait Ids: Send + Sync {
-    /// A new, unique UUIDv7.
+    /// Returns a new, unique UUIDv7.
     fn fresh(&self) -> Uuid;
 }
 
@@ -69,7 +72,7 @@ impl Ids for RandomIds {
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;
 
-/// Unpredictable bytes from the operating system, fit for secrets.
+/// Returns unpredictable bytes from the operating system, fit for secrets.
 ///
 /// # Errors
 /// [`NoRandomness`]; the function never falls back to weaker bytes.

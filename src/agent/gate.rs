@@ -1,5 +1,5 @@
-//! The settings of a gate: the place where agents that run elsewhere propose calls. It has tools,
-//! callers and times, but neither a model nor instructions.
+//! The settings of a gate. A gate is the place where agents that run elsewhere propose calls. A
+//! gate has tools, callers and times, but neither a model nor instructions.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::task::units::duration_text;
 
 /// The upper bound of `use_within`, `run_within` and `no_lasts`.
 const MAX_TIME: Duration = Duration::from_hours(24);
-/// The upper bound of `hold`, the same as that of `server.wait`.
+/// The upper bound of `hold`. `server.wait` has the same upper bound.
 const MAX_HOLD: Duration = Duration::from_mins(5);
 /// The upper bound of `max_open`.
 const MAX_OPEN_CALLS: u32 = 1000;
@@ -168,8 +168,8 @@ impl Default for ExtAuthz {
     }
 }
 
-/// The settings of a gate that are pinned with the stored definition: until a call starts, the
-/// values under which it was proposed apply to it.
+/// The settings of a gate that are part of its stored definition. A call keeps the values under
+/// which it was proposed, even if the configuration changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PinnedGateSettings {

@@ -1,5 +1,6 @@
-//! Agents: their parts, their permitted callers, and the definition that a task is pinned to.
-//! Invariant: limits and `open_to` are not pinned; they always come from the current configuration.
+//! Agents and gates: their parts, their permitted callers, and the definition that a task is pinned
+//! to. Invariant: limits and `open_to` are not pinned; they always come from the current
+//! configuration.
 
 pub mod gate;
 mod settings;
@@ -33,13 +34,13 @@ pub struct Agent {
     /// The canonical text from which `version::read` can make this agent again.
     pub definition: String,
     pub limits: Limits,
-    /// The people who may use the agent; `None` admits every caller.
+    /// The callers who may use the agent; `None` admits every caller.
     pub open_to: Option<OpenTo>,
     /// The agents that the model may call.
     pub sub_agents: Vec<SubAgent>,
     /// The kinds of request that the model may open.
     pub human: Vec<HumanKind>,
-    /// Set for a gate, which has no model: agents that run elsewhere propose its calls.
+    /// The settings of a gate; `None` for an agent, which has a model.
     pub gate: Option<Box<Gate>>,
 }
 
@@ -53,7 +54,7 @@ pub struct ToolDescription {
 }
 
 impl OpenTo {
-    /// Whether the person is in at least one of the lists.
+    /// Whether the caller is in at least one of the lists.
     #[must_use]
     pub fn admits(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.tenants.iter().any(|name| name == tenant)
@@ -75,13 +76,14 @@ impl Agent {
         self.sub_agents.iter().find(|sub| sub.agent == name)
     }
 
-    /// Returns the kind of request that the tool of this name opens, if the agent may use the tool.
+    /// Returns the kind of request that the tool of this name opens; `None` if the agent does not
+    /// have the tool.
     #[must_use]
     pub fn human_request_kind(&self, tool: &str) -> Option<RequestKind> {
         RequestKind::from_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
     }
 
-    /// Whether the person may use the agent.
+    /// Whether the caller may use the agent.
     #[must_use]
     pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.open_to
@@ -114,8 +116,8 @@ impl Agents {
         }
     }
 
-    /// Reads the agent of a stored `definition`, and gives it the limits and `open_to` of
-    /// `current`.
+    /// Reads the agent of a stored `definition`. The result has the limits and `open_to` of
+    /// `current`; for a gate, also the settings of `current` that are not pinned.
     ///
     /// # Errors
     /// Any `DefinitionError`: `Damaged` also if `definition` does not match the digest `version`,
@@ -162,8 +164,8 @@ impl Agents {
         &self.default
     }
 
-    /// Returns the named agent, or the default agent without a name. `None` if there is no such
-    /// agent, if it is a gate, or if the person may not use it.
+    /// Returns the agent with this name; without a name, the default agent. `None` if there is no
+    /// such agent, if the name is that of a gate, or if the caller may not use the agent.
     #[must_use]
     pub fn find(
         &self,

@@ -34,7 +34,8 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-/// An agent that another agent may call. In the configuration it is a name, or a map with options.
+/// An agent that another agent may call. The configuration has either the name of the agent, or a
+/// map with options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgent {
     pub agent: String,

@@ -1,6 +1,7 @@
-//! Writes the definition of an agent, computes its digest (the agent's version) and reads an agent
-//! back from it. Invariant: a definition is written from unexpanded values. Of a tool it has only
-//! the part that a model sees and a digest of the whole, so that no secret can enter it. A stored
+//! Writes the definition of an agent, computes the definition's digest (the agent's version) and
+//! reads an agent back from its definition. Invariant: a definition is written from unexpanded
+//! values, and has only two parts of each tool: the description and schema that a model sees, and a
+//! digest of all settings of the tool. No secret can therefore enter a definition. A stored
 //! definition is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
@@ -24,17 +25,18 @@ const UNPINNED_KEYS: [&str; 2] = ["limits", "open_to"];
 #[derive(Clone, Debug)]
 pub(crate) struct UnexpandedTool {
     pub name: String,
-    /// The tool's unexpanded settings. The agent's definition gets the `description` and a digest
-    /// of the whole.
+    /// The tool's unexpanded settings. The agent's definition gets their `description` and the
+    /// digest of them all.
     pub definition: Value,
     /// The JSON Schema of the tool's arguments, unexpanded; the default schema if the configuration
-    /// has none.
+    /// sets no schema.
     pub parameters: Value,
 }
 
-/// Returns the definition of an agent as canonical JSON: its unexpanded `settings` without those in
-/// `UNPINNED_KEYS`, its tools as the model sees them, and the unexpanded descriptions of its
-/// sub-agents. `sub_agents` yields each sub-agent's name and unexpanded settings.
+/// Returns the definition of an agent as canonical JSON: the unexpanded `settings` without the
+/// `UNPINNED_KEYS`, the description, schema and digest of each tool, and the unexpanded
+/// descriptions of the sub-agents. `sub_agents` yields each sub-agent's name and unexpanded
+/// settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
@@ -88,7 +90,8 @@ type ExpandFn = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 pub struct VariableExpander(Arc<ExpandFn>);
 
 impl VariableExpander {
-    /// Wraps `expand`. Its error must name the missing variable or file, never a value.
+    /// Wraps `expand`. An error of `expand` must name the missing variable or file, and must not
+    /// have a value.
     pub fn new(expand: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(expand))
     }
@@ -122,7 +125,7 @@ impl fmt::Debug for VariableExpander {
     }
 }
 
-/// The reason why a stored definition yields no agent.
+/// The reason why no agent can be read from a stored definition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
     /// The stored text does not match its digest, is not a definition, or is of another agent.
@@ -143,13 +146,13 @@ struct StoredDefinition {
     sub_agents: BTreeMap<String, String>,
 }
 
-/// An agent's settings as stored. Not parsed as `Settings`, which refuses unknown members: here
-/// they are ignored, because another version of the service may have written them.
+/// An agent's settings as stored. Unlike `Settings`, this type ignores unknown members, because
+/// another version of the service may have written the definition.
 #[derive(Deserialize)]
 struct StoredAgent {
     #[serde(default)]
     description: String,
-    /// `None` only for a gate.
+    /// The name of the model; `None` only for a gate.
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
@@ -160,7 +163,7 @@ struct StoredAgent {
     sub_agents: Vec<StoredSubAgent>,
     #[serde(default)]
     human: Vec<HumanKind>,
-    /// Set only for a gate.
+    /// The pinned settings of a gate; `None` for an agent.
     #[serde(default)]
     gate: Option<PinnedGateSettings>,
 }

@@ -1,6 +1,6 @@
 //! Builds the lists of agents and of gates' tools that clients see, with the descriptions of the
-//! configuration and of the lock file. A gate's list has only the tools that this service runs.
-//! Each tool has the schema by which its calls are judged.
+//! configuration and of the lock file. The list of a gate has only the tools that this service
+//! runs, each with the schema by which its calls are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::tool::schema::{CompiledSchema, closed_schema};
 /// header.
 const HEADER: &str = "x-mcp-header";
 
-/// The agents as `GET /v1/agents` shows them.
+/// Returns the agents as `GET /v1/agents` shows them.
 pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     let tool = |offer: &ToolDescription| {
         let spec = &catalog.get(&offer.name)?.spec;
@@ -100,7 +100,7 @@ fn output(schema: &Value) -> OutputCheck {
     }))
 }
 
-/// The definition of a tool in the lock file.
+/// Returns the reviewed definition of a tool; `None` if the lock file does not have the tool.
 fn reviewed<'c>(config: &'c Config, name: &str) -> Option<&'c Value> {
     let mcp = config.tools.get(name)?.mcp.as_ref()?;
     let server = config.lock.servers.get(&mcp.server)?;
@@ -121,9 +121,9 @@ fn annotations(effect: Effect) -> Value {
     }
 }
 
-/// Returns the schema without [`HEADER`]: only our own client of the MCP server sends such headers.
-/// `named` is true if the members of `schema` are properties, whose names the author of the schema
-/// chose.
+/// Returns the schema without [`HEADER`], because only this service sends such headers to the MCP
+/// server. `named` is true if the members of `schema` are properties, whose names the author of the
+/// schema chose.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

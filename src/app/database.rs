@@ -1,4 +1,4 @@
-//! Opens the database at start, and waits for a database that cannot be reached.
+//! Opens the database at the start of the service, and waits for a database that cannot be reached.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,7 @@ pub struct ReviewResult {
     pub text: String,
     /// Whether the servers' tools differ from the lock file.
     pub differs: bool,
-    /// The new content of the lock file. The caller writes the file.
+    /// The new content of the lock file; [`review`] does not write the file.
     pub lock: Lock,
 }
 

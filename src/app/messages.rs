@@ -42,7 +42,7 @@ pub(super) fn sender(
 }
 
 /// Returns the maker of links in messages to people; `None` if `notify.links` is unset or no
-/// sealing key is readable.
+/// sealing key is valid.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
     let public_url = settings.clone().without_trailing_slash().public_url;
@@ -76,7 +76,8 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 /// there is no such entry.
 ///
 /// # Errors
-/// The ping could not be sent.
+/// TLS cannot be set up, or the settings of the entry have mistakes. A failed attempt is not an
+/// error: the result has its `problem`.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);

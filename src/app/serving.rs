@@ -22,7 +22,8 @@ use crate::world::{Clock, SystemClock};
 /// The maximum number of connections to the separate listener of the metrics.
 const MAX_METRICS_CONNECTIONS: u32 = 16;
 
-/// Listens on an address; also returns the address actually bound.
+/// Listens on an address. Also returns the bound address, which has the actual port if `address`
+/// has port 0.
 ///
 /// # Errors
 /// When the address cannot be bound.
@@ -34,7 +35,7 @@ pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAd
     Ok((listener, address))
 }
 
-/// Listens on the metrics' own address, if there is one.
+/// Listens on the separate address of the metrics; `None` if the configuration sets none.
 ///
 /// # Errors
 /// When the address cannot be bound.
@@ -115,7 +116,7 @@ pub(super) fn spawn_servers(
         let served = servers
             .into_iter()
             .map(|(listener, server)| server.serve(listener, closed.clone()));
-        // Bounds the wait for clients that do not read their responses.
+        // Limits the wait for clients that do not read their responses.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(SHUTDOWN_REMAINDER / 2).await;

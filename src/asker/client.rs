@@ -1,6 +1,6 @@
-//! The requests of an asker to a gate: a proposal of a call, and a report of its outcome.
-//! Invariants: an answer whose status, decision and JSON disagree is an error; a proposal is
-//! repeated only with the same idempotency key.
+//! The requests of an asker to a gate: the proposal of a call, and the report of the call's
+//! outcome. Invariants: an answer whose status, decision and tool do not fit together is an error;
+//! a proposal is repeated only with the same idempotency key.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest answer, in bytes.
+/// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// How long a report may take.
+/// The maximum duration of one attempt to send a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A call to propose.
@@ -87,15 +87,17 @@ pub struct ServiceAnswer {
     pub permit: Option<Permit>,
     /// The result of a call that the service ran, or that a person supplied.
     pub result: Option<GateResult>,
-    /// The open request about the call, else the last one; `None` if there was none.
+    /// The open request about the call, else the call's last request; `None` if there was no
+    /// request.
     pub request: Option<Request>,
 }
 
 /// The right to run a call once, given to one runner.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
-    /// The time in milliseconds within which the call must start. The client counts it from before
-    /// its request, so the permit never ends later here than at the service.
+    /// The time in milliseconds within which the call must start. The client counts this time from
+    /// the moment before it sent its request, so that the permit does not end later here than at
+    /// the service.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -158,8 +160,8 @@ impl GateClient {
     }
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
-    /// `wait` has passed. An outage of the service is an error at once, unless the service has
-    /// answered `pending` before: then the client retries.
+    /// `wait` has passed. If the service cannot be reached, the client retries only if the service
+    /// has answered `pending` before; otherwise it returns an error at once.
     ///
     /// # Errors
     /// No complete and consistent answer arrived.

@@ -1,6 +1,6 @@
-//! The answers of a coding agent's hook. Claude Code and Codex block a tool only on exit code 2 or
-//! on a well-formed refusal, and run the tool if the hook fails in another way. Every failure to
-//! get a verdict is therefore exit code 2.
+//! The answers of a coding agent's hook. Claude Code and Codex block a call only on exit code 2 or
+//! on a well-formed refusal, and run the call if the hook fails in another way. If the hook gets no
+//! verdict, it therefore ends with exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -107,7 +107,7 @@ pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str
             Ok(answer) => answer,
             Err(why) => HookAnswer::blocked(&why),
         },
-        // The call is over: a report that fails must not look like a refusal.
+        // The call has ended, so a report that fails must not block it.
         HookEvent::Succeeded | HookEvent::Failed => {
             let stderr = match report_outcome(client, settings.options, &input).await {
                 Ok(()) => String::new(),

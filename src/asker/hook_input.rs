@@ -1,5 +1,6 @@
 //! The JSON that a coding agent writes to its hook. Invariant: a text that two parsers could read
-//! differently (a member twice, a second value) is refused, and `tool_input` is kept to the byte.
+//! differently (a repeated member, a second value) is refused, and `tool_input` is kept byte for
+//! byte.
 
 use std::fmt::Write as _;
 
@@ -24,7 +25,7 @@ pub enum HookEvent {
     Succeeded,
     /// The host reports that a call failed.
     Failed,
-    /// Any other event: the hook decides and reports nothing.
+    /// Any other event: the hook makes no decision and sends no report.
     Other,
 }
 
@@ -90,8 +91,8 @@ impl<'t> HookInput<'t> {
             .ok_or_else(|| "the hook's input has no object `tool_input`".to_owned())
     }
 
-    /// Returns the `session_id` for the API: the host's own id if the API accepts that id, else a
-    /// hash of it.
+    /// Returns the `session_id` for the API: the host's session id if the API accepts that id, else
+    /// a hash of the host's session id.
     ///
     /// # Errors
     /// The input has no `session_id`.
@@ -109,7 +110,8 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // Ids with a colon are hashed, because two calls could have the same joined key.
+        // Ids with a colon are hashed. Otherwise the ids of two calls could be joined to the same
+        // key.
         let fits = key.len() <= 200
             && session
                 .bytes()
@@ -122,7 +124,7 @@ impl<'t> HookInput<'t> {
         })
     }
 
-    /// Returns the working folder and the permission mode, as the host states them, for approvers.
+    /// Returns the working folder and the permission mode of the host, as text for approvers.
     #[must_use]
     pub fn context(&self) -> String {
         [("cwd", "Folder"), ("permission_mode", "Permission mode")]
@@ -138,8 +140,8 @@ impl<'t> HookInput<'t> {
             .or_else(|| self.member("error"))
     }
 
-    /// Returns the call's result, cut to 64 KiB: a string as it is, another value as JSON. Empty if
-    /// there is no result.
+    /// Returns the call's result, cut to 64 KiB: a string without its quotes, another value as
+    /// JSON. Empty if there is no result.
     #[must_use]
     pub fn content(&self) -> String {
         let Some(result) = self.result() else {

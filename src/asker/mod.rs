@@ -1,7 +1,7 @@
 //! The client side of a gate: proposes a call, waits for its verdict, reports its outcome, and
 //! translates between the gate's API and the hooks of coding agents. Invariant: only a complete,
-//! consistent answer of the service lets a call run; every other event is an error, which the
-//! callers turn into a refusal.
+//! consistent answer of the service lets a call run. Every other result is an error, and the
+//! callers refuse the call on an error.
 
 pub mod client;
 pub mod hook;

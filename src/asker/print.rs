@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::hook::Host;
 
-/// The seconds by which the host's timeout for the hook exceeds the hook's own wait: when the host
-/// ends a hook, the call runs.
+/// The seconds by which the host's timeout for the hook exceeds the hook's own wait. A hook must
+/// end before this timeout, because the host runs the call if it ends the hook.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// Returns the settings for `host` as JSON text. The hook waits for `wait`, and the host's timeouts

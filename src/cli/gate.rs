@@ -1,6 +1,6 @@
 //! `holdpoint gate`: asks a running service whether a call may run. Invariant: no failure of this
-//! process counts as an allow. The work runs in its own thread, so that a panic or a hang also ends
-//! with exit code 2.
+//! process counts as an allow. The work of `call` and `hook` runs in its own thread, so that a
+//! panic ends with exit code 2. A hook that hangs also ends with exit code 2.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,9 +23,9 @@ use crate::world::random_bytes;
 const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// The time that a hook may live beyond its wait.
+/// The time that a hook may run beyond its wait.
 const GRACE: Duration = Duration::from_secs(8);
-/// The longest wait of a hook. Its host ends a hook after 600 s.
+/// The maximum wait of a hook. The coding agents end a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
 const MAX_REPORT_ATTEMPTS: usize = 5;
@@ -123,7 +123,8 @@ pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
     }
 }
 
-/// Returns the result of `work`, or `None` if `work` panics or exceeds the time `within`.
+/// Runs `work` in a new thread, and returns its result. `None` if the thread cannot be started, if
+/// `work` panics, or if `work` exceeds the time `within`.
 fn run_in_thread<T: Send + 'static>(
     within: Option<Duration>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -200,7 +201,7 @@ fn client(settings: AskerSettings) -> Result<GateClient, String> {
     GateClient::new(settings, runner).map_err(|error| error.to_string())
 }
 
-/// Returns a random, unique name.
+/// Returns 128 random bits in hexadecimal, as a unique name.
 fn random_name() -> Result<String, String> {
     let bytes = random_bytes::<16>().map_err(|error| error.to_string())?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
@@ -232,7 +233,7 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         arguments,
         session_id: options.session.as_deref(),
         context: &options.context,
-        // A repeated command without `--key` continues the call that still waits.
+        // Without `--key`, a repeated command continues the equal call that still waits.
         attach: options.key.is_none(),
     };
     let (client, runtime) = (client(settings)?, runtime()?);
@@ -253,8 +254,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     }
 }
 
-/// Prints a verdict, and returns `code`. With a command, nothing is printed to standard output,
-/// which belongs to the command.
+/// Prints the verdict, and returns `code`; [`USAGE_ERROR`] if standard output cannot be written. If
+/// the options have a command, only that command writes to standard output.
 fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),
@@ -310,7 +311,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Reports the outcome of the ended command. Returns the exit code as a shell would.
+    /// Reports the outcome of the ended command. Returns the exit code that a shell would return.
     fn report_exit(&self, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {

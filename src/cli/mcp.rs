@@ -117,7 +117,7 @@ fn confirm_write(path: &Path) -> Result<bool, (u8, String)> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Replaces the file by a rename, so that a reader sees the old text or the new text.
+/// Replaces the file by a rename, so that a reader never sees a part of the new text.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");

@@ -1,4 +1,4 @@
-//! Exit codes and outputs of the commands.
+//! Tests of the commands' exit codes and outputs.
 
 use super::*;
 

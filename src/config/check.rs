@@ -36,8 +36,8 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     default_agent(config, root, mistakes);
 }
 
-/// Checks that the listener of `/metrics` has its own address, on loopback if there are no
-/// accounts.
+/// Checks that `metrics_listen` is not the address of the main listener, and is on loopback if
+/// there are no accounts.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else {
         return;
@@ -64,7 +64,7 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Requires at least 1 connection, and warns if event streams could use all of them.
+/// Requires at least 1 connection, and warns if event streams could use all connections.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -160,7 +160,7 @@ pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
 }
 
 /// Parses the public URL, to which links are appended, and removes the slash at its end. `None` if
-/// the text is not such a URL.
+/// the text is not such a URL, or has a user, a query or a fragment.
 fn public_url(text: &str) -> Option<String> {
     let url = parse_http_url(text)?;
     let is_bare = url.query().is_none()
@@ -283,7 +283,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the keys of a model whose meaning depends on its provider.
+/// Checks the settings of a model. The required and the allowed keys depend on the provider.
 fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
     let has = |key: &str| {
         node.get(key)

@@ -90,7 +90,8 @@ fn check_tools(
     }
 }
 
-/// Warns about a gate that no caller can use, and about rules of the gate with too few approvers.
+/// Warns about a gate that no caller can use, and about rules that have too few approvers for calls
+/// at the gate.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -112,8 +113,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "no key can use this gate: it takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` speaks for users that the file does not name, so this check would be
-    // wrong.
+    // A key with `act_as` speaks for owners that the file does not name, so the possible approvers
+    // of their calls are not known.
     else if keys.iter().all(|key| !key.act_as) {
         check_approvers(config, gate_name, gate, &keys, mistakes);
     }

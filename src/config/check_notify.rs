@@ -1,5 +1,5 @@
-//! Finds names in the entries of `notify.to` that no other section knows: tenants, agents, groups
-//! and users.
+//! Checks the entries of `notify.to`. Each entry must have exactly one channel, and may name only
+//! tenants, agents, groups and users that other sections have.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,15 @@ use crate::world::Mistakes;
 /// The only tenant in a service without accounts.
 const ONLY_TENANT: &str = "default";
 
-/// A function that tells whether a name is known.
+/// A function that returns whether a name is known.
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
 /// The names to which an entry may refer: those of agents, gates, keys and people.
 struct KnownNames<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
-    /// The known groups and users; `None` if a key with `act_as` may name any.
+    /// The known groups. A key with `act_as` may name groups and users that the file does not have.
+    /// With such a key, `groups` and `users` are `None`.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }

@@ -12,7 +12,8 @@ use crate::tool::credential::REFERENCE_START;
 use crate::tool::schema::case_collisions;
 use crate::world::Mistakes;
 
-/// Reports a name that is not valid. `noun` says in the report what has the name.
+/// Reports a name that is not valid. `noun` is the kind of the named thing in the report, such as
+/// `a tool`.
 pub(crate) fn check_name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let is_charset_valid = name
         .chars()
@@ -301,7 +302,8 @@ fn check_credentials_offer(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.credential_takers(agent).is_empty() {
-        // A tool that could not be read may take a credential, so nothing is reported then.
+        // A tool that could not be read may take a credential, so the agent is reported only if all
+        // tools could be read.
         let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(

@@ -117,7 +117,7 @@ fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that a person who has a key names no groups, or the same as the key.
+/// Checks that the entry of a person who has a key names no groups, or the same groups as the key.
 fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,

@@ -14,11 +14,11 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// The id of an owner that no person has, so that no person has the rights of an owner.
+/// An owner's id that no person has. With this owner, no person has the rights of an owner.
 const NO_OWNER: &str = "";
 
-/// The terms of a rule's questions. If `rule` is `None`, the terms of the questions about calls
-/// that no rule matches.
+/// The terms of a rule's questions. If `rule` is `None`, these are the terms of questions about
+/// calls that no rule matches.
 struct QuestionTerms<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,
@@ -112,7 +112,7 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
 }
 
 /// Whether an entry sends messages about questions with these `terms`, as far as the file
-/// tells.
+/// determines it.
 fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let approvers = &terms.approvers;
     let user = |user: &String| {

@@ -1,5 +1,5 @@
-//! Finds mistakes in the rules. Expressions are checked by `policy`, the number of approvers by
-//! `check_people.rs`.
+//! Finds mistakes in the rules. The module `policy` checks the expressions, and `check_people.rs`
+//! the number of approvers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -147,8 +147,8 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks a rule with `remember`. Its conditions must not have the value of a variable, because
-/// approvers read them and a digest of them is stored.
+/// Checks a rule with `remember`. The conditions of such a rule must not have the value of a
+/// variable, because approvers read the conditions and the service stores their digest.
 fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     if place.rule.remember.is_none() {
         return;

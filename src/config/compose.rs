@@ -1,4 +1,4 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools. Each takes
+//! Builds the directory of people, the agents, the rules and the specs of tools. Each of them needs
 //! settings of several modules.
 
 use std::collections::BTreeSet;
@@ -79,14 +79,14 @@ impl Config {
         gates.any(|gate| gate.other_tools == OtherTools::Judge)
     }
 
-    /// Returns the sealer of credentials and links with all readable keys; `None` if no key is
-    /// readable.
+    /// Returns the sealer of credentials and links with all valid keys; `None` if no key is valid.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         self.secrets.sealer()
     }
 
-    /// Returns the maker of links under this public URL; `None` if messages have no links.
+    /// Returns the maker of links under this public URL; `None` if messages have no links, or no
+    /// sealing key is valid.
     #[must_use]
     pub fn links(&self, public_url: &str) -> Option<Links> {
         let settings = self.notify.links.clone()?;
@@ -108,8 +108,8 @@ impl Config {
     }
 
     /// Returns the function that expands stored definitions with the current variables and files.
-    /// It refuses a value that is a secret of the current configuration, because people and models
-    /// are shown the expanded text.
+    /// The function refuses a value that is a secret of the current configuration, because people
+    /// and models see the expanded text.
     fn variable_expander(&self) -> VariableExpander {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -127,8 +127,8 @@ impl Config {
         })
     }
 
-    /// Returns a tool as an agent's model sees it, and its unexpanded definition. `None` if the
-    /// tool has no implementation or does not exist.
+    /// Returns a tool as an agent's model sees it, and the tool's unexpanded definition. `None` if
+    /// the tool does not exist, or its settings name no kind of tool.
     fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
         let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();
@@ -226,8 +226,8 @@ impl Config {
         Value::Object(own)
     }
 
-    /// Returns the rules in the order of the file. Without accounts, all callers are one person, so
-    /// that one approval suffices.
+    /// Returns the rules in the order of the file. Without accounts, all callers are the same user,
+    /// so each rule requires one approval.
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
         let has_accounts = self.auth.is_some();
@@ -254,7 +254,7 @@ impl Config {
     }
 
     /// Returns specs of the tools that are not `usable` because of mistakes. Without such a spec,
-    /// each rule about the tool would be reported as a mistake, too.
+    /// each rule that names the tool would be reported as a mistake, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -276,7 +276,8 @@ impl Config {
     /// `request_…` tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown agent is reported where an agent lists it, so the rules that name it are not.
+        // An unknown agent is reported where an agent lists it. The unknown agent gets a spec all
+        // the same, so that the rules that name it are not reported, too.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -284,8 +285,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A tool that cannot be offered is reported where an agent lists it, so the rules that name
-        // it are not.
+        // A tool that cannot be offered is reported where an agent lists it. The tool gets a spec
+        // all the same, so that the rules that name it are not reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

@@ -1,12 +1,13 @@
-//! The only access to the environment and to the files that the configuration names. All other code
-//! takes an [`Environment`] as a parameter, so that a test can supply its own.
+//! The only access to environment variables, to the configuration file, to the lock file, and to
+//! the files of `${file:…}`. All other code takes an [`Environment`] as a parameter, so that a test
+//! can supply its own variables and files.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The variables, and the readable files: those in `files`, or the file system if `files` is
-/// `None`.
+/// The environment variables and the readable files. If `files` is `None`, all files of the file
+/// system can be read.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,

@@ -30,10 +30,10 @@ pub(crate) struct Interpolation<'a> {
     pub mistakes: &'a mut Mistakes,
 }
 
-/// Expands one text. Returns it with the inserted values.
+/// Returns the expanded text, and the values that were inserted into it.
 ///
 /// # Errors
-/// The mistake or the missing name; never a value.
+/// The mistake, or the name of the missing variable or file; never a value.
 pub(crate) fn expand_text(
     text: &str,
     environment: &Environment,

@@ -37,10 +37,10 @@ pub struct Flags {
 }
 
 /// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
-/// and `…__A__B` may both be set. `known` has the keys of the file's schema. If the file lacks a
-/// key, the override adds it. The added key is spelled like the key in `known` that equals the
-/// variable's step without regard to case, `-` and `_`; without such a key, like the step in lower
-/// case.
+/// and `…__A__B` may both be set. If the file lacks a key, the override adds the key. `known` has
+/// the keys of the file's schema, and determines the spelling of an added key: names are compared
+/// without regard to case, `-` and `_`. A key that is not in `known` gets the variable's spelling
+/// in lower case.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -88,8 +88,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     for (flag, section, key, value) in overrides {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // This fails only if the section is not a map, which is reported when the section is
-            // read.
+            // The call fails only if the section is not a map, which is reported when the section
+            // is read.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
@@ -104,7 +104,7 @@ fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
 }
 
-/// Puts a node at a path, and creates the maps and lists on the way.
+/// Puts a node at a path, and creates the missing maps and lists on the path.
 fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
     let mut at = root;
     let mut rest = path;
@@ -140,7 +140,7 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the element of a list with this index, or with this `name`, `id` or `user`.
+/// Returns the element of a list with this `name`, `id` or `user`, or else with this index.
 fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
     let named = |node: &Node| {
         ["name", "id", "user"].iter().any(|key| {

@@ -1,5 +1,5 @@
-//! Loads the part of the configuration that the review of MCP servers needs. The rest may have
-//! mistakes, because it usually names tools that are not reviewed yet.
+//! Loads the part of the configuration that the review of MCP servers needs. The rest of the
+//! configuration is not checked, because it usually names tools that are not reviewed yet.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ pub struct McpConfig {
 }
 
 impl McpConfig {
-    /// Returns a redactor for the inserted values of variables and files.
+    /// Returns a redactor of the values that `${…}` inserted, except at places that may be shown.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -97,7 +97,7 @@ pub fn load_mcp(
     }
 }
 
-/// Reads the lock file; empty if it does not exist.
+/// Reads the lock file. Returns an empty lock if the file does not exist or cannot be read.
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Lock {
     let found = match environment.file(path).map(|text| Lock::read(&text)) {
         Ok(Ok(lock)) => return lock,

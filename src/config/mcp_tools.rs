@@ -1,6 +1,5 @@
 //! Adds the reviewed tools of MCP servers to the configured tools, as if they were in the file.
-//! Invariant: texts of a server are not treated like texts of the operator: a `${…}` in them is not
-//! expanded.
+//! Invariant: a `${…}` is expanded only in texts of the operator, never in texts of a server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +21,7 @@ use crate::world::Mistakes;
 /// The default of `mcp_lock`.
 pub(crate) const DEFAULT_LOCK_FILE: &str = "holdpoint.mcp.json";
 
-/// Reads the lock file, adds its tools to the configuration, and completes the tools in `tools`
+/// Reads the lock file, adds its tools to the configuration, and completes the entries in `tools`
 /// that name a tool of a server.
 pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
     let path = lock_path(root, &config.directory, mistakes);
@@ -149,8 +148,8 @@ fn check_patterns(
     }
 }
 
-/// Checks that a server's tool may have the name `exposed_name` here: the name is valid, and
-/// nothing else has it. Reports a mistake otherwise.
+/// Returns whether a server's tool may have the name `exposed_name` in this configuration: the name
+/// is valid, and no other tool, agent or gate has it. Reports a mistake if not.
 fn is_free(
     config: &Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -277,7 +276,7 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = server_settings.as_object_mut() {
-        // The other settings of the server do not change the effect of a call, or are already in
+        // The other settings of the server do not change the target of a call, or are already in
         // the tool's own definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
@@ -326,8 +325,8 @@ fn escape_variables(value: &Value) -> Value {
     }
 }
 
-/// Completes the entries in `tools` that name a tool of a server. `has_lock_file`: whether the lock
-/// file could be read; if not, a missing tool is not reported.
+/// Completes the entries in `tools` that name a tool of a server. `has_lock_file` says whether the
+/// lock file could be read. If not, a missing tool is not reported.
 fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mistakes) {
     let unreviewed: Vec<_> = config
         .tools

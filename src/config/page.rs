@@ -139,7 +139,8 @@ struct NestedMap<'s> {
     step: &'static str,
 }
 
-/// Returns the schema of the maps that a property holds: itself, by name, or as elements of a list.
+/// Returns the schema of the maps that a property holds: the property is such a map, has such maps
+/// by name, or is a list of such maps.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
@@ -159,7 +160,8 @@ fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     }
 }
 
-/// Follows a `$ref`. Of an `anyOf`, follows the first alternative with a `$ref`.
+/// Returns the schema to which the `$ref` of a property leads. Of an `anyOf`, the first alternative
+/// with a `$ref` counts. Without a `$ref`, returns the property.
 fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
     if let Some(name) = property.get("$ref").and_then(Value::as_str) {
         let name = name.trim_start_matches('#');
@@ -190,7 +192,7 @@ fn default(property: &Value) -> String {
     }
 }
 
-/// Returns the type of a value in an operator's words.
+/// Returns the type of a value as the page names it, such as `whole number` or `list of text`.
 fn type_words(property: &Value, schema: &Value) -> String {
     if let Some(alternatives) = property.get("anyOf").and_then(Value::as_array) {
         let kinds: Vec<String> = alternatives

@@ -1,5 +1,5 @@
-//! The report about a configuration: its mistakes, one line each, with their places. Invariant: a
-//! final redaction removes every known secret, whichever module wrote the message.
+//! The report about a configuration: its mistakes and warnings, one line each, with their places.
+//! Invariant: a final redaction removes every known secret, whichever module wrote the message.
 
 use std::fmt;
 
@@ -69,10 +69,11 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found. Leaves out a mistake that only follows
-/// from a known mistake: a mistake is known at its place or below; its place or a place above could
-/// not be read; or its place has no value, and a mistake is known above. In the last two cases, the
-/// module checked a default.
+/// Adds the mistakes and warnings that other modules found. Leaves out each mistake or warning that
+/// only follows from a known mistake, because
+/// - a mistake is already known at the same place or below it, or
+/// - the place or a place above it could not be read, so that the module checked a default, or
+/// - the place has no value and a mistake is known above it, so that the module checked a default.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

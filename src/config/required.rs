@@ -1,6 +1,6 @@
-//! Checks the required keys. The check reads the tree before the settings are read, so that a
-//! missing key is reported along with all other mistakes. The setting then has an empty value,
-//! which no later check reports again.
+//! Checks the required keys. The check uses the tree, before the settings are read, so that a
+//! missing key is reported along with all other mistakes. The setting of a missing key has an empty
+//! value, which no later check reports again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;

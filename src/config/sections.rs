@@ -8,7 +8,7 @@ use super::decode;
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// Reads a section. Returns the defaults if it is missing or cannot be read.
+/// Reads a section. Returns the defaults if the section is missing or cannot be read.
 pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,

@@ -49,9 +49,9 @@ impl Config {
             .collect()
     }
 
-    /// Returns the `request_…` tools of all agents for the rules. Agents with different credentials
-    /// have tools of the same name with different parameters. No two returned tools have both the
-    /// same name and the same parameters.
+    /// Returns the `request_…` tools of all agents for the check of rules. Agents with different
+    /// credentials have tools with the same name and different parameters. Of tools with the same
+    /// name and the same parameters, only the first is returned.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
@@ -85,8 +85,8 @@ impl Config {
         tools
     }
 
-    /// Returns the credentials that tools of the agent, or of agents below it, take. Each comes
-    /// with these tools.
+    /// Returns the credentials that tools of the agent, or of agents below it, take, each with the
+    /// tools that take it.
     pub(super) fn credential_takers<'c>(
         &'c self,
         agent: &'c str,

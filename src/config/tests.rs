@@ -1,5 +1,5 @@
-//! Loads whole configuration files: valid ones, overridden ones, and damaged ones with their
-//! messages.
+//! Tests that load whole configuration files: valid files, files with overrides, and files with
+//! mistakes.
 
 use std::sync::Arc;
 

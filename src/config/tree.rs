@@ -10,7 +10,7 @@ use crate::world::Mistakes;
 
 /// The maximum number of nodes of a document, with its aliases expanded.
 const MAX_NODES: usize = 200_000;
-/// The maximum nesting of a document.
+/// The maximum depth to which lists and maps nest.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +18,12 @@ pub enum Origin {
     /// A position in the file. Line and column count from 1.
     File {
         line: usize,
-        /// Counted in characters.
+        /// The column, counted in characters.
         column: usize,
     },
     /// The environment variable of this name.
     Variable(String),
-    /// This flag of the command line.
+    /// The command line flag of this name.
     Flag(&'static str),
 }
 
@@ -31,7 +31,8 @@ pub enum Origin {
 pub struct Node {
     pub origin: Origin,
     pub kind: Kind,
-    /// Whether a mistake was reported here. Reading the settings skips such a node.
+    /// Whether a mistake was reported for this node. Such a node is skipped when the settings are
+    /// read.
     pub broken: bool,
 }
 
@@ -50,7 +51,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: String,
-    /// The origin of the key. That of the value is in `node`.
+    /// The origin of the key. `node` has the origin of the value.
     pub origin: Origin,
     pub node: Node,
 }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// Converts the tree to the JSON from which digests are computed.
+/// Converts the tree to the JSON from which digests are computed. A value that may be secret and
+/// comes from a variable or a flag is replaced by the name of the variable or flag.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -124,7 +125,8 @@ pub(crate) fn is_key(place: &[String]) -> bool {
     )
 }
 
-/// Whether the value at this place may be secret. If a variable or a flag sets it, it is not shown.
+/// Whether the value at this place may be secret. If a variable or a flag sets such a value, the
+/// name of the variable or flag is shown instead.
 #[must_use]
 pub(crate) fn is_secret(place: &[String]) -> bool {
     if is_key(place) {

@@ -7,7 +7,8 @@ use super::unexpanded::walk;
 use crate::tool::credential::REFERENCE_START;
 use crate::world::Mistakes;
 
-/// Checks the texts of the file before `${…}` is expanded.
+/// Warns about secrets that stand literally in the file, and about texts such as `$NAME` that are
+/// not expanded. Uses the texts before `${…}` is expanded.
 pub(crate) fn check_unexpanded(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
@@ -85,7 +86,8 @@ fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(REFERENCE_START)
 }
 
-/// Checks the settings after they were read.
+/// Warns about a database password in a flag. Warns about shell tools if the database is SQLite,
+/// because their commands could rewrite the database.
 pub(crate) fn check_settings(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
     let is_from_flag = root
@@ -124,7 +126,7 @@ mod tests {
     use crate::config::layers::Flags;
     use crate::config::{Source, load};
 
-    /// The warnings about a file, with variables and a database flag.
+    /// Returns the warnings about a file, with these variables and this flag `--database-url`.
     fn warnings(text: &str, variables: &[(&str, &str)], database_url: Option<&str>) -> Vec<String> {
         let environment = Environment::new(variables, &[]);
         let flags = Flags {

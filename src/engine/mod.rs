@@ -1,6 +1,6 @@
-//! The engine drives tasks. A command (`commands/`) only appends facts; the loop in `driver/` does
-//! the rest. After a crash at any point, the next driver asks `next_step` again and continues the
-//! task.
+//! The engine drives tasks. A command (`commands/`) only appends facts; the loop in `driver/`
+//! carries out the task's next steps. After a crash at any point, the next driver asks `next_step`
+//! again and continues the task.
 
 mod commands;
 mod driver;
@@ -38,7 +38,8 @@ use crate::store::Store;
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids};
 
-/// The maximum time for releasing leases at shutdown, whatever the database does.
+/// The maximum time that releasing leases may take at shutdown. A lease that is not released in
+/// this time runs out at its stored end.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limits of the engine in this process.
@@ -47,10 +48,10 @@ pub struct Settings {
     /// The maximum number of tasks that run at once in this process; further tasks wait in the
     /// database.
     pub max_running: usize,
-    /// The duration of a lease. The worker renews leases each third of it.
+    /// The duration of a lease. The worker renews its leases whenever a third of this time has
+    /// passed.
     pub lease: Duration,
-    /// The number of times that a task may lose its lease without a new item while it is driven
-    /// alone. Then the task fails.
+    /// A task fails once it has lost this many leases without a new item while it was driven alone.
     pub takeovers: i32,
 }
 
@@ -77,7 +78,8 @@ pub struct EngineParts {
     pub catalog: Arc<Catalog>,
     /// The clients of the models, by the name of the model in the configuration.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
-    /// The current accounts. Approvals are checked against them again before a call starts.
+    /// The current accounts. The engine checks approvals against these accounts again before a call
+    /// starts.
     pub roster: Roster,
     /// Seals credentials; `None` without sealing keys.
     pub sealer: Option<Sealer>,
@@ -93,7 +95,8 @@ pub struct EngineParts {
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
-    /// Agents in versions that the configuration no longer has, by version. At most `MAX_CACHED`.
+    /// The cached agents whose versions the configuration no longer has, by version. At most
+    /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
@@ -105,7 +108,7 @@ pub struct Engine {
     settings: Settings,
     /// The id of this process in leases, random at each start.
     replica: String,
-    /// Rights to drive a task: `max_running` of them.
+    /// The slots of this process, `max_running` in number. A driver needs a slot for an effect.
     slots: Arc<Semaphore>,
     /// Leases of the tasks that this process drives.
     leases: Arc<Leases>,
@@ -119,9 +122,9 @@ pub struct Engine {
     wake_worker: Arc<Notify>,
     /// The state of lone drives, which take all slots.
     lone_drives: Arc<LoneDrives>,
-    /// Canceled when the service goes down: no new effect begins.
+    /// Canceled when the service begins to shut down. No new effect begins after that.
     stop: CancellationToken,
-    /// Canceled once the service goes down and no driver is left or the grace period is over.
+    /// Canceled during shutdown, once no driver is left or the grace period is over.
     shutdown_over: CancellationToken,
 }
 
@@ -132,8 +135,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Returns an engine without drivers. It carries out commands, and claims tasks once
-    /// [`Engine::work`] runs.
+    /// Returns an engine without drivers. The engine carries out commands at once, and claims tasks
+    /// only while [`Engine::work`] runs.
     #[must_use]
     pub fn new(parts: EngineParts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();
@@ -170,9 +173,10 @@ impl Engine {
         &self.agents
     }
 
-    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. Tasks that can
-    /// go on are queued for other replicas. If a task's call has not ended, the next replica finds
-    /// the call's start in the journal and waits for the tool's timeout.
+    /// Shuts the engine down: no new effect begins, and drivers get `time` to end their calls. The
+    /// engine queues tasks that can go on, for other replicas. If a call has not ended and must not
+    /// be repeated, the next replica finds the call's start in the journal and waits until the
+    /// tool's timeout has passed.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

@@ -1,9 +1,10 @@
-//! The only module that speaks HTTP, with one file per operation. An HTTP request can only append
-//! facts and let the engine proceed; this module never calls a model, a tool or the policy.
+//! The HTTP server of the service. Each operation has its own file. An operation on a task only
+//! appends facts and lets the engine continue; this module never calls a model, a tool or the
+//! policy.
 //!
-//! The order of checks: the router (404 for an unknown path, 405), `server/guard.rs` (host, origin,
-//! announced size, API key), `api/submit.rs` (replay of an `Idempotency-Key`, 404, 403, the body),
-//! then the engine (412, 410, 409).
+//! A POST that changes a task is checked in this order: the router (404 for an unknown path, 405),
+//! then `server/guard.rs` (host, origin, announced size, API key), then `api/submit.rs` (replay of
+//! an `Idempotency-Key`, 404, 403, the body), then the engine (412, 410, 409).
 
 pub(crate) mod api;
 pub(crate) mod events;
@@ -42,7 +43,7 @@ use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
-/// The router of the service, and a router with only `/metrics` for a separate listener.
+/// Returns the router of the service, and a router with only `/metrics` for a separate listener.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.without_trailing_slash();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
@@ -99,8 +100,8 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     with_layers(router, http.clone())
 }
 
-/// Catches panics, and wraps the whole router in the `edge` middleware: a middleware of individual
-/// routes would not see the `Allow` header of a 405.
+/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
+/// of individual routes would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
@@ -119,7 +120,7 @@ fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {
 /// An operation and its route.
 type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
 
-/// Every operation of the OpenAPI document.
+/// Returns every operation of the OpenAPI document, with its route.
 pub(crate) fn operations() -> Vec<Operation> {
     let api = vec![
         (&tasks::create::OP, routes!(tasks::create::create_task)),
@@ -175,7 +176,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         .collect()
 }
 
-/// The operations that need no key.
+/// Returns the operations of the service itself, each with its route. They need no key.
 fn service_operations() -> Vec<Operation> {
     vec![
         (&docs::OPENAPI, routes!(docs::get_openapi)),

@@ -1,4 +1,4 @@
-//! The operator's settings of the HTTP side.
+//! The operator's settings for the HTTP server.
 
 use std::time::Duration;
 
@@ -8,32 +8,33 @@ use crate::secret::seal::Sealer;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The public base URL of the service, for all links.
+    /// The public base URL of the service, from which all links are built.
     pub public_url: String,
     /// The URL of the operator's own page for a request, with `{request_id}` in it. `None`: links
     /// lead to the page of this service.
     pub request_url: Option<String>,
     /// Other origins whose pages may use the API.
     pub cors_origins: Vec<String>,
-    /// How long a POST waits if the client sends no preference.
+    /// The time that a POST waits if the client sends no preference.
     pub wait: Duration,
-    /// The most event streams of this process.
+    /// The maximum number of event streams of this process.
     pub max_streams: u32,
-    /// The most event streams of one caller.
+    /// The maximum number of event streams of one caller.
     pub max_streams_per_caller: u32,
-    /// The most proposals at gates that wait at the same time in this process.
+    /// The maximum number of proposals at gates that wait at the same time in this process.
     pub max_waiting: u32,
-    /// How long an event stream lives before it ends and the client reconnects.
+    /// The time after which the service ends an event stream, so that the client reconnects.
     pub stream_life: Duration,
     /// Whether the service runs without accounts.
     pub without_accounts: bool,
     /// Whether `/metrics` has a listener of its own.
     pub has_metrics_listener: bool,
-    /// The known users. The actions that a caller is offered depend on who is known.
+    /// The known users. Some actions are offered to a caller only if enough other known users may
+    /// approve.
     pub roster: Roster,
-    /// Hashes request bodies with a secret key, because a body may hold credentials.
+    /// Hashes request bodies with a secret key, because a body may contain credentials.
     pub sealer: Option<Sealer>,
-    /// The links in messages to people; `None` if messages have none.
+    /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,
 }
 

@@ -34,15 +34,16 @@ pub(crate) struct Http {
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
-    /// Only for display and timeouts: the database's clock decides deadlines.
+    /// Measures timeouts, dates pages, and decides whether links have ended. The deadlines of
+    /// requests are decided by the database's clock.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The origins whose requests may change something. [`super::routers`] derives them from the
+    /// The origins whose pages may change something. [`super::routers`] derives them from the
     /// settings.
     pub origins: Origins,
     /// Cancelled at shutdown.
     pub shutdown: CancellationToken,
-    /// Runs work that must not stop when its client disconnects.
+    /// Runs work that must not stop when the client disconnects.
     pub tracker: TaskTracker,
     pub stream_limiter: StreamLimiter,
     /// The newest events of the trees that streams follow.

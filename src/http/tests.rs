@@ -48,7 +48,7 @@ impl Authenticator for OneKey {
     }
 }
 
-/// A store that does not answer: it was opened and closed, and its file is deleted.
+/// Returns a store that does not answer: it was opened and closed, and its file is deleted.
 fn closed_store() -> Store {
     let opened = std::thread::spawn(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,8 @@ fn closed_store() -> Store {
     opened.join().unwrap()
 }
 
-/// The service's state, with an engine without agents and a closed store.
+/// Returns the service's state, with an engine without agents and a closed store. If `open` is
+/// true, the service runs without accounts.
 pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings {

@@ -20,17 +20,18 @@ use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
 use crate::tool::shell::{GuardCommand, kill_orphans};
 
-/// How long a child may be idle before it is ended.
+/// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
-/// How often an unused child is checked for being idle.
+/// The interval between two checks whether a child is idle, while the child sends no requests.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long [`Child::end`] waits for a child to end: its guard kills it after five seconds.
+/// How long [`Child::end`] waits for a child to end. This is longer than the five seconds after
+/// which the guard kills the child.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a child may take to read the reply to a request of its own.
+/// How long a child may take to read the reply to one of its own requests.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of standard error is logged in a second, in bytes.
+/// The most bytes of a child's standard error that are logged in a second.
 const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
@@ -53,7 +54,7 @@ struct Shared {
     last_used: Mutex<Instant>,
     /// Canceled once the child's output has ended.
     ended: CancellationToken,
-    /// Canceled once the child's input is to be closed: nothing more is written.
+    /// Canceled when the child's input is to be closed. Nothing is written to the child afterwards.
     closing: CancellationToken,
     /// Canceled once the guard has ended.
     guard_ended: CancellationToken,
@@ -135,7 +136,8 @@ impl Child {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
 
-    /// Registers a pending request. Must come before the write, or a fast answer would be missed.
+    /// Registers a pending request. The caller must register the request before it writes the
+    /// request; otherwise a fast answer would be missed.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
         self.shared.lock().insert(id.to_owned(), sender);
@@ -147,13 +149,13 @@ impl Child {
         }
     }
 
-    /// Writes one message, at the latest until `until`. Calls `may` right before the first byte. If
-    /// only a part of the message is written, or the future is dropped meanwhile, the child's input
-    /// is closed, because no message may follow half a line.
+    /// Writes one message, at the latest until `until`. Calls `may_send` right before the first
+    /// byte. If only a part of the message is written, or the future is dropped meanwhile, the
+    /// child's input is closed, because no message may follow half a line.
     ///
     /// # Errors
-    /// `false` if nothing was written: `may` returned false, the child had ended, or other messages
-    /// occupied the input until `until`. `true` if the message may have been written.
+    /// `false` if nothing was written: `may_send` returned false, the child had ended, or other
+    /// messages occupied the input until `until`. `true` if the message may have been written.
     pub(super) async fn write(
         &self,
         message: &str,
@@ -270,7 +272,7 @@ impl Shared {
         match Message::read(line) {
             Some(Message::Answer(Value::String(id), answer)) => {
                 self.touch();
-                // A late answer finds no request and is dropped.
+                // A late answer belongs to no pending request and is dropped.
                 let answer_sender = self.lock().remove(&id);
                 if let Some(answer_sender) = answer_sender {
                     let _ = answer_sender.send((answer, raw_result(line)));
@@ -325,7 +327,7 @@ async fn read_messages(
         shared.receive(&line);
     }
     shared.ended.cancel();
-    // The next child may have other tools.
+    // This counts as a change of the tools, because the next child may have other tools.
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // A guard that exits with success has ended the process group itself.

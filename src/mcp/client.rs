@@ -1,6 +1,6 @@
 //! The client of one server, shared by all tasks of the process. An attempt at a call consists of
-//! one or more requests. Invariant: a call is attempted once, and the outcome says whether
-//! the server may have executed the call.
+//! one or more requests. Invariant: [`Client::call`] makes one attempt, and the outcome says
+//! whether the server may have executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +26,12 @@ use crate::world::Clock;
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The failure text for a server that exceeds [`LIST_TIMEOUT`].
 pub(super) const LIST_TIMED_OUT: &str = "it did not list its tools in time";
-/// The maximum number of requests in one attempt at a call. A server that answers with only
-/// a `requestState`, instead of a result, gets the call again with that state; it could do so
-/// without end.
+/// The maximum number of requests in one attempt at a call. A server may answer with only a
+/// `requestState` instead of a result; the client then sends the call again with that state.
+/// Without this limit, the server could prolong the attempt until the timeout.
 const MAX_REQUESTS: u32 = 100;
-/// The first and the longest pause between two requests of an attempt. Each pause is twice
-/// the previous one.
+/// The first and the longest pause between two requests of an attempt. Each pause is twice as long
+/// as the previous one, up to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// The reason why a server could not be reached, or why its answer was not usable. The text holds
@@ -46,7 +46,7 @@ pub(crate) struct Listing {
     pub(crate) revision: Revision,
     /// The server's name and version as reported by the server (`serverInfo`); may be `Null`.
     pub(crate) server: Value,
-    /// The whole definitions, with unknown members.
+    /// The complete definitions of the tools, including members that the protocol does not define.
     pub(crate) tools: Vec<Value>,
 }
 
@@ -54,7 +54,8 @@ pub(crate) struct Listing {
 pub(crate) struct Call<'c> {
     /// The name of the tool at its server.
     pub(crate) tool: &'c str,
-    /// The approved JSON of the arguments, which is sent as it is. A blank text is sent as `{}`.
+    /// The approved JSON of the arguments, which is sent unchanged. `{}` is sent instead of a blank
+    /// text.
     pub(crate) arguments: &'c str,
     /// The reviewed schema of the arguments.
     pub(crate) schema: &'c Value,
@@ -65,17 +66,17 @@ pub(crate) struct Call<'c> {
     pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The server's state and the answers to its questions, if an earlier attempt ended with
-    /// questions.
+    /// The server's state and the answers to the server's questions, if an earlier attempt ended
+    /// with questions; `None` for the first attempt.
     pub(crate) resume: Option<Resume>,
-    /// The slot for a future that waits for the answer after the timeout. Only child processes use
-    /// it.
+    /// The slot for a future that waits for the answer after the timeout. Only the client of a
+    /// child process fills the slot.
     pub(crate) late: &'c LateSlot,
     /// The slot for the result exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 
-/// The outcome of an attempt. The texts hold no known secret.
+/// The outcome of an attempt, or of one of its requests. The texts hold no known secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The text for the model.
@@ -261,7 +262,8 @@ impl Client {
             };
             let checked = match answered {
                 Outcome::InputRequired(checked) => *checked,
-                // An earlier request of the attempt reached the server.
+                // An earlier request of the attempt reached the server, so the outcome of the call
+                // is unknown.
                 Outcome::NotSent(why) if request_index > 0 => return Outcome::Unknown(why),
                 Outcome::Succeeded(text) => {
                     return Outcome::Succeeded(text + &declined_note(&secrets));
@@ -277,8 +279,8 @@ impl Client {
             if !elicitation.questions.is_empty() {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
-            // The timeout begins when the permit is decided: the server did not cause the wait
-            // before.
+            // The timeout begins once the permit is decided, because the server did not cause the
+            // wait for the permit.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);
@@ -311,7 +313,7 @@ impl Client {
     }
 
     /// Sets the metric `mcp_server_up` to 0 for a server over HTTP that did not list its tools. For
-    /// a child process, failed starts set the metric.
+    /// a child process, a failed start sets the metric instead.
     pub(crate) fn observe_failure(&self, server: &str) {
         if matches!(self.connection, Connection::Http(_)) {
             tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 0);
@@ -329,7 +331,8 @@ impl Client {
         self.changes.subscribe()
     }
 
-    /// Ends the child process, or the HTTP sessions with the operator's `headers`.
+    /// Ends the child process, or the HTTP sessions. The requests that end sessions carry only the
+    /// operator's `headers`.
     pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.connection {
             Connection::Http(http) => http.close(headers).await,

@@ -16,7 +16,7 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// How long a comparison suffices, except for [`Need::StartNow`].
+/// The age up to which a successful comparison suffices, except for [`Need::StartNow`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
 /// How long after a failed comparison [`Need::Judge`] does not require a new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -59,8 +59,8 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and keeps it as that of `task`. Beyond [`MAX_TASKS`]
-    /// tasks, the least recently used task is dropped.
+    /// Returns the comparison for `headers`, and records it as the one that `task` used last.
+    /// Beyond [`MAX_TASKS`] tasks, the least recently used task is dropped.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -95,7 +95,7 @@ impl Comparisons {
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,
-    /// Held while the server is asked, so that concurrent calls share one comparison.
+    /// The lock is held while the server is asked, so that concurrent calls share one comparison.
     comparing: tokio::sync::Mutex<()>,
 }
 
@@ -105,8 +105,8 @@ struct State {
     compared_at: Option<Instant>,
     /// The number of `list_changed` notifications when the last successful comparison began.
     notifications: u64,
-    /// The times at which the last comparison began and ended, and the reason of its failure;
-    /// `None` if it succeeded.
+    /// The times at which the last comparison began and failed, and the reason of the failure;
+    /// `None` if the last comparison succeeded or there was none.
     failed: Option<(Instant, Instant, String)>,
     /// By name, the tools that differed from their reviewed definitions at the last successful
     /// comparison.
@@ -124,8 +124,8 @@ pub(super) struct Difference {
 }
 
 impl Comparison {
-    /// Returns the difference of a tool at the last successful comparison; `None` if it did not
-    /// differ.
+    /// Returns the difference of a tool at the last successful comparison; `None` if the tool did
+    /// not differ.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
         self.lock().changed.get(tool).cloned()
     }

@@ -1,5 +1,5 @@
-//! Converts the result of a tool into text for a model. Texts keep their order; content that a
-//! model cannot be shown becomes a short note. Links in a result are not fetched.
+//! Converts the result of a tool into text for a model. Texts keep their order; content that cannot
+//! be shown to a model becomes a short note. Links in a result are not fetched.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
 
-/// How much of an error's message is kept, in bytes.
+/// The most bytes of an error's message that are kept.
 const MAX_ERROR_BYTES: usize = 2 * 1024;
 
 /// Converts the server's answer into the outcome of the request.
@@ -109,8 +109,8 @@ fn block_text(block: &Value) -> String {
     }
 }
 
-/// Returns the questions of a result that needs input. Fails if the server requests anything but an
-/// elicitation, the only capability that the client declares.
+/// Returns the questions of a result of the type `input_required`. Fails if the server requests
+/// anything but an elicitation, the only capability that the client declares.
 fn input_request(result: &Value) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);

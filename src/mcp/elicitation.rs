@@ -1,6 +1,6 @@
-//! The questions of a server in the middle of a call (`elicitation/create`, MCP revision
-//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; a
-//! page's address is never fetched; the text of a server is searched for secrets before it is
+//! The questions that a server asks in the middle of a call (`elicitation/create`, MCP revision
+//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; the
+//! page of a question is never fetched; the text of a server is searched for secrets before it is
 //! stored.
 
 use serde_json::{Map, Value, json};
@@ -11,23 +11,23 @@ use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
 use crate::task::text::{cut, map_texts, without_nul};
 use crate::tool::human::server_form::{FormError, page_visit_form, read_server_form};
 
-/// Most questions of one attempt.
+/// The most questions in one request for input.
 const MAX_QUESTIONS: usize = 8;
-/// Most bytes of a server's text that a person sees.
+/// The most bytes of a question's text that are shown to a person.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024;
-/// Most bytes of a question's key.
+/// The most bytes of a question's key.
 const MAX_KEY_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2 * 1024;
-/// Most bytes of the state that a server wants back.
+/// The most bytes of the state that a server asks to get back.
 const MAX_STATE_BYTES: usize = 64 * 1024;
 
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key of its answer. Empty if the server only wants its state
-    /// back.
+    /// The questions, each with the key of its answer. Empty if the server only asks for its
+    /// state back.
     pub(super) requests: Vec<(String, Question)>,
-    /// The state that the server wants back with the answers.
+    /// The state that the server asks to get back with the answers.
     pub(super) request_state: Option<String>,
 }
 
@@ -51,6 +51,7 @@ pub(crate) struct CheckedInput {
 }
 
 /// Checks the questions of a server: declines forms that ask for a secret, and redacts the texts.
+/// Fails, with a text for the model, if a question cannot be stored or shown.
 pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedInput, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
     if input.requests.len() > MAX_QUESTIONS {

@@ -1,4 +1,4 @@
-//! An MCP server over HTTP for tests: it records each request, and answers as the test says.
+//! An MCP server over HTTP for tests. It records each request, and answers as the test says.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::tool::headers::Headers;
 use crate::tool::{AttemptPermit, LateSlot, RawSlot};
 use crate::world::Clock;
 
-/// Shared by all tests: reading the machine's certificates is slow.
+/// All tests share this value, because reading the machine's certificates is slow.
 pub(super) static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 /// A request that the server received.
@@ -40,7 +40,7 @@ impl Seen {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// The method of the message; empty if it is a reply or there is none.
+    /// Returns the method of the message; empty if the message is a reply, or if there is none.
     pub(super) fn method(&self) -> String {
         let json = self.json();
         json["method"].as_str().unwrap_or_default().to_owned()
@@ -50,7 +50,7 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// A response with this result to this request.
+    /// Returns a response with this result to this request.
     pub(super) fn result(&self, result: &Value) -> Response {
         let text = self.result_text(result);
         answer(200, "application/json", text)
@@ -73,13 +73,13 @@ pub(super) fn answer(status: u16, kind: &str, body: impl Into<Body>) -> Response
     response.body(body.into()).unwrap()
 }
 
-/// A response of events.
+/// Returns the body of an event stream with these texts.
 pub(super) fn events(texts: &[String]) -> String {
     let lines = texts.iter().map(|text| format!("data: {text}\n\n"));
     lines.collect::<Vec<_>>().concat()
 }
 
-/// A stream that begins with these events and then neither goes on nor ends.
+/// Returns a stream that begins with these events and then neither goes on nor ends.
 pub(super) fn endless(texts: &[String]) -> Response {
     use futures_util::StreamExt as _;
     let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(events(texts))]);
@@ -87,7 +87,7 @@ pub(super) fn endless(texts: &[String]) -> Response {
     answer(200, "text/event-stream", Body::from_stream(stream))
 }
 
-/// The result of a call with this text.
+/// Returns the result of a call with this text.
 pub(super) fn said(text: &str) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text}]})
 }
@@ -96,15 +96,16 @@ pub(super) fn succeeded(text: &str) -> Outcome {
     Outcome::Succeeded(text.to_owned())
 }
 
-/// The answer of a server of the stateless revision to everything but `tools/call`.
+/// Returns the answer of a server of the stateless revision to `server/discover`; `None` for any
+/// other method.
 pub(super) fn modern(seen: &Seen) -> Option<Response> {
     (seen.method() == "server/discover").then(|| {
         seen.result(&json!({"supportedVersions": ["2026-07-28"], "resultType": "complete"}))
     })
 }
 
-/// The answer of a server of an older revision to the requests that begin a conversation. Its
-/// sessions are called as `session` says.
+/// Returns the answer of a server of an older revision to the requests that begin a conversation.
+/// Each session gets the id `session`. `None` for any other request.
 pub(super) fn older(seen: &Seen, session: &str) -> Option<Response> {
     match seen.method().as_str() {
         "server/discover" => Some(seen.error(200, -32601)),
@@ -139,17 +140,17 @@ impl Clock for Quick {
     }
 }
 
-/// The running server.
+/// A running server.
 pub(super) struct Fake {
     pub(super) url: Url,
-    /// The pauses of its clients, which end at once.
+    /// The clock of the server's clients, which records their pauses and ends them at once.
     pub(super) pauses: Arc<Quick>,
     seen: Arc<Mutex<Vec<Seen>>>,
     serving: JoinHandle<()>,
 }
 
 impl Fake {
-    /// Starts a server. It is silent for ever where `answer` gives nothing.
+    /// Starts a server. It never answers a request for which `answer` returns `None`.
     pub(super) async fn new(
         answer: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -190,12 +191,12 @@ impl Fake {
         self.seen.lock().unwrap().clone()
     }
 
-    /// The methods of the messages so far.
+    /// Returns the methods of the messages so far.
     pub(super) fn methods(&self) -> Vec<String> {
         self.seen().iter().map(Seen::method).collect()
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     pub(super) fn calls(&self) -> Vec<Seen> {
         let all = self.seen().into_iter();
         all.filter(|seen| seen.method() == "tools/call").collect()
@@ -220,7 +221,7 @@ impl Fake {
         Client::new("tickets", transport, timeout, hint, &NET, &clock, None)
     }
 
-    /// Client credentials whose token endpoint is this server.
+    /// Returns client credentials whose token endpoint is this server.
     pub(super) fn oauth(&self) -> OAuth {
         OAuth {
             token_url: self.url.join("/token").unwrap().to_string(),
@@ -283,7 +284,7 @@ impl Asking {
     }
 }
 
-/// The outcome of a plain call.
+/// Returns the outcome of a plain call.
 pub(super) async fn called(client: &Client) -> Outcome {
     client.call(Asking::default().call()).await
 }

@@ -1,4 +1,4 @@
-//! The list of a server's tools, page by page, within bounds.
+//! The list of a server's tools, read page by page and limited in size.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ impl Pages {
         Some(("cursor", cursor.to_string()))
     }
 
-    /// Adds a page. Returns whether another follows.
+    /// Adds a page. Returns whether another page follows.
     ///
     /// # Errors
     /// The reason why the list cannot be used.

@@ -1,6 +1,7 @@
-//! The lock file: the definitions of tools that a person has reviewed. Only its texts reach a model
-//! or an approver. Invariant: the digest of a tool covers its whole definition, including unknown
-//! members, because any member may influence a model or a person.
+//! The lock file: the definitions of tools that a person has reviewed. A model or an approver is
+//! shown a tool only as the lock file describes it. Invariant: the digest of a tool covers its
+//! whole definition, including unknown members, because any member may influence a model or a
+//! person.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub struct LockedServer {
     pub server: Value,
     /// The protocol revision that the server spoke at the review.
     pub protocol: String,
-    /// The time of the last review that changed this entry.
+    /// The time of the last review that changed this entry, in UTC (RFC 3339).
     pub locked_at: String,
     /// The tools, by their names at the server.
     pub tools: BTreeMap<String, LockedTool>,
@@ -49,7 +50,7 @@ pub struct LockedServer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedTool {
-    /// [`digest`] of `definition`.
+    /// The [`digest`] of `definition`.
     pub digest: String,
     /// The definition as the server listed it.
     pub definition: Value,

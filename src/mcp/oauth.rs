@@ -21,15 +21,15 @@ const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer of the token endpoint, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// Characters that stay as they are in a form (WHATWG URL, "application/x-www-form-urlencoded").
+/// The characters that are escaped in a form (WHATWG URL, "application/x-www-form-urlencoded").
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b'*');
 
-/// The source of a server's tokens. The lock is held while a token is fetched, so that concurrent
-/// calls share one fetch.
+/// The source of a server's tokens. The lock of `cached` is held while a token is fetched, so that
+/// concurrent calls share one fetch.
 #[derive(Debug)]
 pub(super) struct Tokens {
     settings: OAuth,
@@ -57,7 +57,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the kept token, or fetches a new one if the kept one expires within a minute.
+    /// Returns the cached token. Fetches a new token if there is none, or if the cached one expires
+    /// within a minute.
     ///
     /// # Errors
     /// The reason why there is no token; never quotes the endpoint's answer.

@@ -40,7 +40,8 @@ pub(super) fn invalid_param_headers(schema: &Value) -> Option<String> {
     }
 }
 
-/// Returns the `Mcp-Param-…` headers of a call.
+/// Returns the `Mcp-Param-…` headers of a call. An argument that is missing, null, a list or an
+/// object gets no header.
 pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderName, HeaderValue)> {
     let headers = annotated(schema).into_iter().filter_map(|(path, name, _)| {
         let value = path.iter().try_fold(arguments, |at, step| at.get(step))?;
@@ -59,7 +60,8 @@ pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderNam
     headers.collect()
 }
 
-/// Encodes a text as a header's value: visible ASCII stays as it is, any other text becomes Base64.
+/// Encodes a text as a header's value. The text stays as it is if it is printable ASCII without
+/// spaces at its ends and does not look like encoded text; otherwise it is encoded in Base64.
 pub(super) fn encode_header_value(text: &str) -> String {
     let visible = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");

@@ -19,16 +19,16 @@ pub(super) struct Reply {
     pub(super) status: StatusCode,
     /// The value of `Mcp-Session-Id`, if the server began a session.
     pub(super) session: Option<HeaderValue>,
-    /// The JSON-RPC answer; `None` if the body holds none.
+    /// The JSON-RPC answer; `None` if the body holds no answer to the request.
     pub(super) answer: Option<Answer>,
-    /// The result exactly as the server wrote it; `None` for an error.
+    /// The result exactly as the server wrote it; `None` unless the answer is a result.
     pub(super) raw: Option<String>,
     /// Whether the answer carries the id of our request, which proves that the server read the
     /// request.
     pub(super) has_request_id: bool,
 }
 
-/// How many unanswered requests of a server are queued; further requests get no reply.
+/// The most unanswered requests of a server that are queued; further requests get no reply.
 pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
 /// The queue of a server's requests, each as its id and method.
@@ -51,7 +51,7 @@ enum Body {
 
 impl Reader {
     /// Creates a reader for the answer to the request with this id. The server's own requests go to
-    /// `server_requests`; `changes` counts its notifications that its tools have changed.
+    /// `server_requests`; `changes` counts the server's notifications that its tools have changed.
     pub(super) fn new(
         id: &str,
         server_requests: RequestQueue,
@@ -72,7 +72,8 @@ impl Reader {
         }
     }
 
-    /// Returns the reply. To be called once `take` has returned false or the body has ended.
+    /// Returns the reply. The caller must call this only after `take` has returned false or the
+    /// body has ended.
     pub(super) fn finish(mut self) -> Reply {
         if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Ignored)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)

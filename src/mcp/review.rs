@@ -29,7 +29,7 @@ static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static SECRET_NAME: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?i)(secret|token|passw|api_?key|credential)").ok());
 
-/// The difference between a server's tools and those in the lock file.
+/// The result of comparing a server's tools with the lock file.
 #[derive(Clone, Debug)]
 pub struct Review {
     /// The report for the reviewer.
@@ -118,7 +118,7 @@ fn differences(
     lines
 }
 
-/// Reports a server that the lock file has and the configuration no longer has.
+/// Returns the report on a server that is in the lock file but no longer in the configuration.
 #[must_use]
 pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
@@ -188,8 +188,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // Line by line, because `visible` would also mark the line breaks that pretty-printing
-            // adds.
+            // Each line is passed by itself, because `visible` would also mark the line breaks that
+            // pretty-printing adds.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }

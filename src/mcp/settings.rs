@@ -111,7 +111,7 @@ pub struct OAuth {
     pub resource: Option<String>,
 }
 
-/// The connection of a server, from checked settings.
+/// The transport to a server, with its checked settings.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
     /// Streamable HTTP.
@@ -307,7 +307,7 @@ fn parse_http_url(text: &str) -> Option<Url> {
     (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
 }
 
-/// Whether a glob matches a name; an invalid glob matches none.
+/// Whether a glob matches a name; an invalid glob matches no name.
 #[must_use]
 pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
     let matcher = Glob::new(pattern).ok().map(|glob| glob.compile_matcher());

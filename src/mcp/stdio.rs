@@ -23,20 +23,20 @@ use crate::tool::shell::GuardCommand;
 
 /// How long the answer to a call is still awaited after the call's timeout.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long a server may take to begin, unless the timeout of its calls is longer: a program such
-/// as `npx` may download the server first.
+/// The shortest time that a server is given to answer `initialize`; a longer timeout of its calls
+/// takes precedence. A program such as `npx` may download the server first.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
-/// The most concurrent calls of one server.
+/// The most concurrent calls to one server.
 const MAX_CALLS: usize = 16;
 /// The longest pause between a failed start and the next start.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
 const FAILURES_UNTIL_DOWN: u32 = 5;
-/// The failure text when the child ended before the call was written.
+/// The failure text for a child that ended before the request was written to it.
 const PROCESS_ENDED: &str = "its process had ended";
 const ANSWER_LOST: &str = "its process ended before it answered";
 
-/// The program with its arguments, the directory, and the environment.
+/// The program with its arguments, the working directory, and the environment.
 pub(super) type ServerCommand = (
     Vec<Secret<String>>,
     String,
@@ -48,13 +48,14 @@ pub(super) type ServerCommand = (
 struct TimeLimits {
     /// How long a server may take to answer `initialize`.
     start: Duration,
-    /// How long a server that has begun may take to list its tools.
+    /// How long an initialized server may take to list its tools, over all pages.
     list: Duration,
     /// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
     probe: Duration,
     /// How long a server that did not answer a call may take to answer another request.
     alive: Duration,
-    /// The pause after the first failed start. Each further failure doubles the pause.
+    /// The pause after the first failed start. Each further failure doubles the pause, up to
+    /// [`MAX_PAUSE`].
     pause: Duration,
 }
 
@@ -90,7 +91,7 @@ pub(super) struct Stdio {
 #[derive(Debug, Default)]
 struct Running {
     session: Option<Session>,
-    /// The number of consecutive failed starts. `failed_at` is the time of the last one.
+    /// The number of consecutive failed starts. `failed_at` is the time of the last failed start.
     failures: u32,
     failed_at: Option<Instant>,
 }
@@ -131,7 +132,7 @@ impl Stdio {
 
     pub(super) async fn list(&self) -> Result<Listing, ClientError> {
         match self.list_once().await {
-            // Listing has no effect, so it is repeated once if the child ended before its answer.
+            // Listing has no effect, so it is repeated once if the child ended before the answer.
             Err(ClientError(why)) if why == ANSWER_LOST || why == PROCESS_ENDED => {
                 self.list_once().await
             }
@@ -176,7 +177,8 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // The number keeps the ids distinct: the child may still answer an earlier attempt.
+            // The number makes each id unique, because the child may still answer an earlier
+            // attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);
@@ -229,7 +231,7 @@ impl Stdio {
     }
 
     /// Sends the server a cancellation of the request `id`, and then a request without effect. If
-    /// the server does not answer the latter either, its child is ended.
+    /// the server does not answer the request without effect, its child is ended.
     async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -274,7 +276,8 @@ impl Stdio {
         if running.failed_at.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
-        // Counted before the start, so that a start whose future is dropped counts as a failure.
+        // The failure is counted before the start, so that a start whose future is dropped counts
+        // as well.
         running.failures = running.failures.saturating_add(1);
         running.failed_at = Some(Instant::now());
         if running.failures >= FAILURES_UNTIL_DOWN {
@@ -328,7 +331,8 @@ impl Stdio {
         begun
     }
 
-    /// Finds out which revision the server speaks. If it is an older one, initializes a session.
+    /// Finds out which revision the server speaks. If the revision is an older one, initializes a
+    /// session.
     async fn begin(&self, session_of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = session_of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless)
@@ -341,8 +345,8 @@ impl Stdio {
         let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
-            // The server may speak only the stateless revision: it was not asked yet, or was not up
-            // when it was asked.
+            // The server may speak only the stateless revision: `discover` was not tried before, or
+            // was tried before the server was ready.
             Err(why) => return self.discover(&newest).await.ok_or(why),
         };
         let begun = Session {
@@ -359,7 +363,7 @@ impl Stdio {
         Ok(begun)
     }
 
-    /// Returns the session if the server speaks the stateless revision.
+    /// Returns the session if the server speaks the stateless revision; otherwise `None`.
     async fn discover(&self, newest: &Session) -> Option<Session> {
         let request = Request::new("", "server/discover");
         let answer = self.ask(newest, request, self.limits.probe).await.ok()?;
@@ -369,7 +373,7 @@ impl Stdio {
         })
     }
 
-    /// Sends a request without effect, under a fresh id, and waits for the answer.
+    /// Sends a request without effect, under a fresh id, and waits at most `within` for the answer.
     async fn ask(
         &self,
         session: &Session,

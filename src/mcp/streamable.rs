@@ -1,7 +1,7 @@
-//! The client of a server over Streamable HTTP. Invariant: each `tools/call` has a connection of
-//! its own, whose first byte waits for the permit. The call is sent again only if the answer proves
-//! that the server did not execute it. No text of an outcome holds a URL, a header's value or a
-//! known secret.
+//! The client of a server over Streamable HTTP. Invariant: each `tools/call` is sent on a
+//! connection of its own, and its first byte waits for the permit. A request of a call is sent
+//! again only if the answer proves that the server did not execute the request. No text of an
+//! outcome holds a URL, a header's value or a known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,13 +33,14 @@ use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
 
-/// How long a server may take to begin a conversation, or to list a page of its tools.
+/// How long a server may take to answer a request that begins a conversation, or to list a page of
+/// its tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server may take to receive the reply to a request of its own.
+/// How long a server may take to accept the reply to one of its own requests.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the end of all sessions may take.
+/// How long [`Streamable::close`] may take to end all sessions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -50,12 +51,13 @@ pub(super) struct Streamable {
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
-    /// [`PROBE_TIMEOUT`], which tests shorten.
+    /// The timeout of `server/discover`: [`PROBE_TIMEOUT`], or less in tests.
     probe_timeout: Duration,
     /// The conversations by the digest of the headers with which they began, so that a conversation
-    /// of one user is never continued for another.
+    /// of one user is never continued for another user.
     conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
-    /// Held while a conversation begins, so that concurrent requests do not begin another.
+    /// The lock is held while a conversation begins, so that a concurrent request does not begin a
+    /// second one.
     begin_lock: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
 }
@@ -147,8 +149,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A restarted server has lost its sessions and may answer without a 404, so the
-                    // next request begins a new session.
+                    // A restarted server has lost its sessions and may fail otherwise than with a
+                    // 404, so the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -249,7 +251,8 @@ impl Streamable {
         Ok(context(conversation))
     }
 
-    /// Finds out which revision the server speaks. If it is an older one, initializes a session.
+    /// Finds out which revision the server speaks. If the revision is an older one, initializes a
+    /// session.
     async fn begin(
         &self,
         context: impl Fn(Conversation) -> Context,
@@ -264,7 +267,8 @@ impl Streamable {
         }
     }
 
-    /// Returns a conversation in the stateless revision; `None` if the server does not speak it.
+    /// Returns a conversation in the stateless revision; `None` if the server does not speak that
+    /// revision.
     async fn discover(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -272,7 +276,8 @@ impl Streamable {
         let newest = context(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // The error lists the server's revisions, which may include this revision all the same.
+            // The error may list this revision as supported all the same, so the probe is repeated
+            // once.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);

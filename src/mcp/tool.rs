@@ -1,6 +1,6 @@
 //! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the comparison
 //! that the call needs has found the server's definition of the tool unchanged since the review, or
-//! if a person approved the call after being told of the change.
+//! if a person approved the call after being shown the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Server {
         self.headers.credential_names().next().is_some()
     }
 
-    /// Returns the task if the headers hold credentials of its user. Returns `None` if all tasks
-    /// send the same headers.
+    /// Returns the key under which the comparison for `task` is kept: the task itself if the
+    /// headers hold credentials of its user, or `None` if all tasks send the same headers.
     fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
         self.sends_user_credentials().then_some(task)
     }
@@ -57,7 +57,7 @@ impl Server {
 
 impl Servers {
     /// Creates the servers of `settings`, which must have no mistakes. A server that `lock` does
-    /// not have is left out. Each server is connected at its first use.
+    /// not have is left out. The client connects to a server at its first use.
     #[must_use]
     pub fn new(
         settings: &BTreeMap<String, Settings>,
@@ -98,7 +98,8 @@ impl Servers {
     }
 
     /// Returns the implementation of a tool. `spec` describes the tool in this configuration;
-    /// `tool` is its name at `server`. Returns `None` if the lock file does not have the tool.
+    /// `tool` is the tool's name at `server`. Returns `None` if the lock file does not have the
+    /// server or the tool.
     #[must_use]
     pub fn tool(
         &self,
@@ -190,8 +191,8 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // The comparison depends on the headers, which only `prepare` knows: they hold the
-            // task's credentials.
+            // The headers select the comparison. They hold the task's credentials, which only
+            // `prepare` receives.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -218,7 +219,7 @@ impl Tool for McpTool {
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
-        // The future of an exchange is large.
+        // The future is boxed because it is large.
         let attempt = Box::pin(self.attempt(call));
         measure_attempt(&self.spec.name, &call.permit, attempt).await
     }
@@ -267,7 +268,7 @@ impl McpTool {
                 ToolAnswer::Elicitation(asked)
             }
             // `Client::call` never returns `InputRequired`; `settled` has turned the other three
-            // into answers.
+            // outcomes into answers.
             Outcome::InputRequired(_)
             | Outcome::Succeeded(_)
             | Outcome::Failed(_)

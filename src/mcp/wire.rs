@@ -53,7 +53,8 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Returns the message as one line of JSON, unless a text in `params` has a line break.
+    /// Returns the message as one line of JSON, unless a text in `params` or `meta` has a line
+    /// break.
     pub(super) fn text(&self, revision: Revision) -> String {
         let mut text = String::from("{\"jsonrpc\":\"2.0\"");
         if let Some(id) = self.id {
@@ -124,7 +125,7 @@ struct ErrorObject {
     message: String,
 }
 
-/// Keeps an explicit `null` apart from a missing member.
+/// Reads an explicit `null` as `Some`, in contrast to a missing member.
 fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
@@ -177,9 +178,9 @@ pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     raw.result.map(|result| result.get().to_owned())
 }
 
-/// Returns the reply to a server's request. Only the older revisions have such requests, and the
-/// client declares no capability there, so every request but a `ping` is refused. An elicitation is
-/// canceled, as its revision expects.
+/// Returns the reply to a server's request. Only the older revisions allow such requests, and in
+/// these revisions the client declares no capability. So the client answers a `ping`, cancels an
+/// elicitation, and refuses every other request.
 pub(super) fn reply(id: &Value, method: &str) -> String {
     let reply = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
@@ -191,7 +192,7 @@ pub(super) fn reply(id: &Value, method: &str) -> String {
     reply.to_string()
 }
 
-/// Whether the id of a server's request is a number or a short text, as the protocol says.
+/// Whether the id of a server's request is a number or a text of at most 256 bytes.
 fn is_short(id: &Value) -> bool {
     id.is_number() || id.as_str().is_some_and(|id| id.len() <= 256)
 }
@@ -229,7 +230,8 @@ pub(super) fn server_info(answer: &Answer) -> Value {
     info.cloned().unwrap_or_default()
 }
 
-/// Returns the revision and the `serverInfo` in a server's answer to `initialize`.
+/// Returns the revision and the `serverInfo` in a server's answer to `initialize`. Fails, with the
+/// reason, if the answer is an error or names none of the older revisions.
 pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
     let result = match answer {
         Answer::Result(result) => result,

@@ -1,6 +1,6 @@
-//! Cleans the texts of a model endpoint before they are stored or shown: no known secret, no
-//! U+0000, no URL in an error. Every text of an endpoint passes through this file before it leaves
-//! the module `model`.
+//! Removes known secrets and U+0000 from the texts of a model endpoint, and URLs from its errors,
+//! before they are stored or shown. Every text of an endpoint passes through this file before it
+//! leaves the module `model`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use super::AnswerCall;
 use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::{map_texts, without_nul};
 
-/// The longest error text taken from outside, in characters.
+/// The most characters of an endpoint's error text that are kept.
 const MAX_PROBLEM_CHARS: usize = 500;
 
-/// Redacts the texts of a model endpoint.
+/// Redacts secrets and replaces U+0000 in the texts of a model endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
 
@@ -39,7 +39,7 @@ impl Cleaner {
     }
 
     /// Returns a redactor for a text that arrives in pieces. Its outputs together equal the text
-    /// that [`Cleaner::text`] returns for the whole.
+    /// that [`Cleaner::text`] returns for the whole text.
     pub(crate) fn text_stream(&self) -> StreamCleaner {
         StreamCleaner {
             redactor: StreamRedactor::new(Arc::clone(&self.0)),
@@ -48,7 +48,7 @@ impl Cleaner {
     }
 
     /// Returns a redactor for arguments that arrive in pieces. Its outputs together equal the
-    /// `arguments_text` that [`Cleaner::call`] returns for the whole.
+    /// `arguments_text` that [`Cleaner::call`] returns for the whole arguments.
     pub(crate) fn arguments_stream(&self) -> StreamCleaner {
         StreamCleaner {
             redactor: StreamRedactor::new(Arc::clone(&self.0)),
@@ -56,7 +56,7 @@ impl Cleaner {
         }
     }
 
-    /// Redacts a JSON value, names and numbers included.
+    /// Redacts a JSON value, including the names of members and the numbers.
     pub(crate) fn json(&self, value: Value) -> Value {
         map_texts(value, &|text| self.text(text))
     }
@@ -75,12 +75,12 @@ impl Cleaner {
     }
 }
 
-/// Redacts a text in pieces. The outputs together equal the redacted whole.
+/// Redacts a text in pieces. The outputs together equal the redacted text.
 #[derive(Debug)]
 pub(crate) struct StreamCleaner {
     redactor: StreamRedactor,
-    /// `Some` for arguments: the incomplete escape at the end of the pieces so far, if there is
-    /// one.
+    /// The incomplete escape at the end of the pieces so far; empty if there is none. `None` for a
+    /// text that is not JSON, in which escapes have no meaning.
     incomplete_escape: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl StreamCleaner {
     }
 }
 
-/// Returns the length of the text in bytes, without an incomplete escape at its end.
+/// Returns the length of the text in bytes, not counting an incomplete escape at its end.
 fn complete_escapes_len(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text

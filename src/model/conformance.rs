@@ -1,8 +1,8 @@
 //! Conformance tests of the model protocols: one suite for all providers. `cases` declares each
 //! conversation and its expected answers once; `wire/PROVIDER/CASE.txt` holds the traffic of a
 //! conversation with one provider, written from the provider's documentation. The tests assert that
-//! requests are as documented, that an answer means the same whether it is streamed or not and
-//! however its bytes are cut, and that the emitted pieces add up to the answer.
+//! requests are as documented, that neither streaming nor the way in which the bytes are cut
+//! changes the parsed answer, and that the emitted pieces add up to the answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ mod many;
 mod stored;
 mod traffic;
 
-/// A key that an endpoint echoes.
+/// The key, which an endpoint echoes in some cases.
 const KEY: &str = "sk-very-secret";
 /// The usage of each complete answer in the traffic files.
 const USAGE: Usage = Usage {
@@ -61,7 +61,7 @@ impl Provider {
         }
     }
 
-    /// The request line, and the header that carries the key.
+    /// Returns the request line, and the header that carries the key, in lower case.
     fn door(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => [
@@ -113,7 +113,7 @@ impl Provider {
         }
     }
 
-    /// The conversations that this provider can have.
+    /// Returns the conversations that this provider can have.
     fn cases(self) -> impl Iterator<Item = Case> {
         cases()
             .into_iter()
@@ -226,7 +226,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
     }
 }
 
-/// Asserts that an answer is the expected one; returns it unless an error was expected.
+/// Asserts that an answer is the expected one. Returns the answer, unless an error was expected.
 fn means(
     place: &str,
     step: &Step,
@@ -269,7 +269,7 @@ fn means(
     }
 }
 
-/// Runs all conversations concurrently and reports which failed.
+/// Runs all conversations concurrently, and reports those that failed.
 async fn all(provider: Provider, sent: Sent) {
     let (net, mut running, mut names) = (Net::new().unwrap(), JoinSet::new(), Vec::new());
     for case in provider.cases() {

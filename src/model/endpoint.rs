@@ -1,7 +1,7 @@
-//! The common part of all model protocols: the endpoint's address, asking, retrying when that may
-//! help, and reading the whole or streamed answer. Invariant: an answer is complete or rejected;
-//! pieces emitted for a failed attempt are voided by a reset; every wait is bounded; no error
-//! contains a URL.
+//! The common part of all model protocols: sends requests to an endpoint, retries if that may help,
+//! and reads the whole or streamed answer. Invariant: an answer is complete or rejected; a reset
+//! voids the pieces that a failed attempt has emitted; every wait is bounded; no error contains a
+//! URL.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -57,7 +57,7 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// Index in [`Protocol::REQUEST_MODES`] of the mode that last led to an answer; 0 at first.
+    /// The index in [`Protocol::REQUEST_MODES`] of the mode that last led to an answer; 0 at first.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }

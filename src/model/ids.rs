@@ -13,7 +13,7 @@ const MAX_CHARS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,
-    /// For the current turn's calls: the stored id, and the id that is sent.
+    /// Maps the stored id of each call of the current turn to the id that is sent.
     turn: BTreeMap<String, String>,
 }
 

@@ -1,5 +1,6 @@
-//! Calls language models. [`ModelClient`] is the one trait; `endpoint` implements it over HTTP with
-//! the protocols `openai`, `openai_responses` and `anthropic`, `scripted` by the rules of a file.
+//! Calls language models. [`ModelClient`] is the one trait. `endpoint` implements it over HTTP with
+//! the protocols `openai`, `openai_responses` and `anthropic`; `scripted` implements it by the
+//! rules of a file.
 
 pub(crate) mod scripted;
 
@@ -33,15 +34,16 @@ use crate::task::transcript::Message;
 /// A client of one configured model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Asks for the next turn. May be repeated freely: asking has no effect outside. If the
-    /// endpoint streams, `sink` gets the answer while it arrives.
+    /// Asks the model for the next turn. The caller may repeat the request, because it has no
+    /// effect outside. If the endpoint streams, `sink` receives the pieces of the answer as they
+    /// arrive.
     ///
     /// # Errors
     /// [`ModelError`] when there is no usable answer after the client's own retries.
     async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError>;
 }
 
-/// Receives an answer while it arrives. Must not block.
+/// Receives the pieces of an answer as they arrive. An implementation must not block.
 pub trait PieceSink: Send + Sync {
     fn receive(&self, piece: Piece<'_>);
 
@@ -56,7 +58,7 @@ pub trait PieceSink: Send + Sync {
 /// up to its texts, unless a `Reset` voids them. `call` is the call's index in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// More of the text.
+    /// The next part of the text.
     Text(&'a str),
     /// The whole name of a call, before any of its arguments; sent once per call.
     CallName {
@@ -64,21 +66,22 @@ pub enum Piece<'a> {
         call: usize,
         name: &'a str,
     },
-    /// More of a call's arguments.
+    /// The next part of a call's arguments.
     Arguments {
         /// The call's index, as in `CallName`.
         call: usize,
         text: &'a str,
     },
     /// Voids every piece since the answer began, because the attempt failed or emitted pieces
-    /// turned out to be wrong. If the answer goes on, its pieces follow from the beginning.
+    /// turned out to be wrong. If the answer goes on, all its pieces are emitted again.
     Reset,
 }
 
 /// The input of the model for one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
-    /// The agent's instructions; sent first, and once.
+    /// The agent's instructions, which are sent once, before all messages. `None` if there are
+    /// none.
     pub system: Option<String>,
     pub messages: Vec<Message>,
     pub tools: Vec<OfferedTool>,
@@ -97,7 +100,7 @@ pub struct OfferedTool {
 /// One turn of the model, as parsed from the provider's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// `None` if the model wrote no text.
+    /// The text; `None` if the model wrote calls but no text. Empty if the model wrote neither.
     pub text: Option<String>,
     /// The requested calls, in the model's order.
     pub calls: Vec<AnswerCall>,
@@ -115,7 +118,7 @@ pub struct AnswerCall {
     /// every answer.
     pub provider_id: String,
     pub name: String,
-    /// The exact text of the arguments, except for redacted secrets.
+    /// The exact text of the arguments, except for redacted secrets and U+0000.
     pub arguments_text: String,
     /// Whether a secret in the arguments was redacted: such a call never runs.
     pub holds_secret: bool,
@@ -134,7 +137,7 @@ pub struct ModelError {
 /// How an attempt to reach an endpoint ended, without any text from the endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttemptEnd {
-    /// The status of the answer, if one began.
+    /// The HTTP status; `None` if no answer began.
     pub status: Option<u16>,
     /// The reason why no answer began, in fixed words; `None` if an answer began.
     pub reason: Option<&'static str>,

@@ -1,6 +1,6 @@
-//! `OpenAI`'s Responses protocol, for any base URL, stateless: the endpoint stores nothing.
-//! Invariant: an answer without its end is rejected; the items of an answer go back byte for byte
-//! and in their order, except for parts that the endpoint refuses.
+//! `OpenAI`'s Responses protocol, for any base URL. Each request asks the endpoint to store
+//! nothing. Invariant: an answer without its end is rejected; the items of an answer go back byte
+//! for byte and in their order, except for parts that the endpoint refuses.
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;

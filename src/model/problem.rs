@@ -6,8 +6,8 @@ use super::clean::{Cleaner, InvalidEscape, replace_escapes};
 use super::protocol::AttemptOutcome;
 use super::retry;
 
-/// Returns the error text in a body: the provider's message, else plain text, but never an HTML
-/// page.
+/// Returns the error text in a body: the provider's message, or the body itself if it is not JSON;
+/// empty for an HTML page.
 pub(super) fn error_text_in(body: &str) -> String {
     match serde_json::from_str::<Value>(&replace_escapes(body, InvalidEscape::LoneSurrogates)) {
         Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
@@ -17,7 +17,7 @@ pub(super) fn error_text_in(body: &str) -> String {
     }
 }
 
-/// Whether a member holds anything: some endpoints send an empty `error` together with an answer.
+/// Whether a member holds a value. Some endpoints send an empty `error` together with an answer.
 pub(super) fn is_non_empty(member: &Value) -> bool {
     match member {
         Value::Null | Value::Bool(false) => false,

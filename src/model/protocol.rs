@@ -16,14 +16,15 @@ pub(super) trait Protocol: Send + Sync + 'static {
     type StreamReader: StreamReader;
     /// The base URL to use if none is configured: the provider's own.
     const BASE_URL: &'static str;
-    /// Appended to `base_url`.
+    /// The path that is appended to `base_url`.
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.
     const RESERVED_MEMBERS: &'static [&'static str];
     /// The fixed headers of each request (names in lower case), in addition to the key's header and
     /// those of HTTP itself.
     const HEADERS: &'static [(&'static str, &'static str)];
-    /// The modes of asking, best first. If an endpoint refuses a mode, the next one is tried.
+    /// The request modes in order of preference. If an endpoint refuses a mode, the client tries
+    /// the next mode.
     const REQUEST_MODES: &'static [RequestMode];
 
     /// Returns the name and value of the header that carries the key.
@@ -32,7 +33,7 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Writes the request body. `extra` holds further members from the configuration.
     ///
     /// # Errors
-    /// When the body cannot be written as JSON, which no prompt is known to cause.
+    /// The body cannot be written as JSON; no prompt is known to cause this.
     fn body(
         prompt: &Prompt,
         model: &str,
@@ -55,12 +56,12 @@ pub(super) trait Protocol: Send + Sync + 'static {
     fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader;
 }
 
-/// A streamed answer while it arrives.
+/// Reads the events of one streamed answer.
 pub(super) trait StreamReader: Send {
-    /// Takes the next event and emits the pieces it adds.
+    /// Takes the next event and emits the pieces that it adds.
     ///
     /// # Errors
-    /// The outcome of the attempt, when the event ends it without an answer.
+    /// The outcome of the attempt, if the event ends the attempt without an answer.
     fn read_event(
         &mut self,
         event: &Event,
@@ -70,8 +71,8 @@ pub(super) trait StreamReader: Send {
     /// Returns the approximate number of bytes held in memory.
     fn held_bytes(&self) -> usize;
 
-    /// Emits the remaining pieces and returns the outcome. To be called when the stream has ended
-    /// without an error.
+    /// Emits the remaining pieces and returns the outcome. The caller must call this only after the
+    /// stream has ended without an error.
     fn finish(self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome;
 }
 
@@ -79,18 +80,18 @@ pub(super) trait StreamReader: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamState {
     Open,
-    /// The end marker came.
+    /// The end marker has arrived.
     Ended,
 }
 
-/// How to ask for an answer.
+/// How a request asks for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestMode {
-    /// As a stream with usage at the end.
+    /// The answer is a stream, and the request asks for the usage at its end.
     StreamedWithUsage,
-    /// As a stream, without usage.
+    /// The answer is a stream, and the request does not ask for the usage.
     Streamed,
-    /// As one body instead of a stream.
+    /// The answer is one body instead of a stream.
     Unstreamed,
 }
 
@@ -109,8 +110,8 @@ pub(super) enum AttemptOutcome {
     Answered(Box<Answer>),
     /// A repetition may succeed, after this wait if the endpoint named one.
     Retry(String, Option<Duration>),
-    /// The endpoint refused the mode of asking, or the model's earlier thinking: a simpler
-    /// request may succeed.
+    /// The endpoint refused the request mode, or the model's earlier thinking: a simpler request
+    /// may succeed.
     RetrySimpler(String),
     /// A repetition would fail too.
     Failed(String),

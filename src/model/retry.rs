@@ -1,22 +1,23 @@
-//! When to ask a model again, and after what wait. Asking has no effect outside, so a repetition is
-//! always safe.
+//! Decides whether a request to a model is repeated, and after what wait. A request has no effect
+//! outside, so a repetition is always safe.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The wait before the second attempt; it doubles from there.
+/// The wait before the second attempt. The wait doubles with each further attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// The longest wait between attempts, unless the endpoint asks for another wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
-/// The longest wait that an endpoint may ask for.
+/// The longest wait that an endpoint can cause by `Retry-After`. A longer wait is shortened to this
+/// limit.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Whether a repeated request may get another status.
+/// Whether a request that was answered with this HTTP status may succeed when it is repeated.
 pub(crate) fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }
 
-/// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named none. The
+/// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named no wait. The
 /// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens it by up to a half, so
 /// that clients that failed together do not retry together.
 pub(crate) fn backoff(attempt: u32) -> Duration {

@@ -1,7 +1,7 @@
-//! A model that answers from rules, for the demonstration and for tests. Deterministic: the same
-//! conversation gets the same answer. Like some providers, this model repeats its call ids in every
-//! answer, so that no code comes to rely on unique ids. Answers are emitted in pieces. The built-in
-//! script paces the pieces, but only for a sink with a listener.
+//! A model that answers from rules, for the demonstration and for tests. The model is
+//! deterministic: the same conversation gets the same answer. Like some providers, this model
+//! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
+//! emitted in pieces. The built-in script paces the pieces, but only for a sink with a listener.
 
 use std::fmt;
 use std::path::Path;
@@ -28,8 +28,8 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it emits an answer to a listener: long enough for a
-/// page to reload after it has posted a person's decision.
+/// How long the built-in script waits before it emits an answer to a listener. The wait is long
+/// enough for a page to reload after the page has posted a person's decision.
 const THINKING_TIME: Duration = Duration::from_millis(350);
 /// The pause per piece of a paced answer.
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);

@@ -44,7 +44,7 @@ pub enum Provider {
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Model", extend("required" = ["provider"]))]
 pub struct Settings {
-    /// The name in the configuration: errors and metrics use it.
+    /// The name in the configuration, which errors and metrics use.
     #[serde(skip)]
     pub name: String,
     /// The protocol by which the service calls the model.
@@ -97,12 +97,12 @@ impl Default for Settings {
     }
 }
 
-/// The members that a scripted model's `body` may not name: a Chat Completions model in its place
-/// could not have them in its `body` either.
+/// The members that a scripted model's `body` may not name. A Chat Completions model that replaces
+/// the scripted model may not name them either.
 const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
-/// Adds every mistake in a model's settings and in its script, never quoting a value of a key,
-/// header or query.
+/// Adds every mistake in a model's settings, and in the model's script, to `mistakes`. No mistake
+/// quotes the value of a key, header or query parameter.
 pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) {
     let place = ["models", settings.name.as_str()];
     match settings.provider {
@@ -117,8 +117,8 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
     }
 }
 
-/// Creates the client of a model. Returns `None` if its script has mistakes, which are then added
-/// to `mistakes`.
+/// Creates the client of a model. Returns `None` if the model's script has mistakes, which are then
+/// added to `mistakes`.
 ///
 /// # Errors
 /// [`ModelError`] for settings in which [`check`] finds mistakes.
@@ -162,7 +162,8 @@ impl Settings {
         )
     }
 
-    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
+    /// Adds every mistake in the settings to `mistakes`. No mistake quotes the value of a key,
+    /// header or query parameter.
     pub(super) fn check<P: Protocol>(&self, mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         if let Err(detail) = self.address::<P>() {

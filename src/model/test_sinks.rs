@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::{Answer, Piece, PieceSink};
 
-/// Ignores all pieces, for code that wants only the whole answer.
+/// A sink that ignores all pieces, for code that needs only the whole answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiscardingSink;
 
@@ -18,15 +18,15 @@ impl PieceSink for DiscardingSink {
     }
 }
 
-/// Assembles its pieces.
+/// A sink that assembles its pieces.
 #[derive(Debug, Default)]
 pub(crate) struct CollectingSink(Mutex<Collected>);
 
-/// The sum of the pieces since the last reset, and the number of resets.
+/// The pieces since the last reset, put together, and the number of resets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
     pub(crate) text: String,
-    /// Name and arguments of each call.
+    /// The name and the arguments of each call.
     pub(crate) calls: BTreeMap<usize, (String, String)>,
     pub(crate) pieces: usize,
     pub(crate) resets: usize,

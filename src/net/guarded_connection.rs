@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-/// Whether the request may still be sent.
+/// Returns whether the request may still be sent.
 pub(super) type MaySend = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The progress of one request, shared with the connection that carries it.
@@ -24,12 +24,13 @@ struct Flags {
 }
 
 impl SendProgress {
-    /// Whether a write of the request began, so that the peer may have received it.
+    /// Whether a write of the request began, so that the peer may have received a part of the
+    /// request.
     pub(super) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
 
-    /// Whether the permit was gone at the first write, so that nothing was sent.
+    /// Whether `may_send` returned false at the first write, so that nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! One request on its own connection, written only with a permit.
+//! Sends one request on its own connection. The request is written only with a permit.
 
 use std::error::Error;
 use std::fmt;
@@ -30,21 +30,22 @@ use super::{
     lost_failure,
 };
 
-/// Makes the connections: resolves the host's name, and connects with TCP and TLS.
+/// Makes a connection: resolves the host's name, and connects with TCP and TLS.
 pub(super) type Connector =
     HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
 type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
-/// The failure text when the sender withdrew its permit before the request was written.
+/// The failure text if the [`SendPermit`] refuses the request before the first byte is written.
 pub const NOT_PERMITTED: &str = "it must not be sent any more";
 
 /// The permit to send a request.
 pub struct SendPermit {
-    /// A future that the exchange awaits once the connection is made. It resolves once it is
-    /// decided whether the request may be sent: to the time of that decision, or to `None` if the
-    /// request must not be sent.
+    /// Decides whether the request may be sent. The exchange awaits this future after the
+    /// connection is made. The output is the time of the decision, or `None` if the request must
+    /// not be sent.
     pub decision: BoxFuture<'static, Option<Instant>>,
-    /// Whether the request may still be sent. Asked once, right before its first byte is written.
+    /// Returns whether the request may still be sent. The exchange calls this function once, right
+    /// before the first byte is written.
     pub may_send: MaySend,
 }
 
@@ -77,18 +78,18 @@ pub(super) fn connector(tls: ClientConfig) -> Connector {
     builder.https_or_http().enable_http1().wrap_connector(tcp)
 }
 
-/// Takes a response as it arrives.
+/// A receiver of one response, part by part.
 pub trait ResponseSink: Send {
-    /// The response begins, with a status that is never 1xx.
+    /// Called once, when the response begins. `status` is never 1xx.
     fn begin(&mut self, status: StatusCode, headers: &HeaderMap);
 
-    /// The next bytes of the body. Returns whether more are needed.
+    /// Called with the next bytes of the body. Returns whether further bytes are needed.
     fn take(&mut self, bytes: &[u8]) -> bool;
 }
 
-/// A sink that keeps a body, up to a bound.
+/// A sink that collects a response within its [`BodyLimits`].
 struct BodyCollector<F> {
-    /// Decides from the status how much of the body is read. `None` once the response has begun.
+    /// Returns the limits of the body for the status. `None` once the response has begun.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }
@@ -118,10 +119,11 @@ impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<
 impl Net {
     /// Sends one request on its own connection and returns the response. The deadline is `within`
     /// after the call of this function or after the time of the permit's decision, whichever is
-    /// later. `limits` decides from the status how much of the body is read.
+    /// later. `limits` returns the limits of the body for the status.
     ///
     /// # Errors
-    /// As [`Net::send_single_into`].
+    /// As [`Net::send_single_into`], except that a response which is lost after
+    /// [`BodyLimits::enough_bytes`] bytes is not an error.
     pub async fn send_single(
         &self,
         request: Request,
@@ -148,11 +150,12 @@ impl Net {
         }
     }
 
-    /// Like [`Net::send_single`], and gives the response to `sink` as it arrives, until the sink
-    /// needs no more.
+    /// Like [`Net::send_single`], but passes the response to `sink` as it arrives, until the sink
+    /// needs no further bytes.
     ///
     /// # Errors
-    /// - [`Failure::NotSent`]: no connection was made, or the permit did not hold.
+    /// - [`Failure::NotSent`]: the request could not be built, no connection was made, the permit
+    ///   refused the request, or the peer closed the connection before the write.
     /// - [`Failure::Lost`]: the request was or may have been written, but no complete response
     ///   arrived.
     pub async fn send_single_into(
@@ -209,8 +212,8 @@ fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
-    // Without compression, HTTP alone defines where a body ends. `Connection: close` makes the peer
-    // close first, which frees our ports at once.
+    // Without compression, HTTP alone defines where a body ends. With `Connection: close`, the peer
+    // closes the connection first, so that the local port is free at once.
     for (name, value) in [
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),
@@ -224,7 +227,7 @@ fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     Some((uri, request))
 }
 
-/// Sends the request, and gives the response to `sink` as it arrives.
+/// Sends the request, and passes the response to `sink` as it arrives.
 async fn exchange(
     connection: GuardedConnection<Connection>,
     request: http::Request<Body>,
@@ -237,8 +240,8 @@ async fn exchange(
         let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
         read(response.map(Body::wrap).into(), sink).await
     };
-    // One Tokio task both drives the connection and waits for the answer, so nothing runs between
-    // the permit and the write.
+    // The same Tokio task drives the connection and waits for the answer, so that no wait for
+    // another task comes between the permit and the write.
     match select(pin!(answered), pin!(connection)).await {
         Either::Left((read, _)) => read,
         Either::Right((_, answered)) => answered.await,

@@ -1,5 +1,5 @@
-//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6) from bytes cut anywhere,
-//! even inside a character. The memory for an incomplete event is bounded.
+//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6). The stream may be cut
+//! anywhere, even inside a character. The memory for an incomplete event is limited.
 
 use crate::task::text::from_bytes;
 
@@ -7,31 +7,32 @@ use crate::task::text::from_bytes;
 pub(crate) struct Event {
     /// Empty if the event has no name.
     pub(crate) name: String,
-    /// The `data` lines, joined.
+    /// The values of the `data` lines, joined by line feeds.
     pub(crate) data: String,
 }
 
-/// An event exceeds the limit.
+/// An incomplete event exceeds the decoder's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    /// The incomplete line.
+    /// The bytes of the incomplete line.
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
-    /// Whether there was a `data` field, possibly an empty one.
+    /// Whether the event has a `data` field, possibly an empty one.
     has_data: bool,
     /// Whether the last byte was a CR: a following LF belongs to the same line end.
     after_cr: bool,
-    /// Whether no line was completed yet: a byte order mark is skipped in the first line only.
+    /// Whether the first line is not complete yet: only in this line, a byte order mark is skipped.
     first: bool,
     max_bytes: usize,
 }
 
 impl Decoder {
-    /// A decoder that holds at most `max_bytes` bytes of an event.
+    /// Returns a decoder that holds at most `max_bytes` bytes of an event's data and incomplete
+    /// line.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self {

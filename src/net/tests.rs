@@ -1,4 +1,4 @@
-//! Sending one request, and its failures.
+//! Tests of sending requests, and of their failures.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::*;
 
 /// Answers each connection with the next of `answers`, then closes the connection. Returns the URL,
-/// and a handle that gives the received requests.
+/// and a handle whose output is the received requests.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
@@ -242,7 +242,8 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
-/// The connection is open long before the permit is decided, and the permit ends before the write.
+/// `may_send` is not called before the permit is decided, and is called once although the request
+/// of 4 MiB takes many writes.
 #[tokio::test]
 async fn permit_is_asked_for_at_the_write_and_not_before() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -13,9 +13,9 @@ use super::NetError;
 static TLS: LazyLock<Option<Tls>> = LazyLock::new(Tls::of_this_machine);
 
 pub(super) struct Tls {
-    /// Without ALPN protocols, which each kind of client sets for itself.
+    /// The client configuration, without ALPN protocols: each kind of client sets its own.
     pub(super) config: ClientConfig,
-    /// Whether the machine has trusted certificates. If not, the settings trust none.
+    /// Whether the machine has trusted certificates. If not, no server is trusted.
     pub(super) has_roots: bool,
 }
 

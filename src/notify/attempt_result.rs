@@ -1,4 +1,4 @@
-//! The result of an attempt, the same for every channel.
+//! The result of an attempt to send a message. Every channel uses the same type.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ pub(super) struct AttemptResult {
     pub(super) status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
     pub(super) problem: &'static str,
-    /// Whether the receiver would refuse every further attempt at this message, so that none is
-    /// made.
+    /// Whether the receiver would refuse every further attempt at this message. If so, no further
+    /// attempt is made.
     pub(super) is_permanent_failure: bool,
     /// The wait before the next attempt, if the receiver asks for one.
     pub(super) retry_after: Option<Duration>,
-    /// The id that the receiver gave the message, with which the message can be updated later.
+    /// The receiver's id of the message, by which the message can be updated later; `None` if the
+    /// receiver gives no id.
     pub(super) reference: Option<String>,
 }
 
@@ -41,8 +42,8 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an HTTP answer by its status. No status ends the attempts: a receiver
-    /// that is gone may come back.
+    /// Returns the result of an HTTP answer by its status. No status is a permanent failure here,
+    /// because the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

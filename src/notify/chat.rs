@@ -2,7 +2,7 @@
 //! room has no setting for a language.
 //!
 //! Invariant: a text that this service did not write is in one line, has no invisible character,
-//! and is cut.
+//! and is cut to a maximum length.
 
 use super::digest::{Digest, Question, Reason};
 use super::outcome::Outcome;
@@ -78,8 +78,8 @@ impl RoomMessage {
         }
     }
 
-    /// Returns the message in one line, for the notification that a chat app shows instead of the
-    /// whole message (`text` in Slack).
+    /// Returns the message in one line. A chat app shows this line in a notification (`text` in
+    /// Slack).
     pub(super) fn notification_text(&self) -> String {
         match self.listed_questions().next() {
             Some(listed) if self.digest.questions.len() == 1 => self.first_line(&listed),
@@ -87,7 +87,7 @@ impl RoomMessage {
         }
     }
 
-    /// Returns the number of unlisted questions, in words; `None` if all are listed.
+    /// Returns the number of unlisted questions, in words; `None` if all questions are listed.
     pub(super) fn unlisted_text(&self) -> Option<String> {
         (self.digest.unlisted > 0).then(|| format!("and {} more", self.digest.unlisted))
     }
@@ -169,7 +169,7 @@ pub(super) fn single_line(text: &str, max_chars: usize) -> String {
     cut(visible(text).replace('\n', " "), max_chars)
 }
 
-/// Cuts the text to `max_chars` characters. Appends `…` if it was longer.
+/// Cuts a text to `max_chars` characters. Appends `…` to a text that was longer.
 pub(super) fn cut(text: String, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         None => text,
@@ -177,7 +177,7 @@ pub(super) fn cut(text: String, max_chars: usize) -> String {
     }
 }
 
-/// Formats a time in UTC, without the date if it is on the same day as `day`.
+/// Formats a time in UTC, without the date if the time is on the same day as `day`.
 pub(super) fn format_time(at: Time, day: Option<Time>) -> String {
     format!("{} UTC", at.to_minute(day))
 }
@@ -194,7 +194,7 @@ pub(super) mod samples {
     /// 2026-11-23 09:00 UTC.
     pub(in crate::notify) const NINE: Time = Time(1_795_424_400_000_000);
 
-    /// Texts that mean something in Slack, in Markdown or in a terminal.
+    /// Texts with markup of Slack or Markdown, control characters, or JSON.
     pub(in crate::notify) const HOSTILE: [&str; 7] = [
         "<!channel> <@U012AB3CD> &lt;!here&gt;",
         "<https://evil.example|Review>",

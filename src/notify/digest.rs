@@ -1,5 +1,5 @@
-//! The digest: the questions of one message to a person or a room. Each channel makes its own body
-//! from it.
+//! The digest: the questions of one message to a person or a room. Each channel makes the body of
+//! its message from the digest.
 //!
 //! Invariant: a digest has no text of an agent, and arguments only in the tools' summaries.
 
@@ -73,8 +73,9 @@ impl Reason {
 const MAX_SUMMARIES: usize = 3;
 
 impl Question {
-    /// Makes the question of a request. `url` is the page of the request, `link` the recipient's
-    /// own link. `with_summaries`: whether the entry asks for the summaries of calls.
+    /// Makes the question of a request. `url` is the page of the request, and `link` the
+    /// recipient's own link. `with_summaries` says whether the entry asks for the summaries of
+    /// calls.
     pub(super) fn from_request(
         request: &RequestRow,
         url: String,

@@ -1,4 +1,5 @@
-//! An entry: one receiver of the configuration, ready to send to.
+//! An entry: one receiver in the configuration, with everything that is needed to send messages to
+//! it.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
-/// The maximum time for recording an attempt.
+/// The time in a lease for recording an attempt.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry sends about a request.
@@ -41,10 +42,11 @@ impl PlannedMessage {
 pub(crate) struct Entry {
     pub(super) name: String,
     pub(super) channel: Channel,
-    /// The time at which the entry sends reminders of open questions; `None` if it sends each
-    /// question when it is asked.
+    /// The time at which the entry sends reminders of open questions; `None` if the entry sends no
+    /// reminders.
     pub(super) when: Option<When>,
-    /// The minimum time between two messages to one person or room.
+    /// The minimum time between two messages to one person or room; zero if each question is a
+    /// message.
     pub(super) gather: Duration,
     /// The events about which the entry gets messages, before `groups` and `users` filter the
     /// events.
@@ -65,7 +67,7 @@ pub(super) enum Channel {
     Teams(TeamsChannel),
 }
 
-/// A webhook, ready to post to.
+/// A webhook with parsed settings.
 pub(super) struct WebhookChannel {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
@@ -90,7 +92,7 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// Returns the channel that the store has in the entry's deliveries.
+    /// Returns the channel as the store keeps it in the entry's deliveries.
     pub(super) fn delivery_channel(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
@@ -100,7 +102,8 @@ impl Channel {
         }
     }
 
-    /// Returns the lease of a claimed delivery: long enough for one attempt and its recording.
+    /// Returns the duration of the lease of a claimed delivery: the maximum time for one attempt
+    /// and its recording.
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
             Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::ATTEMPT_TIMEOUT,
@@ -168,9 +171,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. `None` if the message would be a
-    /// reminder, and the request has no deadline to count back from, or its deadline comes before
-    /// the reminder.
+    /// Returns the message of this entry about a new request. `None` if the entry sends reminders,
+    /// and this request gets no reminder, because it has no deadline to count back from, or because
+    /// its deadline comes before the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
             return Some(PlannedMessage::due_now("request.created"));
@@ -188,8 +191,8 @@ impl Entry {
         })
     }
 
-    /// Whether the entry sends a message about every wanted event, without looking at the event's
-    /// request.
+    /// Whether the entry sends a message about every event that its filter matches, whatever the
+    /// event's request is.
     pub(super) fn sends_every_event(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.selects_requests()
@@ -215,7 +218,8 @@ impl Entry {
     }
 }
 
-/// Returns a user as a caller, with the groups of their key.
+/// Returns a user as a caller, with the groups of the user's key that may decide; without such a
+/// key, with no groups.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let groups = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     Caller {

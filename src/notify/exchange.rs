@@ -10,14 +10,15 @@ use crate::world::Clock;
 
 /// The maximum duration of one attempt.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The maximum number of bytes that are read of an answer's body.
+/// The maximum number of bytes of an answer's body that are kept.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// The HTTP answer of a receiver.
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body; less if the connection fails or the next part comes too late.
+    /// The first 16 KiB of the body; a shorter prefix if the connection fails or the next part
+    /// comes too late.
     pub(super) body: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
 //! Replaces notices by deliveries. A notice becomes a delivery for each of its events and each
-//! entry that wants the event. For mail, it becomes a delivery for each person.
+//! entry that wants the event. An entry with mail gets a delivery for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -15,8 +15,9 @@ use crate::task::id::RequestId;
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces every notice. If a notice fails, it is left for the next pass or for another
-    /// replica. Returns whether an entry has new deliveries that are due.
+    /// Replaces the notices, batch by batch. If a batch fails, that batch and the later notices are
+    /// left for the next pass or for another replica. Returns whether an entry has new deliveries
+    /// that are due.
     pub(super) async fn expand_notices(&self) -> bool {
         let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
@@ -33,9 +34,9 @@ impl Sender {
     }
 
     /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
-    /// may be more. `before` is the last notice of the previous batch: if it comes again, another
-    /// replica may be replacing the batch, and this replica stops. Sets `has_due` if an entry has
-    /// new deliveries that are due.
+    /// may be more. `before` is the last notice of the previous batch. If `before` is also the last
+    /// notice of this batch, another replica may be replacing the same notices, and this replica
+    /// stops. Sets `has_due` if an entry has new deliveries that are due.
     async fn expand_batch(
         &self,
         before: Option<Notice>,
@@ -92,9 +93,8 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// Returns the messages of an entry about an event, each after its recipient: a person's id, or
-    /// an empty text if the receiver is not a person. `requests` caches the requests that were
-    /// read.
+    /// Returns the messages of an entry about an event, each after the id of its recipient. The id
+    /// is empty if the recipient is not a person. `requests` caches the requests that were read.
     async fn messages_about(
         &self,
         entry: &Entry,

@@ -1,5 +1,5 @@
-//! Sends the due deliveries of one person or room as one message. Drops a delivery if its request
-//! is closed, or if the person has answered the request or may not decide it any more.
+//! Sends the due deliveries to one person or room as one message. Drops a delivery if its request
+//! is closed, if the person has answered the request, or if the person may no longer decide it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Sender {
         };
         let rows = match self.requests(first, claimed).await {
             Ok(rows) => rows,
-            // The lease runs out, and the deliveries are claimed again.
+            // The deliveries are claimed again after their lease.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
@@ -84,7 +84,7 @@ impl Sender {
         person.map(Some).ok_or(NO_ADDRESS)
     }
 
-    /// Returns the requests of these deliveries. Leaves out damaged requests.
+    /// Returns the requests of these deliveries by id. Leaves out damaged requests.
     async fn requests(
         &self,
         first: &ClaimedDelivery,
@@ -94,8 +94,8 @@ impl Sender {
         let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request fails the whole read, so each request is read alone. A damaged
-            // request cannot be decided, so it is left out.
+            // One damaged request makes the whole read fail, so each request is read alone. A
+            // damaged request cannot be decided and is left out.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -260,8 +260,8 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 }
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
-/// their ids. A retry keeps the id only if it has the same deliveries. Otherwise a receiver that
-/// drops known ids would drop the questions that were added.
+/// their ids. A retry with other deliveries thus has another id. With the same id, a receiver that
+/// drops messages with known ids would drop the new questions.
 fn gathered_message_id(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

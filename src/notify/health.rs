@@ -1,8 +1,8 @@
-//! The health of a receiver: whether it accepts messages, as far as this process knows. The first
-//! success after failures makes all waiting messages of the receiver due.
+//! The health of a receiver: whether the receiver accepts messages, as far as this process knows.
+//! The first success after failures makes all waiting messages of the receiver due.
 //!
-//! A message that the receiver refused while it accepted others keeps its own schedule. Otherwise
-//! each success of another message would use up an attempt at it.
+//! A message that the receiver refused while it accepted other messages keeps its own schedule.
+//! Otherwise each success of another message would use up one attempt at the refused message.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use uuid::Uuid;
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
-    /// The messages that the receiver refused although it accepted others.
+    /// The messages that the receiver refused although it accepted other messages.
     refused: BTreeSet<Uuid>,
 }
 
 impl Default for Health {
-    /// Returns the state of a receiver at the start of the process. It counts as failing, because
-    /// attempts of an earlier process may have failed.
+    /// Returns the health of a receiver at the start of the process. The receiver counts as
+    /// failing, because attempts of an earlier process may have failed.
     fn default() -> Self {
         Self {
             failing: true,
@@ -29,8 +29,8 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records that an attempt at these messages failed. The `bool` of a message is whether an
-    /// earlier attempt at it had failed.
+    /// Records that an attempt at these messages failed. The `bool` after each message says whether
+    /// an earlier attempt at the message failed, too.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
             let again = messages.into_iter().filter(|(_, again)| *again);
@@ -39,9 +39,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that these messages were accepted. Returns `None` if no failure came before.
-    /// Otherwise the caller makes all waiting messages due, except the returned ones, which keep
-    /// their own schedule.
+    /// Records that these messages were accepted. Returns `None` if no attempt has failed since the
+    /// last success. Otherwise the caller makes all waiting messages due, except the returned
+    /// messages, which keep their own schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -18,7 +18,7 @@ use crate::people::language::Language;
 use crate::people::person::Person;
 use crate::world::Clock;
 
-/// The mail server and the sender, for sending mails.
+/// Sends mails from the configured sender through the mail server.
 pub(super) struct Mailer {
     server: Server,
     from: Mailbox,
@@ -38,7 +38,8 @@ impl Mailer {
         })
     }
 
-    /// Sends a digest to a person. `id` is the id of the mail, the same for each attempt.
+    /// Sends a digest to a person. `id` is the id of the mail; a retry with the same deliveries has
+    /// the same id.
     pub(super) async fn send(
         &self,
         clock: &dyn Clock,
@@ -54,8 +55,8 @@ impl Mailer {
         self.send_message(clock, mail).await
     }
 
-    /// Sends a test mail to each of these people, or to the sender if there are none. Stops at the
-    /// first failure.
+    /// Sends a test mail to each of these people, or to the sender's own address if `people` is
+    /// empty. Stops at the first failure.
     pub(super) async fn ping(
         &self,
         clock: &dyn Clock,

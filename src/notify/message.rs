@@ -1,5 +1,5 @@
-//! The content of a webhook message: an envelope and the data of an event. It is read from the
-//! journal at each attempt, so that the database does not keep it twice.
+//! The content of a webhook message: an envelope and the data of an event. The data is read from
+//! the journal at each attempt, so that the database does not keep it twice.
 //!
 //! Invariant: a message shows the state as of its event's commit, however late it is sent. Only a
 //! reminder of an open request shows the state as of the attempt.
@@ -27,13 +27,14 @@ pub(super) struct Message {
     pub(super) at: Time,
 }
 
-/// The event of a message, and the form in which the message shows it.
+/// The event of a message, and the state that the message shows.
 struct MessageSource<'m> {
     kind: &'m str,
     at: Time,
     root: TaskId,
     message_event: &'m MessageEvent,
-    /// Whether the message shows the request as it is now, instead of as of the event's commit.
+    /// Whether the message shows the request and the root task as they are now, instead of as of
+    /// the event's commit.
     as_of_now: bool,
 }
 
@@ -63,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if its event is gone. For a reminder,
-    /// `reminder_request` is its request: the message then shows the request as it is now, and has
-    /// the time at which the reminder was due.
+    /// Returns the message of a delivery; `None` if the event of the delivery no longer exists. For
+    /// a reminder, `reminder_request` is the request of the reminder: the message then shows the
+    /// request as it is now, and has the time at which the reminder was due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the event cannot be read.

@@ -1,11 +1,11 @@
 //! Sends messages about commits to the receivers in the configuration. A commit writes a notice
-//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by a delivery for each entry that
-//! wants one of its events. `send.rs` claims due deliveries and makes the attempts. The content of
-//! a message is read from the journal at each attempt (`message.rs`).
+//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by a delivery for each event of
+//! the commit and each entry that wants the event. `send.rs` claims due deliveries and makes the
+//! attempts. The content of a message is read from the journal at each attempt (`message.rs`).
 //!
 //! Invariant: a message is sent at least once, in no order, under one id; a slow or failing
-//! receiver delays only the messages of its own entry. No message, row, log line or metric has a
-//! secret, a mail address or a URL of a receiver.
+//! receiver delays only the messages of its own entry. Secrets, mail addresses and URLs of a
+//! receiver are in no row, log line or metric, and in no message to another receiver.
 
 mod attempt_result;
 mod chat;
@@ -56,19 +56,20 @@ use crate::world::{Clock, Ids};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of attempts at once, for all entries together.
+/// The maximum number of attempts that a process makes at once, for all entries together.
 const SLOTS_PER_PROCESS: usize = 32;
 
-/// JSON text for a message, or the reason why it cannot be read.
+/// JSON text for a message, or the reason why the content cannot be read.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 
 /// Functions that write requests and events as the API shows them, for messages.
 #[derive(Clone)]
 pub struct Rendering {
-    /// Writes a request in brief, as of the commit of the event, or as of now without an event. The
-    /// `bool` is whether the brief has the summaries of the calls.
+    /// Writes a request in brief, as of the commit of the event; without an event, as of now. The
+    /// `bool` says whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
-    /// Writes the whole data of an event of this tree, as the tree's stream has it.
+    /// Writes the whole data of an event of the tree with this root, as the stream of the tree has
+    /// it.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which asks people to sign in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -89,15 +90,15 @@ pub struct Dependencies {
     pub store: Store,
     /// The client for outbound HTTP.
     pub net: Net,
-    /// The accounts and people; `None` in a service without accounts. They tell which people may
-    /// decide a request.
+    /// The accounts and people, by which the sender finds who may decide a request; `None` in a
+    /// service without accounts.
     pub accounts: Option<Directory>,
     /// The maker of links in messages to people; `None` if messages have no links.
     pub links: Option<Links>,
     pub rendering: Rendering,
 }
 
-/// The sender of messages of a process.
+/// Sends the messages of a process.
 pub struct Sender {
     store: Store,
     net: Net,
@@ -124,8 +125,8 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Returns a sender for the entries of `settings`. Tells the store which events the entries
-    /// want, so that a commit with such an event writes a notice. No message is sent before
+    /// Returns a sender for the entries of `settings`. Sets in the store the events that the
+    /// entries want: a commit with such an event writes a notice. No message is sent before
     /// [`Sender::work`] runs.
     #[must_use]
     pub fn new(
@@ -177,7 +178,8 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // A notification without new deliveries means that old deliveries were made due again.
+            // If there are no new deliveries that are due, the notification may mean that old
+            // deliveries were made due again.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;
@@ -208,8 +210,8 @@ impl Sender {
         }
     }
 
-    /// Drops deliveries of entries that are no longer configured, and removes ended deliveries
-    /// whose retention is over.
+    /// Drops the deliveries of entries that are no longer configured. Removes ended deliveries
+    /// whose retention is over, and times of gathered messages that have passed.
     async fn clean(&self) {
         match self.store.drop_orphaned_deliveries(&self.entry_names).await {
             Ok(dropped) => {
@@ -232,7 +234,7 @@ impl Sender {
     }
 }
 
-/// Counts the end of an attempt of this entry in a metric.
+/// Counts the outcome of an attempt, or of a delivery that was dropped, in a metric of the entry.
 fn observe(entry: &str, outcome: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "delivery", entry, outcome);
 }

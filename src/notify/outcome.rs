@@ -1,4 +1,4 @@
-//! The outcome of a question, in words for a room.
+//! The outcome of a question, as text for a room.
 
 use super::chat::{format_time, single_line};
 use crate::store::RequestRow;
@@ -16,7 +16,7 @@ pub(super) struct Outcome {
     /// Whether the question still waits for an answer.
     pub(super) is_open: bool,
     /// The decision, its person and its time, or another end of the question. While the question is
-    /// open, the approvals so far.
+    /// open, the number of approvals so far.
     pub(super) text: String,
 }
 

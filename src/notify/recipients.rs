@@ -26,7 +26,7 @@ pub(super) fn mail_recipients<'d>(
         .collect()
 }
 
-/// Whether these recipients name the person.
+/// Whether these recipients include the person.
 pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &Directory) -> bool {
     match to {
         Recipients::Approvers => true,

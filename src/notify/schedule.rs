@@ -24,7 +24,7 @@ pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. The
 /// wait has a jitter of a fifth, so that messages which failed together are not all retried at
-/// once, and is never shorter than `retry_after`, which the receiver asks for.
+/// once. The wait is never shorter than `retry_after`, the wait that the receiver asks for.
 pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let base = BACKOFF.get(index)?;
@@ -34,8 +34,8 @@ pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Du
     Some(jittered.max(retry_after.unwrap_or_default()))
 }
 
-/// Returns the next state of a delivery after an attempt with this answer. `attempts` is the number
-/// of earlier attempts.
+/// Returns the state of a delivery after an attempt with this result. `attempts` is the number of
+/// earlier attempts.
 pub(super) fn next(result: &AttemptResult, attempts: i64) -> NextState {
     if result.is_success() {
         NextState::Sent

@@ -1,6 +1,6 @@
 //! Claims due deliveries and makes the attempts. Each entry has its own slots, so that a slow
-//! receiver delays only its own messages. A delivery is claimed right before its attempt, for the
-//! duration of one attempt.
+//! receiver delays only its own messages. A delivery is claimed right before its attempt, with a
+//! lease for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,16 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of attempts of one entry at once.
+/// The maximum number of attempts that a process makes at once for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
 /// The result of making a webhook message.
 enum PreparedMessage {
     Ready(Message),
-    /// There is no message, because the event is gone.
+    /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message, because the reminder's request is closed.
+    /// There is no message, because the reminder's request is closed, or the entry's `groups` and
+    /// `users` no longer select it.
     RequestClosed,
 }
 
@@ -37,8 +38,8 @@ enum PreparedMessage {
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
-    /// Whether the next pass should claim deliveries of this entry: some are known to be due, or
-    /// the last claim filled every free slot.
+    /// Whether the next pass should claim deliveries of this entry, because deliveries are known to
+    /// be due, or because the last claim filled every free slot.
     may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
@@ -87,7 +88,8 @@ impl Sender {
         self.start_expected_attempts().await;
     }
 
-    /// Starts attempts of the entries that may have due deliveries, without asking the store which.
+    /// Starts attempts of the entries whose `may_have_due` is set, without asking the store which
+    /// entries have due deliveries.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
         for state in &self.entry_states {
             if state.may_have_due.load(Ordering::Relaxed) {
@@ -105,7 +107,7 @@ impl Sender {
         if count == 0 || self.stop.is_cancelled() {
             return;
         }
-        // Shutdown waits for the deliveries claimed here.
+        // The token makes the shutdown wait until attempts at the claimed deliveries are started.
         let _counted = self.attempts.token();
         let claimed = match self.claim(state, count).await {
             Ok(claimed) => claimed,
@@ -135,8 +137,8 @@ impl Sender {
         Some((entry_slot, process_slot))
     }
 
-    /// Claims due deliveries of an entry. Each inner list becomes one message; there are at most
-    /// `count`.
+    /// Claims due deliveries of an entry. Each inner list becomes one message. There are at most
+    /// `count` lists.
     async fn claim(
         &self,
         state: &EntryState,
@@ -192,7 +194,7 @@ impl Sender {
                 let reason = "the request no longer waits";
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
-            // The lease runs out, and the delivery is claimed again.
+            // The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
                 tracing::warn!(entry = state.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
@@ -214,7 +216,8 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. A reminder of a closed request becomes no message.
+    /// Makes the webhook message of a delivery. No message is made for a reminder that is no longer
+    /// needed.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -240,7 +243,7 @@ impl Sender {
         Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
     }
 
-    /// Returns a request; `None` if it does not exist, or if it is damaged, so that it cannot be
+    /// Returns a request; `None` if the request does not exist, or is damaged and cannot be
     /// decided.
     ///
     /// # Errors
@@ -256,8 +259,8 @@ impl Sender {
         }
     }
 
-    /// Reports the time from a commit, or from the due time of a reminder, to its message, in a
-    /// metric.
+    /// Records in a metric the time from `since` until now. `since` is the time of the commit, or
+    /// the time at which a reminder was due.
     pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = state.entry.name, seconds = lag);
@@ -275,9 +278,9 @@ impl Sender {
         self.record(state, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt at deliveries that were claimed together. Returns `false` if the leases
-    /// of all these deliveries have ended, or if the database does not answer: then the message is
-    /// sent again, under the same id.
+    /// Records an attempt at deliveries that were claimed together. Returns `false` if the attempt
+    /// could be recorded for none of the deliveries, because their leases have ended or the
+    /// database does not answer. The message is then sent again.
     pub(super) async fn record(
         &self,
         state: &EntryState,
@@ -314,8 +317,8 @@ impl Sender {
         !recorded.is_empty()
     }
 
-    /// Updates the health of the receiver. Makes all its waiting deliveries due when it accepts
-    /// messages again.
+    /// Updates the health of the receiver. If the receiver accepts messages again, makes its
+    /// waiting deliveries due.
     async fn update_health(
         &self,
         state: &EntryState,

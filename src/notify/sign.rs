@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn signature_is_that_of_the_standards_example() {
-        // The example of the specification's libraries.
+        // This example is a test case of the specification's libraries.
         let key = of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = signatures(
             std::slice::from_ref(&key),

@@ -1,7 +1,7 @@
 //! Slack: a bot posts messages to a channel and updates them; an incoming webhook only posts them.
 //!
-//! Invariant: the token is sent only in the header `Authorization`, and of an answer only the
-//! message's id is kept.
+//! Invariant: the token is sent only in the header `Authorization`. Of the body of an answer, only
+//! the message's id is kept.
 
 mod blocks;
 mod reply;
@@ -22,7 +22,7 @@ use crate::world::Clock;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// A channel of Slack that is ready to post to.
+/// A channel of Slack with parsed settings.
 pub(super) struct SlackChannel {
     transport: Transport,
     /// Whether messages show the tools' summaries of the calls.
@@ -68,7 +68,7 @@ impl SlackChannel {
         matches!(self.transport, Transport::Bot(_))
     }
 
-    /// Posts a message. For a bot, the answer has the message's id.
+    /// Posts a message. If a bot posts the message, the result has the message's id.
     pub(super) async fn post(
         &self,
         net: &Net,
@@ -111,7 +111,8 @@ impl SlackChannel {
         }
     }
 
-    /// Replaces the content of the posted message with the id `ts`. Only a bot can do this.
+    /// Replaces the content of the posted message with the id `ts`. The attempt fails if the
+    /// messages are posted by an incoming webhook.
     pub(super) async fn update(
         &self,
         net: &Net,

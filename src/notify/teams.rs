@@ -2,7 +2,7 @@
 //! expects. A posted message cannot be updated.
 //!
 //! Invariant: a text that this service did not write is a `TextRun`, in which Markdown has no
-//! effect. No action decides anything: each opens a page.
+//! effect. An action of the card only opens a page, and decides nothing.
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::settings::{Teams as Settings, parse_url};
 use crate::net::Net;
 use crate::world::Clock;
 
-/// A channel or chat of Teams that is ready to post to.
+/// A channel or chat of Teams with parsed settings.
 pub(super) struct TeamsChannel {
     url: Url,
     /// Whether messages show the tools' summaries of the calls.
@@ -31,7 +31,7 @@ impl TeamsChannel {
         })
     }
 
-    /// Posts a message. The answer does not have the message's id.
+    /// Posts a message. The result never has an id of the message.
     pub(super) async fn post(
         &self,
         net: &Net,
@@ -129,7 +129,8 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns a link to each question, or one link to the inbox if the questions are not shown whole.
+/// Returns the actions of a message: a link to each question, or one link to the inbox if the
+/// questions are not shown whole. Without an inbox, links to the first questions.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

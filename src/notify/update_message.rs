@@ -1,10 +1,10 @@
 //! Updates posted messages with the outcomes of their questions. Each answer to a request, its
-//! expiry and its withdrawal become a delivery of every entry whose messages can be changed. The
+//! expiry and its withdrawal become a delivery of every entry whose messages can be updated. The
 //! attempt at such a delivery replaces the content of the message.
 //!
-//! Invariant: the last update of a message shows the committed state, whichever of two changes is
-//! sent last. After the receiver has accepted an update, the sender reads the requests again; the
-//! delivery ends only if they have not changed since.
+//! Invariant: the last update of a message shows the committed state, even if two updates are sent
+//! in the wrong order. After the receiver has accepted an update, the sender reads the requests
+//! again. The delivery ends only if the content of the message has not changed since.
 
 use std::slice::from_ref;
 
@@ -22,16 +22,16 @@ use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, MessageState, ReadError};
 use crate::task::user::UserIds;
 
-/// The reason for dropping a change: there is no message to update.
+/// The reason for dropping a delivery for which there is no message to update.
 const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
 
 /// The result of an attempt to update a message.
 enum UpdateResult {
     /// Nothing is recorded: the delivery is claimed again after its lease.
     RetryLater,
-    /// There is nothing to change; the text is the reason.
+    /// The delivery is dropped, because there is no message to update. The text is the reason.
     NothingToUpdate(&'static str),
-    /// The receiver was asked to update the message.
+    /// The receiver was asked to update the message, with this result.
     Attempted(AttemptResult),
 }
 
@@ -51,7 +51,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::RetryLater) => return,
-            // The lease runs out, and the delivery is claimed again.
+            // The delivery is claimed again after its lease.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
                 return;
@@ -149,7 +149,7 @@ impl Sender {
         Ok(RoomMessage { digest, outcomes })
     }
 
-    /// Returns the way in which user ids are compared.
+    /// Returns the rule by which user ids are compared.
     pub(super) fn user_ids(&self) -> UserIds {
         let accounts = self.accounts.as_ref();
         accounts.map(Directory::ids).unwrap_or_default()

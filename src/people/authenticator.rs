@@ -1,8 +1,8 @@
-//! Authenticates an HTTP request by its headers: by key, or as `local` in a service without
+//! Authenticates an HTTP request by its headers: by its key, or as `local` in a service without
 //! accounts. A browser session counts as the key that opened it. Invariant: `Holdpoint-User` and
-//! `Holdpoint-Groups` take effect only with a key that may speak for other people. With any other
-//! key or a session they are refused, never ignored. Unknown `Holdpoint-…` headers are refused,
-//! too.
+//! `Holdpoint-Groups` take effect only with a key that may speak for other people. A request that
+//! has these headers with any other key, or with a session, is refused. So is a request with an
+//! unknown `Holdpoint-…` header.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -43,7 +43,8 @@ pub trait Authenticator: Send + Sync {
     }
 }
 
-/// The reason why a request is not admitted, with the problem code of each variant.
+/// Why a request could not be authenticated. The comment on each variant ends with the problem
+/// code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The request has no key, or no configured key fits its session: `unauthorized`.
@@ -145,8 +146,8 @@ impl KeyAuthenticator {
     }
 }
 
-/// Refuses unknown `Holdpoint-…` headers. Such a header may be misspelt, so it is not safe to
-/// ignore it.
+/// Refuses unknown `Holdpoint-…` headers. Such a header may be misspelt, so ignoring the header
+/// would not be safe.
 ///
 /// # Errors
 /// `BadHeader` on a `Holdpoint-…` header that is not in `KNOWN_HEADERS`.
@@ -160,8 +161,9 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
     Ok(())
 }
 
-/// Refuses `Holdpoint-…` headers on a session. A session speaks for one person only, even if its
-/// key has `act_as`: any web page could make the browser send such a header.
+/// Refuses a request of a session that has a `Holdpoint-…` header. A session speaks for one person
+/// only, even if its key has `act_as`, because any web page could make the browser send such a
+/// header.
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
@@ -190,7 +192,8 @@ fn caller(account: &Account, user_id: UserId, groups: Vec<String>, door: Door) -
     }
 }
 
-/// Returns the key of the only `Authorization: Bearer <key>` header.
+/// Returns the key of the `Authorization: Bearer <key>` header. `Missing` without this header;
+/// `UnknownKey` if the header is repeated or malformed.
 fn bearer_key(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
@@ -209,8 +212,8 @@ fn bearer_key(headers: &HeaderMap) -> Result<&str, AuthError> {
     }
 }
 
-/// Returns the value of a header that may appear only once. Beside the value that a proxy sets, a
-/// second value could come from the client.
+/// Returns the value of a header, if any. A repeated header is refused, because the client may have
+/// sent a value in addition to the value that a proxy sets.
 fn single_header<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

@@ -1,6 +1,6 @@
-//! Authorization: the rights to read a tree, to give a task a command, to propose calls at gates
-//! and to decide a request, and whether an earlier approval still counts. Checks of a key's
-//! permissions alone are in `http`.
+//! Checks the rights to read a tree, to give a task a command, to propose calls at gates and to
+//! decide a request, and whether an earlier approval still counts. The module `http` makes the
+//! checks that need only the permissions of a key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
-/// Whether `caller` may decide a request with these approvers. `owner` is the root task's owner.
+/// Whether `caller` may decide a request with these approvers. `tenant` and `owner` are those of
+/// the root task.
 #[must_use]
 pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     if caller.tenant != tenant || !caller.permissions.decide {
@@ -27,7 +28,7 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
         && is_approver(caller, tenant, owner, approvers)
 }
 
-/// Whether `caller` is an approver, even if this key or link may not decide the request.
+/// Whether `caller` is an approver, even if the caller's key or link may not decide the request.
 #[must_use]
 pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     let user = caller.user_id.as_str();
@@ -45,15 +46,15 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether `caller` may take any action on a request of this kind. A caller with a link may take
-/// only the actions that are open to links.
+/// Whether there is an action that `caller` may take on a request of this kind. A caller with a
+/// link may take only the actions that the kind permits by a link.
 #[must_use]
 pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()
 }
 
-/// Returns the actions that `caller` may take on a request, regardless of its status. Empty if
-/// `caller` may not decide the request.
+/// Returns the actions that `caller` may take on a request, regardless of the request's status.
+/// Empty if `caller` may not decide the request.
 #[must_use]
 pub fn permitted_actions(
     roster: &Roster,
@@ -78,8 +79,8 @@ pub fn permitted_actions(
             caller.user_id.as_str(),
         );
         actions.retain(|action| match action {
-            // The editor's approval does not count for the edited arguments, so the other people
-            // must suffice to approve them.
+            // The editor's approval does not count for the edited arguments, so an edit is possible
+            // only if enough other people could approve these arguments.
             Action::Edit => other_approvers >= required as usize,
             Action::Approve => !request
                 .own_calls()
@@ -118,7 +119,7 @@ pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
     /// Returns the person whom messages to this user reach, and the caller of a link that was made
-    /// for this person. `None` if messages do not reach them any more.
+    /// for this person. `None` if messages no longer reach the user.
     #[must_use]
     pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -126,13 +127,13 @@ impl Roster {
         Some((person, directory.link_caller(person)))
     }
 
-    /// Returns a roster of these accounts; `None` for a service without accounts.
+    /// Creates a roster of these accounts. `accounts` is `None` in a service without accounts.
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {
         Self(accounts.map(Arc::new))
     }
 
-    /// Returns the way in which user ids are compared.
+    /// Returns the setting by which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.0
@@ -158,11 +159,11 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If it was
-    /// given through a key with `act_as`, the user of that key must still have a key with `act_as`
-    /// that may decide; the approver's groups are then those named with the approval. If it was
-    /// given by a link, messages must still reach the approver, links must give the right to
-    /// decide, and the approvers must accept links.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. After an
+    /// approval through a key with `act_as`, the user of that key must still have a key with
+    /// `act_as` that may decide; the approver's groups are then those named with the approval.
+    /// After an approval by a link, messages must still reach the approver, links must give the
+    /// right to decide, and `approvers` must accept links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -216,8 +217,8 @@ impl Roster {
     }
 }
 
-/// Whether the user is an approver. The owner is an approver only under `owner: true`, even if
-/// `users` has the owner, or `groups` has a group of the owner.
+/// Whether the user is an approver. The owner is an approver only if `approvers.owner` is true;
+/// `users` and `groups` never make the owner an approver.
 fn approvers_include(
     ids: UserIds,
     user: &str,
@@ -232,10 +233,10 @@ fn approvers_include(
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree. The tree's owner and an admin of the tenant may, with a key
-/// that may read. A person who may decide or has decided a request of the tree may, with a key that
-/// may read or decide; only the store knows this, and the caller of this function passes it as
-/// `involved`.
+/// Whether `caller` may read a tree. The tree's owner and an admin of the tenant need a key that
+/// may read. A person who may decide, or has decided, a request of the tree needs a key that may
+/// read or decide. Only the store knows these people, so `involved` says whether `caller` is such a
+/// person.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -245,7 +246,7 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
 
 /// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
 /// agent that holds the key could approve its own calls; the key's user can have a second key. In a
-/// service without accounts every caller may.
+/// service without accounts every caller may propose calls.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.
@@ -278,9 +279,9 @@ pub enum Command {
     Retry,
 }
 
-/// Checks that `caller` may give a task this command. The task's owner may while the task's agent
-/// admits them (`is_open_to_owner`), and may cancel in any case. An admin of the tenant may cancel
-/// and retry. All need a key with `create`.
+/// Checks that `caller` may give a task this command. The task's owner may give any command while
+/// the owner may use the task's agent (`is_open_to_owner`), and may always cancel. An admin of the
+/// tenant may cancel and retry. Every command needs a key with `create`.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.

@@ -1,6 +1,6 @@
-//! The accounts (key, user, tenant, groups), and the people whom messages reach. Keys are stored as
-//! SHA-256 and compared in constant time; a fast hash is enough because keys are long and random.
-//! Invariant: neither a key nor its hash is ever shown.
+//! The accounts (key, user, tenant, groups), and the people whom messages reach. The directory
+//! keeps keys as SHA-256 hashes and compares them in constant time; a fast hash is enough because
+//! keys are long and random. Invariant: neither a key nor its hash is ever shown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,27 +42,27 @@ impl fmt::Debug for Account {
 /// All configured accounts, and the people whom messages reach.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// The accounts, each after the comparison key of its user's id.
+    /// The accounts, each with the comparison key of its user's id.
     accounts: Vec<(UserKey, Account)>,
-    /// The people whom messages reach, each after the comparison key of their id.
+    /// The people whom messages reach, each with the comparison key of the person's id.
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// User ids that stand in other parts of the configuration, kept for their spelling. They count
-    /// in every tenant.
+    /// The user ids in other parts of the configuration, which give the spelling of these ids in
+    /// every tenant.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
 impl Directory {
-    /// Returns a directory of these accounts, without people. User ids are compared in the default
-    /// way.
+    /// Returns a directory of these accounts, without people. User ids are compared by the default
+    /// setting.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self::default().with_accounts(accounts)
     }
 
-    /// Compares user ids by `ids` from now on.
+    /// Returns this directory with `ids` as the setting that compares user ids.
     #[must_use]
     pub fn with_user_ids(self, ids: UserIds) -> Self {
         let named_users = self.named_users.into_iter().map(|(_, user)| user).collect();
@@ -90,7 +90,7 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// Sets the user ids that stand in other parts of the configuration.
+    /// Sets the user ids that other parts of the configuration contain.
     #[must_use]
     pub fn with_named_users(self, named_users: Vec<String>) -> Self {
         let named_users = named_users
@@ -103,14 +103,14 @@ impl Directory {
         }
     }
 
-    /// Returns the way in which user ids are compared.
+    /// Returns the setting by which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
     /// Returns the id of a user. If the configuration file names the user, the id has the file's
-    /// spelling, otherwise that of `user_id`.
+    /// spelling, otherwise the spelling of `user_id`.
     #[must_use]
     pub fn user(&self, tenant: &str, user_id: &str) -> UserId {
         let key = self.ids.key(user_id);
@@ -131,8 +131,8 @@ impl Directory {
             .id(known.map_or(user_id, |(_, user)| user.as_str()))
     }
 
-    /// Returns the account of this key. Compares every account, even after a match, to take
-    /// constant time.
+    /// Returns the account of this key, if any. The search compares every account, even after a
+    /// match, to take constant time.
     #[must_use]
     pub fn account_by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash_key(key);
@@ -146,8 +146,8 @@ impl Directory {
         found
     }
 
-    /// Returns the account whose key opened the session with this token and binding. Compares every
-    /// account, even after a match, to take constant time.
+    /// Returns the account whose key opened the session with this token and binding, if any. The
+    /// search compares every account, even after a match, to take constant time.
     #[must_use]
     pub fn account_by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
@@ -194,7 +194,7 @@ impl Directory {
     }
 
     /// Whether the user has a key that may speak for other people and decide. An approval that was
-    /// given through a key of this user counts only while this holds.
+    /// given through a key of this user counts only while the user has such a key.
     #[must_use]
     pub fn has_deciding_service_key(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
@@ -204,9 +204,9 @@ impl Directory {
 
     /// Returns the number of different people of a tenant, except `except`, who could approve under
     /// these approvers, by a key or by a link. If a key of the tenant may both decide and speak for
-    /// other people, every named user counts, and a named group makes the number unbounded
-    /// (`usize::MAX`). If `owner` is `None` (not known) and the approvers include the owner, the
-    /// owner counts as one more person.
+    /// other people, every user in `approvers.users` counts, and the number is unbounded
+    /// (`usize::MAX`) if `approvers.groups` is not empty. If `owner` is `None` (not known) and the
+    /// approvers include the owner, the owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

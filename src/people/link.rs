@@ -1,7 +1,7 @@
-//! The sealed links in messages to people. A link gives one person the right to one request. It
-//! contains the person, the request and the time at which the link ends, and can be read only with
-//! the sealing key; no table stores it. Invariant: a text that is not a valid link is refused in
-//! the same way, whatever is wrong with it.
+//! The sealed links in messages to people. A link gives one person the right to one request. The
+//! link contains the person, the request and the time at which the link ends, and can be read only
+//! with the sealing key. No table stores links. Invariant: a text that is not a valid link is
+//! refused in the same way, whatever is wrong with it.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub struct Link {
     pub delivery_id: Uuid,
 }
 
-/// A maker and reader of links. Cheap to clone.
+/// Makes and reads links. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Links {
     sealer: Sealer,
@@ -111,8 +111,8 @@ pub struct Links {
 const VERSION: u8 = 1;
 
 impl Links {
-    /// Returns a maker of links under `public_url`, the service's public URL without a slash at its
-    /// end.
+    /// Creates a maker of links that begin with `public_url`, the service's public URL without a
+    /// slash at its end.
     #[must_use]
     pub fn new(settings: LinkSettings, sealer: Sealer, public_url: &str) -> Self {
         Self {
@@ -122,9 +122,9 @@ impl Links {
         }
     }
 
-    /// Returns the URL of a new link by which a person gets at a request, for the message of a
-    /// delivery. `deadline` is the request's deadline, if any; `now` is the present time. `None` if
-    /// the deadline has passed, or the system has no randomness.
+    /// Returns the URL of a new link that gives `person` the right to a request, for the message of
+    /// a delivery. `deadline` is the request's deadline, if any; `now` is the time by the clock of
+    /// the machine. `None` if the deadline has passed, or the link cannot be sealed.
     #[must_use]
     pub fn url(
         &self,
@@ -151,7 +151,7 @@ impl Links {
     }
 
     /// Returns the contents of a link's token. `None` if the token is changed, cut, or sealed with
-    /// a key that is not configured. The link may have ended.
+    /// a key that is not configured. The link may have ended, see [`Links::has_ended`].
     #[must_use]
     pub fn open(&self, token: &str) -> Option<Link> {
         let opened = self.sealer.open_link(token).ok()?;

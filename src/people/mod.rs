@@ -19,12 +19,12 @@ pub const LOCAL_USER: &str = "local";
 /// The authenticated sender of an HTTP request, or the person who answers in a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user for whom the operation is done: the key's user, or the user that a key with
-    /// `act_as` has named.
+    /// The user for whom the operation is done: the key's user or, with a key with `act_as`, the
+    /// user that the request names.
     pub user_id: UserId,
     /// The tenant of the key or of the person. All data of other tenants is hidden from the caller.
     pub tenant: String,
-    /// The user's groups: from the configuration, or as a key with `act_as` names them.
+    /// The user's groups: from the configuration or, with a key with `act_as`, from the request.
     pub groups: Vec<String>,
     /// The key's user if the key speaks for another person, otherwise `None`.
     pub via: Option<String>,
@@ -40,7 +40,7 @@ pub struct Caller {
     pub without_accounts: bool,
 }
 
-/// The kinds of operation that a key permits.
+/// The kinds of operation that a key, session or link permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,

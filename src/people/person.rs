@@ -1,4 +1,4 @@
-//! A person whom messages reach, and the check of their mail address.
+//! A person whom messages reach, and the check of mail addresses.
 
 use std::fmt;
 
@@ -18,22 +18,23 @@ pub struct Person {
     pub language: Language,
 }
 
-/// Leaves out the address: no log may have it.
+/// Omits the mail address, which must not appear in any log.
 impl fmt::Debug for Person {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Person({} of {})", self.user, self.tenant)
     }
 }
 
-/// Maximum lengths: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a domain (RFC
-/// 1035, 2.3.4), and of an address, which a path of at most 256 characters encloses in `<>`.
+/// Maximum lengths in bytes: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a
+/// domain (RFC 1035, 2.3.4), and of an address, which a path of at most 256 characters encloses in
+/// `<>`.
 const MAX_LOCAL_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 63;
 const MAX_ADDRESS_BYTES: usize = 254;
 
 /// Whether a text is a mail address: `local@domain` in ASCII, with a dot-atom (RFC 5322, 3.2.3) and
-/// a host name. Quoted local parts and address literals are refused: few servers accept them. An
-/// accepted address needs no quoting in a header.
+/// a host name. Quoted local parts and address literals are refused, because few servers accept
+/// them. An accepted address needs no quoting in a header.
 #[must_use]
 pub fn is_email(text: &str) -> bool {
     let Some((local, domain)) = text.split_once('@') else {

@@ -1,6 +1,6 @@
 //! The token of a browser session. The browser holds the token; the store has the token's hash, and
 //! a binding made of the token and the hash of the key that opened the session. Invariant: no
-//! stored value leads back to a token, a key or a key's hash, and no other key fits the binding.
+//! stored value reveals a token, a key or a key's hash, and no other key fits the binding.
 
 use std::fmt;
 use std::time::Duration;
@@ -47,8 +47,9 @@ impl Token {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
     }
 
-    /// Returns the value that binds the session to a key. Even with the token's hash, it reveals
-    /// nothing about the key: the token is random and as long as the hash of the key.
+    /// Returns the value that binds the session to a key. The value reveals nothing about the key,
+    /// even together with the token's hash, because the token is random and as long as the hash of
+    /// the key.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(

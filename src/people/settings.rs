@@ -26,7 +26,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the people whom messages reach. A person without a tenant gets that of the keys.
+    /// Returns the people whom messages reach. A person without a tenant gets the tenant of the
+    /// first key, or the default tenant if there are no keys.
     #[must_use]
     pub fn people(&self) -> Vec<Person> {
         let default_tenant = ApiKey::default().tenant;

@@ -1,10 +1,10 @@
-//! Parses a rule's condition (`when`) into a small syntax tree of this module. Only this file uses
-//! the parser of the `cel` crate. The evaluator of that crate is not used, because it absorbs
-//! errors (`err || true` is true there) and cannot be interrupted.
+//! Parses a rule's condition (`when`) into the syntax tree of `expression.rs`. Only this file uses
+//! the parser of the `cel` crate. The policy has its own evaluator (`eval.rs`), because the
+//! evaluator of the crate absorbs errors (`err || true` is true) and cannot be interrupted.
 //!
-//! Invariant: a hostile text is refused and never overflows the stack. Therefore the length of the
-//! text is limited, the text is parsed (and the crate's tree dropped) on a thread with a large
-//! stack, and the resulting tree is shallow, small, and has no nested loops.
+//! Invariant: no text overflows the stack, however hostile it is. Therefore the length of a text is
+//! limited, and a thread with a large stack parses the text and drops the crate's tree. The
+//! resulting tree is limited in depth and in the number of its nodes, and has no nested loops.
 
 mod expression;
 
@@ -26,8 +26,8 @@ const MAX_NODES: usize = 400;
 const MAX_PATTERN_BYTES: usize = 64 * 1024;
 const STACK_BYTES: usize = 64 * 1024 * 1024;
 
-/// The reason why a `when` is refused. Quotes names only, never a string literal, because the
-/// literal may come from an environment variable.
+/// The reason why a `when` is refused. The message quotes names only. It never quotes a string
+/// literal, because a literal may come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExpressionError {
     #[error("the expression is longer than {MAX_SOURCE_BYTES} bytes")]
@@ -311,8 +311,8 @@ impl TreeReader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Reads a loop. The parser has expanded a macro such as `all` into it; the form of the loop
-    /// step tells which macro.
+    /// Reads a loop, which the parser has expanded from a macro such as `all`. The form of the loop
+    /// step tells which macro was expanded.
     fn comprehension(
         &mut self,
         expanded: &ComprehensionExpr,

@@ -1,5 +1,6 @@
-//! Type-checks an expression against a tool: finds the `args` members that it reads, whether the
-//! tool declares each with one type, and parts whose types never fit together.
+//! Type-checks an expression against a tool's arguments. Finds the members of `args` that the
+//! expression reads, members that the tool does not declare with one type, and parts whose types
+//! never fit together.
 //!
 //! Invariant: an expression that reads a member without a single type in the tool's schema is a
 //! mistake. An expression whose evaluation always fails (types that do not fit, a result that is
@@ -13,9 +14,9 @@ use super::shape::{Member, Shape};
 /// The findings about one expression for one tool.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// The errors: with any of these the expression must not be used.
+    /// The errors. An expression with an error must not be used.
     pub(super) refused: BTreeSet<String>,
-    /// The warnings: parts whose evaluation always fails.
+    /// The warnings about parts whose evaluation always fails.
     pub(super) misfits: BTreeSet<String>,
     /// The types of the members that the expression reads or tests with `has`, by path.
     pub(super) members: BTreeMap<String, Shape>,
@@ -326,7 +327,7 @@ impl TypeChecker<'_> {
     }
 }
 
-/// Returns the path of a value as people are shown it, such as `args.rows[].price`.
+/// Returns the path of a value as messages show the path, such as `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

@@ -1,6 +1,6 @@
 //! Compiles the globs and expressions of the rules, and reports every mistake with its place.
 //! Invariant: a rule whose `when` has a mistake stays in the policy and always faults, so that
-//! neither it nor a later rule allows a call.
+//! neither this rule nor a later rule allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,14 +43,13 @@ pub(super) struct CompiledRule {
 pub(super) enum When {
     Always,
     Expression(Node),
-    /// The expression has a mistake: the rule always faults.
+    /// The expression has a mistake, so the rule always faults.
     Invalid,
 }
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` never applies to a tool that asks a person. A
-    /// `hold` or `deny` that gives a tool's exact name also applies if no configured tool has that
-    /// name.
+    /// `hold` or `deny` that lists a tool's exact name applies even if the tool is not configured.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
         (named || self.tools.matches(tool))
@@ -74,9 +73,9 @@ impl Policy {
         Self::compile(rules, tools, true, mistakes)
     }
 
-    /// Like [`Policy::new`], for a service at whose gates tools outside of `tools` are judged, too.
-    /// A rule that matches no configured tool is then no mistake. Only globs match the name of such
-    /// a tool.
+    /// Like [`Policy::new`], for a service whose gates also judge calls of tools outside of
+    /// `tools`. A rule that matches none of `tools` is then no mistake. An `allow` applies to a
+    /// tool outside of `tools` only by a glob.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],
@@ -126,8 +125,8 @@ impl Policy {
     }
 
     /// Whether a call with `args_bytes` bytes of arguments should be judged on a blocking thread.
-    /// The work is bounded either way: after a million steps (see `Fuel`) the current and all
-    /// further conditions fault, and a fault never allows.
+    /// The work is bounded on any thread: after a million steps (see `Fuel`) the current and all
+    /// further conditions fault, and a fault never allows a call.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY_ARGUMENT_BYTES
@@ -191,7 +190,8 @@ impl CompiledRule {
                 &covered,
                 mistakes,
                 |when, place, tools, mistakes| {
-                    // Checked like an `allow`, because a standing decision also lets calls run.
+                    // The condition is checked like that of an `allow`, because a standing decision
+                    // also lets calls run.
                     let rule = Rule {
                         decide: Decide::Allow,
                         ..rule.clone()
@@ -204,7 +204,8 @@ impl CompiledRule {
     }
 }
 
-/// Reports entries that match no tool: otherwise a `deny` with a misspelt name would deny no call.
+/// Reports the entries of the rule's `tools` that match no tool. Without this report, a `deny` with
+/// a misspelt name would silently deny no call.
 fn unknown_tools(rule: &Rule, index: &str, tools: &[ToolSpec], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
         let alone = Rule {
@@ -238,7 +239,7 @@ fn compile_when(
         .map(|(tool, shape)| (tool.name.as_str(), check_types(&node, shape)))
         .collect();
     if found.is_empty() {
-        // The rule matches no tool to type-check against. Another mistake reports that.
+        // The rule matches no configured tool, so no argument types can be checked.
         found.push(("", Findings::default()));
     }
     if report(rule, place, &found, mistakes) {
@@ -248,7 +249,8 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool. Returns whether the expression may be used.
+/// Reports the findings for each tool. Returns whether the expression may be used: whether there is
+/// no finding that is a mistake.
 fn report(
     rule: &Rule,
     place: &[&str],

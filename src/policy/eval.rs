@@ -1,6 +1,6 @@
 //! Evaluates an expression for one call. Invariant: a fault in an evaluated part makes the whole
-//! expression fault (`||` and `exists` do not absorb it), every step costs fuel, and no evaluation
-//! can panic or recurse deeply.
+//! expression fault (`||` and `exists` do not absorb the fault), every step costs fuel, and no
+//! evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,8 +14,8 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// The reason why an expression has no value. Quotes at most a name from the rule's expression,
-/// never the contents of the call.
+/// The reason why an expression has no value. The message quotes at most a name from the rule's
+/// expression, never the contents of the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]
@@ -90,7 +90,8 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
 
 struct Evaluator<'a> {
     scope: Scope<'a>,
-    /// The loop variable, inside a loop. One suffices, because loops do not nest.
+    /// The value of the loop variable; `None` before the first loop. One variable suffices, because
+    /// loops do not nest.
     local: Option<Val<'a>>,
 }
 
@@ -187,8 +188,9 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Replaces each text in a value by its comparison key. Both sides of a comparison with the
-    /// user's id are replaced, so that another spelling of an id does not evade a rule.
+    /// Replaces a text, or each text in a list, by its comparison key. The evaluator does this for
+    /// both sides of a comparison with the user's id, so that another spelling of an id does not
+    /// evade a rule.
     fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;

@@ -1,4 +1,4 @@
-//! Fixtures for the tests of this room. Invariant: nothing here is used outside of tests.
+//! Fixtures for the tests of the policy. Only tests use them.
 
 use std::time::Duration;
 
@@ -82,32 +82,32 @@ pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Ru
     }
 }
 
-/// A policy of these rules, and their mistakes.
+/// Returns the policy of these rules, and the mistakes in the rules.
 pub(super) fn policy(rules: &[Rule]) -> (Policy, Mistakes) {
     let mut mistakes = Mistakes::default();
     let policy = Policy::new(rules, &tools(), &mut mistakes);
     (policy, mistakes)
 }
 
-/// A policy of rules without mistakes.
+/// Returns the policy of these rules, which must have no mistakes.
 pub(super) fn sound(rules: &[Rule]) -> Policy {
     let (policy, mistakes) = policy(rules);
     assert!(mistakes.is_empty(), "{:?}", mistakes.found);
     policy
 }
 
-/// Judges a call of the tool `name` along a path of agents.
+/// Judges a call of the tool `name` that the last agent of `path` makes.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
     let path: Vec<String> = path.iter().map(ToString::to_string).collect();
     judge_case(policy, &known(name), args, &path, false)
 }
 
-/// Judges a call of a tool that is proposed at the gate `billing`.
+/// Judges a call of `tool` that is proposed at the gate `billing`.
 pub(super) fn judge_at_gate(policy: &Policy, tool: &ToolSpec, args: &Value) -> Judgement {
     judge_case(policy, tool, args, &["billing".to_owned()], true)
 }
 
-/// The tool of this name.
+/// Returns the fixture's tool of this name.
 pub(super) fn known(name: &str) -> ToolSpec {
     let mut tools = tools().into_iter();
     tools.find(|tool| tool.name == name).expect("a known tool")
@@ -134,7 +134,7 @@ fn judge_case(
     })
 }
 
-/// Judges a call of the tool `name` by a single agent.
+/// Judges a call of the tool `name` that the root's agent `billing` makes.
 pub(super) fn judge(policy: &Policy, name: &str, args: &Value) -> Judgement {
     judge_along(policy, &["billing"], name, args)
 }

@@ -1,5 +1,5 @@
-//! Hostile arguments and hostile expressions. Invariant: neither lets a call run, and neither
-//! causes a panic.
+//! Tests with hostile arguments and hostile expressions: they never let a call run, and never cause
+//! a panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
-//! Judges a call, once for each agent of its path. Invariant: among the agents' verdicts, deny
-//! beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never lets a
-//! later rule allow; and no judgement quotes an argument.
+//! Judges a call, once for each agent of the call's path. Invariant: among the agents' verdicts,
+//! deny beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never
+//! lets a later rule allow; and no judgement quotes an argument.
 
 use super::JudgementInput;
 use super::compile::{CompiledRule, Policy, When};
@@ -12,7 +12,7 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 /// The maximum number of steps per judgement, over all rules and agents.
 const MAX_STEPS: u32 = 1_000_000;
 
-/// The opinion that the rules give for one agent of the path.
+/// The result of the rules for one agent of the path.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -24,13 +24,14 @@ enum Opinion {
     /// The decision of the first matching rule. The judgement's reason says if this rule, or an
     /// `allow` before it, could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` could not be evaluated, and no later rule matches. The text says why.
+    /// An `allow` could not be evaluated, and no later `hold` or `deny` matches. The text says why
+    /// the call is held.
     Faulted(String),
 }
 
 impl Policy {
-    /// Judges a call. Never panics, takes bounded time, and never allows a call that it could not
-    /// evaluate.
+    /// Judges a call. The judgement never panics, takes bounded time, and never allows a call after
+    /// a fault in a rule.
     #[must_use]
     pub fn judge(&self, input: &JudgementInput<'_>) -> Judgement {
         let computed;
@@ -137,8 +138,8 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
     }
 }
 
-/// Combines the opinions for the agents of the path, the root's first. The last opinion is that for
-/// the agent that made the call. Only for that agent a missing rule matters.
+/// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
+/// for the agent that made the call. If no rule matches, that counts only for this agent.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()

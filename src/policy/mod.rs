@@ -1,6 +1,6 @@
 //! The policy turns a tool call into a verdict. The first matching rule decides. Without a matching
-//! rule, a call gets the default of its tool's kind, or is held at a gate. A rule that cannot be
-//! evaluated never allows.
+//! rule, a call at a gate is held, and any other call gets the default verdict of its tool's kind.
+//! A rule that cannot be evaluated never allows a call.
 
 mod cel;
 mod check;
@@ -44,11 +44,11 @@ pub struct JudgementInput<'a> {
     pub groups: &'a [String],
     /// The id of the root task, as text.
     pub task_id: &'a str,
-    /// The metadata of the root task; an object. The caller of the API has written it.
+    /// The metadata of the root task: an object that the client of the API wrote.
     pub metadata: &'a Value,
-    /// The session id of the task. The caller of the API may have chosen it.
+    /// The session id of the task, which the client of the API may have chosen.
     pub session: &'a str,
-    /// Whether the call was proposed at a gate. There a call without a matching rule is held
+    /// Whether the call was proposed at a gate. At a gate, a call without a matching rule is held
     /// whatever the kind of its tool, because no other step asks a person.
     pub at_gate: bool,
 }

@@ -1,6 +1,7 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
-//! Invariant: an offer exists only if the same rule holds the call for every agent of the call's
-//! path, each condition was evaluated without a fault, and this service itself performs the call.
+//! Invariant: a call has an offer only if every agent of the path for which a rule holds the call
+//! has the same offer of the same rule, no condition faulted, and this service itself performs the
+//! call.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::world::Mistakes;
 const DEFAULT_USES: u32 = 20;
 
 /// The standing decision that an approver may give with an approval. It lets later calls run
-/// without a request. Exactly one of `same` and `when` must be set: it tells which calls.
+/// without a request. Exactly one of `same` and `when` must be set, to select these calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Remember", extend("required" = ["for", "most"]))]
@@ -60,7 +61,7 @@ pub(super) struct CompiledRemember {
 }
 
 impl Rule {
-    /// Reports mistakes in `remember` that need only the rule itself.
+    /// Reports the mistakes in `remember` that can be found without the tools.
     pub(super) fn check_remember(&self, place: &[&str], mistakes: &mut Mistakes) {
         let Some(remember) = &self.remember else {
             return;
@@ -89,8 +90,8 @@ impl Rule {
         }
     }
 
-    /// Returns a digest of the whole rule, so that a changed rule ends the standing decisions under
-    /// it.
+    /// Returns a digest of the whole rule, so that a change of the rule ends the standing decisions
+    /// that the rule offered.
     fn digest(&self) -> String {
         let remember = self.remember.clone().unwrap_or_default();
         let most = format_duration(remember.most);
@@ -114,8 +115,8 @@ impl Rule {
 }
 
 impl CompiledRemember {
-    /// Compiles `remember` for the tools that the rule covers, and reports its mistakes. `compile`
-    /// compiles a condition at a place of the file, for the given tools.
+    /// Compiles `remember` for the tools that the rule covers, and reports the mistakes in
+    /// `remember`. `compile` compiles a condition at a place of the file, for the given tools.
     pub(super) fn new(
         rule: &Rule,
         place: &[&str],
@@ -165,8 +166,8 @@ impl CompiledRemember {
     }
 
     /// Returns the offer for a call that the rule holds. `None` if no standing decision may cover
-    /// the call, or the condition cannot be evaluated. `arguments_fit`: whether the arguments have
-    /// the types that the tool declares.
+    /// the call, or the condition cannot be evaluated. `arguments_fit` says whether the arguments
+    /// have the types that the tool declares.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Offer> {
         let JudgementInput { tool, args, .. } = scope.input;
         if !arguments_fit || !is_performed_here(tool) {
@@ -208,15 +209,16 @@ impl CompiledRemember {
     }
 }
 
-/// Whether this service performs the tool's calls itself. Other tools get no offer, because a use
-/// is counted when this service starts a call.
+/// Whether this service performs the tool's calls itself. Calls of other tools get no offer,
+/// because a use is counted only when this service starts a call.
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
     !properties.performed_elsewhere && !properties.asks_person
 }
 
 impl CompiledRule {
-    /// Returns the rule's offer for a call that it holds; `None` if the rule has no `remember`.
+    /// Returns the rule's offer for a call that the rule holds; `None` if the rule has no
+    /// `remember`, or no standing decision may cover the call.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Box<Offer>> {
         let remember = self.remember.as_ref()?;
         remember.offer(scope, arguments_fit).map(Box::new)
@@ -224,15 +226,15 @@ impl CompiledRule {
 }
 
 impl super::Policy {
-    /// Returns the terms of the rule with this name.
+    /// Returns the terms of the rule with this name; `None` if there is no such rule.
     #[must_use]
     pub fn terms(&self, rule: &str) -> Option<&Terms> {
         let rule = self.rules.iter().find(|known| known.name == rule);
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count: its rule and its tool are
-    /// unchanged.
+    /// Whether a standing decision with this basis may still count, because the rule and the tool
+    /// of the standing decision are unchanged.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

@@ -15,8 +15,8 @@ use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
 /// A rule of the policy. The first rule that matches a call decides it. If no rule matches, a call
-/// of a tool is held, and a call of a sub-agent, of an external tool or of a human tool is allowed;
-/// at a gate every such call is held.
+/// of a sub-agent or of an external tool is allowed, a call that asks a person opens a request, and
+/// any other call is held; at a gate every call is held.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "tools", "decide"]))]
@@ -131,8 +131,8 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // A stated default becomes `None`, so that calls of rules with equal terms share a
-            // request.
+            // A `links` that states the default becomes `None`, so that calls of rules with equal
+            // terms share a request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }
@@ -210,7 +210,8 @@ impl Rule {
         }
     }
 
-    /// Reports mistakes in the rule itself. `place` is the path of the rule in the file.
+    /// Reports the mistakes that can be found in the rule alone. `place` is the path of the rule in
+    /// the file.
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let at = |key: &'static str| [place, &[key]].concat();
         if self.name.trim().is_empty() {

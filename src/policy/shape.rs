@@ -1,5 +1,6 @@
 //! The types that a tool's JSON Schema gives to arguments. A value gets its type from the schema
-//! before a rule sees it, so that `5` of type `number` is the double 5.0 and `"5"` is not a number.
+//! before a rule reads the value, so that `5` of type `number` is the double 5.0 and `"5"` is not a
+//! number.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +21,11 @@ pub(super) enum Shape {
     List(Box<Shape>),
     /// An object with these members. A rule cannot read any other member.
     Object(BTreeMap<String, Member>),
-    /// The type is not known before evaluation; for example, `task.metadata` has this shape. Unlike
-    /// members of `Untyped`, its members may be read.
+    /// The type is not known before evaluation; for example, `task.metadata` has this shape. A rule
+    /// may read the members of such a value.
     Free,
-    /// Not declared with exactly one type. A rule cannot read members of such a value.
+    /// The schema does not declare exactly one type. A rule cannot read a member of this shape, nor
+    /// the members of a value of this shape.
     Untyped,
 }
 
@@ -43,7 +45,7 @@ impl Shape {
         .shape(schema, 0)
     }
 
-    /// Returns the shape of a tool's arguments; always an object.
+    /// Returns the shape of a tool's arguments, which is always `Shape::Object`.
     pub(super) fn from_parameters(parameters: &Value) -> Self {
         match Self::from_schema(parameters) {
             object @ Self::Object(_) => object,
@@ -98,7 +100,8 @@ impl Shape {
     }
 }
 
-/// Returns a JSON number as an integer if its value is integral: `5.0` is 5.
+/// Returns a JSON number as an integer if the number is integral: `5.0` is 5. `None` for a double
+/// beyond ±2^53.
 #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
 pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| {
@@ -135,8 +138,8 @@ impl<'a> SchemaReader<'a> {
         }
     }
 
-    /// Collects a schema and the schemas that a value must satisfy together with it: those behind
-    /// local references, and those in `allOf`.
+    /// Collects into `found` a schema and all schemas that a value of this schema must satisfy,
+    /// too: the targets of local references, and the parts of `allOf`.
     fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
         if depth > MAX_DEPTH || found.len() >= 64 {
             return;
@@ -220,7 +223,7 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// Returns the type of a value that satisfies all these schemas. `None` unless at least one of them
+/// Returns the type of a value that satisfies all these schemas. `None` unless at least one schema
 /// declares a type, and all declared types are the same single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut single = None;

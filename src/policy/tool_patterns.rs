@@ -8,22 +8,23 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 #[derive(Debug, Default)]
 pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
-    /// The configured tools that `names` stand for. `None` before `limit_to`: then a name stands
-    /// for each tool of that name.
+    /// The configured tools that have one of `names`, each with its kind. `None` until `limit_to`
+    /// sets them; until then, a name matches every tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }
 
 impl ToolPatterns {
-    /// Limits the names to these tools. A call at a gate may name another tool, and the rule's
-    /// author cannot know the arguments of that tool. So an exact name does not match it, even if
-    /// it has the name of a configured tool but another kind.
+    /// Limits the exact names to the configured tools `tools`. A call at a gate may name a tool
+    /// that is not configured, whose arguments the rule's author cannot know. Therefore an exact
+    /// name does not match such a tool, even if a configured tool of another kind has the same
+    /// name.
     pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
     }
 
-    /// Whether one of the rule's exact names stands for the tool.
+    /// Whether one of the rule's exact names matches the tool.
     fn matches_name(&self, tool: &ToolSpec) -> bool {
         match &self.known {
             None => self.names.contains(&tool.name),
@@ -43,7 +44,8 @@ impl ToolPatterns {
 }
 
 impl Rule {
-    /// Returns the rule's names and globs, and the indexes of the entries that are not valid globs.
+    /// Returns the rule's names and globs, and the indexes of the entries of `tools` that are not
+    /// valid globs.
     pub(super) fn tool_patterns(&self) -> (ToolPatterns, Vec<usize>) {
         let (mut patterns, mut invalid) = (ToolPatterns::default(), Vec::new());
         for (at, entry) in self.tools.iter().enumerate() {

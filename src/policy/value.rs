@@ -1,6 +1,7 @@
-//! The values with which a policy expression computes. JSON of the judged call is read by its
-//! declared shape (`shape.rs`). Invariant: a comparison of two values of unlike types is always a
-//! fault, except equality with null. An integer and a double are of like types.
+//! The values with which a policy expression computes. The shape that the tool declares
+//! (`shape.rs`) decides how the JSON of the judged call is read. Invariant: a comparison of two
+//! values of unlike types is always a fault, except equality with null. An integer and a double are
+//! of like types.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -56,7 +57,7 @@ impl<'a> Val<'a> {
     }
 
     /// Returns the member with this name; `None` if the object has no such member. A member that
-    /// the shape does not declare is a fault.
+    /// the shape does not declare is a fault, and so is a value that is no object.
     pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
         match self {
             Self::Object(object, shape) => {
@@ -113,7 +114,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the item of a list at this index; a fault if there is none.
+    /// Returns the item of a list at this index; a fault if the index is out of range, or the value
+    /// is no list.
     pub(super) fn list_item(&self, at: usize) -> Result<Self, Fault> {
         match self {
             Self::Array(items, shape) => items
@@ -176,7 +178,8 @@ impl<'a> Val<'a> {
     }
 }
 
-/// Compares an integer with a double exactly: neither is rounded to the other's type.
+/// Compares an integer with a double exactly, without rounding either number to the type of the
+/// other number.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "within the range of i64, by the comparison before"

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// The maximum number of nested escapes that are undone. A percent-encoded value in a JSON string
-/// in a JSON string, for example, has three.
+/// in a JSON string, for example, needs three unescapings.
 const MAX_DEPTH: usize = 3;
 
 /// A text at one level of unescaping.

@@ -1,6 +1,6 @@
 //! The search for known secrets in text from outside. Invariant: a secret of 8 or more characters
-//! is redacted in plain form and in base64 at any offset, also under up to three levels of JSON or
-//! percent escapes. The search takes time linear in the length of the text, for any text.
+//! is redacted in plain form and in base64 at any offset, even under up to three levels of JSON,
+//! percent or form escapes. The search takes time linear in the length of the text, for any text.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -46,7 +46,7 @@ struct SecretSet {
 struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest match in the range. `placeholder` is that of this match.
+    /// The length of the longest match in the range. `placeholder` belongs to this match.
     longest: usize,
     placeholder: &'r str,
 }
@@ -181,7 +181,8 @@ impl Redactor {
         );
         unsplittable.sort_unstable();
         // The text must not be cut inside a match or an escape, nor inside a run of overlapping
-        // matches and escapes: the cut moves back to the start of that run.
+        // matches and escapes. If the cut is inside a run, the cut moves back to the start of the
+        // run.
         let mut run = (0, 0);
         for (start, end) in unsplittable {
             run = if start < run.1 {

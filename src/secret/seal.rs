@@ -1,8 +1,9 @@
 //! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
 //! row. An HTTP body that may hold a credential is stored only as a keyed hash. The contents of a
-//! link in a message are ciphertext. Credentials, hashes and links each have a derived key.
-//! Invariant: a nonce is random and used once; each bound part is preceded by its length, so that
-//! no two rows bind the same bytes; an error reveals nothing of the sealed value.
+//! link in a message are ciphertext. Credentials, hashes and links each have a key of their own,
+//! derived from a configured key. Invariant: a nonce is random and used once; each bound part is
+//! preceded by its length, so that no two rows bind the same bytes; an error reveals nothing of the
+//! sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -25,7 +26,7 @@ use super::Secret;
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The bound part of every link. A link belongs to no row.
+/// The associated data of every link. A link belongs to no row, so no part identifies a row.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
@@ -62,10 +63,10 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// Seals and opens with the configured keys. Cheap to clone.
+/// Seals and opens values with the configured keys. Cheap to clone.
 #[derive(Clone)]
 pub struct Sealer {
-    /// The first configured key, which seals.
+    /// The first configured key, which seals all new values.
     sealing_key: Arc<Key>,
     /// All configured keys. Each key opens the values that it has sealed.
     keys: Arc<[Arc<Key>]>,
@@ -236,8 +237,8 @@ impl Sealer {
         text
     }
 
-    /// Whether `stored` is a fingerprint of `bytes` under the key that it names. False if that key
-    /// is no longer configured.
+    /// Whether `stored` is a fingerprint of `bytes` under the key that `stored` names. `false` if
+    /// that key is no longer configured.
     #[must_use]
     pub fn is_fingerprint(&self, stored: &str, bytes: &[u8]) -> bool {
         let Some((id, stored)) = stored.rsplit_once(':') else {
@@ -264,8 +265,8 @@ fn hex(bytes: &[u8], text: &mut String) {
 
 /// The body of a POST and its digest. The row of the idempotency key stores the digest, so that a
 /// repeated POST is recognized. With sealing keys the digest is a fingerprint, because the body may
-/// hold a credential. Without keys it is the SHA-256, because then no request can ask for a
-/// credential.
+/// hold a credential. Without sealing keys the digest is a SHA-256 hash, because then no request
+/// can ask for a credential.
 #[derive(Clone)]
 pub struct DigestedBody {
     bytes: Bytes,
@@ -280,7 +281,8 @@ impl fmt::Debug for DigestedBody {
 }
 
 impl DigestedBody {
-    /// Takes the body as received. `sealer` is `None` if no sealing key is configured.
+    /// Computes the digest of the body as received. `sealer` is `None` if no sealing key is
+    /// configured.
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
         let digest = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));

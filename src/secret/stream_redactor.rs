@@ -1,4 +1,5 @@
-//! Streaming redaction: the end of a text is held back while it may be the beginning of a secret.
+//! Redacts a text that arrives in pieces. The end of the text is held back while this end may be
+//! the beginning of a secret.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tests of redaction: a secret is found in every encoding, and other text is left alone.
+//! Tests of redaction: a secret is found in every encoding, and other text stays unchanged.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -290,7 +290,7 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     text.chars().map(one).collect()
 }
 
-/// The text as a decoder of these escapes reads it.
+/// Returns the text as a decoder of these escapes reads it.
 fn decode(text: &str, escape: Escape) -> String {
     match escape {
         Escape::Percent => percent_decode_str(text).decode_utf8_lossy().into_owned(),
@@ -298,8 +298,8 @@ fn decode(text: &str, escape: Escape) -> String {
             .decode_utf8_lossy()
             .into_owned(),
         Escape::Json => {
-            // Independent of the product code: reads one character at a time and parses escapes
-            // with `serde_json`.
+            // This decoder is independent of the product code: it reads one character at a time and
+            // parses escapes with `serde_json`.
             let (mut out, mut rest) = (String::new(), text);
             while let Some(c) = rest.chars().next() {
                 let read = [12, 6, 2]

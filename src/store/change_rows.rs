@@ -152,7 +152,8 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new credentials; of several with the same name, only the last.
+    /// Adds a task's new credentials. Of several credentials with the same name, only the last is
+    /// added.
     fn add_credentials(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
@@ -166,8 +167,8 @@ impl Rows {
             }));
     }
 
-    /// Adds the rows that follow from a fact: requests, approvers, decisions, standing decisions
-    /// and their uses.
+    /// Adds the rows that follow from a fact: requests, their approvers and updates, decisions,
+    /// standing decisions and uses of standing decisions.
     fn add_derived_rows(
         &mut self,
         fact: &Fact,
@@ -303,8 +304,8 @@ impl Rows {
         self.grants.extend(grants);
     }
 
-    /// Stores the number of new events in the root's line, because the root's row counts the events
-    /// of the tree. Adds a line for the root if the change has none.
+    /// Stores the number of new events in the line of the root, because the root's row counts the
+    /// events of the tree. Adds a line for the root if the change has no such line.
     fn count_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {
@@ -356,7 +357,7 @@ fn immutable(new: crate::task::change::NewTask) -> Option<ImmutableLine> {
 
 fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) {
     match change {
-        // A new task must be picked up by a worker.
+        // A new task is queued, so that a worker claims it.
         LeaseChange::Keep if guard == NEW => (QUEUE, None, None),
         LeaseChange::Keep => (KEEP, None, None),
         LeaseChange::Take { owner, time } => (TAKE, Some(owner), Some(micros(time))),
@@ -365,8 +366,8 @@ fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) 
     }
 }
 
-/// Converts a duration to microseconds. The result is limited, so that adding it to the current
-/// time cannot overflow.
+/// Converts a duration to microseconds. The result is limited, so that the sum of the result and
+/// the current time cannot overflow.
 pub(super) fn micros(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)

@@ -1,5 +1,5 @@
-//! Leases: claims tasks that no process drives and renews the leases of tasks being driven. The
-//! version is the fence; the lease only avoids wasted work.
+//! Claims tasks that no process drives, and renews and releases leases. Only a task's version
+//! fences off an old driver; the lease only avoids that two processes do the same work.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -15,8 +15,9 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// A task is driven alone once this many of its leases have run out after work had begun, counted
-/// since its last new item. The statements of claims, and indexes, repeat this number.
+/// The number of fruitless leases after which a task is driven alone. A lease is fruitless if it
+/// expires after work has begun; a new item of the task resets the count. The statements of claims,
+/// and indexes, repeat this number.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Sets whether the current lease counts as fruitless if it expires.
@@ -25,6 +26,8 @@ const SET_BEGUN: Sql = sql!(
 )
 .by_key();
 
+/// Renews leases.
+///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. A renewal
 /// writes `claimable_task.due_at` only if that time is less than half a lease away. So most
@@ -50,8 +53,10 @@ returning task_id",
     by_key: false,
 };
 
-/// The two texts differ for the reasons given at [`RENEW`]. A driver of the task may still be
-/// running; the next claim increments the version and so fences off that driver's writes.
+/// Releases leases, so that the tasks are queued. A driver of the task may still be running. The
+/// next claim increments the version, which fences off that driver's writes.
+///
+/// The two texts differ for the reasons given at [`RENEW`].
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -74,7 +79,7 @@ returning task_id",
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, SET_BEGUN, RENEW, RELEASE];
 
 record! {
-    /// A task whose lease was written.
+    /// A task whose lease was changed.
     pub(super) struct LeasedTask {
         task_id: Uuid,
     }
@@ -86,8 +91,8 @@ record! {
         task_id: Uuid,
         tenant: String,
         user_id: String,
-        /// Whether the task was claimed. On Postgres, a look at the task may show that it must not
-        /// be claimed (see [`CLAIM`]).
+        /// Whether the task was claimed. On Postgres, the locked row of the task may show that the
+        /// task must not be claimed (see [`CLAIM`]).
         taken: bool,
         sleeps: bool,
         takeovers: i64,
@@ -100,7 +105,7 @@ record! {
 pub struct ClaimedTask {
     /// The task's id; the claim does not read the journal.
     pub task: TaskId,
-    /// Whether the task is driven beside other tasks, alone, or not yet.
+    /// How the process has to drive the task.
     pub drive: Drive,
     /// How many leases of the task ran out after work had begun, since its last new item.
     pub fruitless: i32,
@@ -109,15 +114,16 @@ pub struct ClaimedTask {
 /// How to drive a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
-    /// Concurrently with other tasks.
+    /// The task is driven concurrently with other tasks.
     Fresh,
-    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::set_begun`] is called
-    /// when work begins.
+    /// The task is driven concurrently with other tasks. An earlier lease was lost, so
+    /// [`Store::set_begun`] must be called when work begins.
     Takeover,
-    /// The process drives no other task at the same time. [`Store::set_begun`] is called when work
-    /// begins.
+    /// The task is driven alone: the process drives no other task at the same time.
+    /// [`Store::set_begun`] must be called when work begins.
     Alone,
-    /// Not yet: the claim has put the task to sleep, because its last lease was fruitless.
+    /// The task is not driven yet: the claim has put it to sleep, because its last lease was
+    /// fruitless.
     Asleep,
 }
 
@@ -138,11 +144,11 @@ impl Candidate {
 }
 
 /// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
-/// last. The next claim continues after them.
+/// last. The next claim continues after these names.
 #[derive(Debug, Default)]
 pub(super) struct LastServed {
     tenant: String,
-    /// By tenant: the user whose task was claimed last.
+    /// For each tenant, the user whose task was claimed last.
     users: BTreeMap<String, String>,
 }
 
@@ -150,8 +156,8 @@ pub(super) struct LastServed {
 /// statement returned candidates that were not claimed.
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
-/// The maximum number of tenants whose last user is remembered. Beyond it, every second entry is
-/// dropped; a dropped tenant starts over with its first user.
+/// The maximum number of tenants whose last user is remembered. If there are more tenants, every
+/// second tenant is dropped; the next claim begins with the first user of a dropped tenant.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {
@@ -206,10 +212,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. With `alone`, at most one of them may be a task
-    /// that must be driven alone. Increments the version of each claimed task, which fences off the
-    /// task's old driver. For an expired lease, also increments `takeovers`, and `fruitless` if
-    /// work had begun.
+    /// and parked tasks whose wake time has come. With `alone`, at most one of the claimed tasks
+    /// may be a task that must be driven alone. Increments the version of each claimed task, which
+    /// fences off the task's old driver. For an expired lease, also increments `takeovers`, and
+    /// `fruitless` if work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -267,8 +273,8 @@ impl Store {
         Ok(rows)
     }
 
-    /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as
-    /// fruitless. Returns `false` if this process no longer holds the lease.
+    /// Records whether work on a claimed task has `begun`. If work has begun and the lease expires,
+    /// the lease counts as fruitless. Returns `false` if this process no longer holds the lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -286,8 +292,8 @@ impl Store {
         Ok(!self.write_leases(SET_BEGUN, values).await?.is_empty())
     }
 
-    /// Renews leases of this process. Returns those of `tasks` whose lease this process still
-    /// holds.
+    /// Renews the leases of `tasks`, for the time `lease`. Returns the tasks whose lease this
+    /// process still holds.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -307,8 +313,8 @@ impl Store {
         self.write_leases(RENEW, values).await
     }
 
-    /// Releases leases at shutdown, so that other processes need not wait for them to expire.
-    /// Returns the tasks that are now queued.
+    /// Releases the leases of `tasks` at shutdown, so that other processes need not wait for the
+    /// leases to expire. Returns the tasks that are queued by this call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,15 +1,18 @@
-//! The statement that claims tasks, in turns by tenant, and within a tenant by user: first one task
-//! of each tenant, then a second task of each tenant, and so on. A tenant's first task is the
-//! oldest task of one user, its second task is the oldest task of the next user. So a user with a
-//! thousand waiting tasks does not crowd out other users.
+//! The statement that claims tasks. The statement serves the tenants in turns: first one task of
+//! each tenant, then a second task of each tenant, and so on. In the same way, it serves the users
+//! of a tenant in turns: a tenant's first task is the oldest task of one user, and its second task
+//! is the oldest task of the next user. So a user with a thousand waiting tasks does not crowd out
+//! other users.
 //!
-//! The statement searches an index by (tenant, user, task) for the next name or task at each step,
-//! so its cost depends on the number of tasks that it may claim, not on the number that wait.
+//! At each step, the statement searches an index by (tenant, user, task) for the next name or task.
+//! So its cost depends on the number of tasks that it may claim, and not on the number of tasks
+//! that wait.
 //!
 //! A lease is fruitless if it expires after work has begun; a new item resets the count of
-//! fruitless leases. After the second fruitless lease, and after each further one, the task sleeps
-//! for 1, 2, 4 … 60 seconds. It is then claimed only to be driven alone. A claim takes at most one
-//! such task, ahead of all other tasks, and only if the process accepts it.
+//! fruitless leases. After the second fruitless lease, and after each further fruitless lease, the
+//! task sleeps for 1, 2, 4 … 60 seconds. After its sleep the task is claimed only to be driven
+//! alone. A claim takes at most one task to be driven alone, ahead of all other tasks, and only if
+//! the process accepts it.
 //!
 //! | parameter | |
 //! |---|---|
@@ -22,14 +25,14 @@
 
 use super::db::Sql;
 
-/// Candidates for a claim: four times as many queued tasks as may be claimed, since other processes
-/// may claim some of them at the same moment. `$queued` stands for the FROM and WHERE clauses that
-/// select queued tasks as `c`. `$served` stands for a SELECT of each `tenant` and the `user_id` of
-/// its user whose task was claimed last.
+/// Finds the candidates for a claim: four times as many queued tasks as may be claimed, because
+/// other processes may claim some of these tasks at the same moment. `$queued` stands for the FROM
+/// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
+/// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
 ///
 /// The tables `tenants` and `users` begin after the name that was served last, and wrap around.
-/// Each tenant gets an equal share of the candidates, and each of its users an equal part of that
-/// share.
+/// Each tenant gets an equal share of the candidates, and each user of a tenant gets an equal part
+/// of the tenant's share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -91,8 +94,9 @@ macro_rules! queued {
     };
 }
 
-/// The candidates in the order in which they are claimed. `over` has tasks whose lease or sleep is
-/// over; `lone` has at most one task, which is to be driven alone.
+/// Puts the candidates in the order in which they are claimed, with the tasks of the tables `over`
+/// and `lone` among them. `over` has tasks whose lease or sleep has ended; `lone` has at most one
+/// task, which is to be driven alone.
 macro_rules! first {
     () => {
         "due as (
@@ -112,12 +116,14 @@ macro_rules! first {
     };
 }
 
-/// The two texts differ because `SQLite` has neither row locks nor `claimable_task`: it runs only
-/// one writer at a time, and the statement reads `agent_task` itself. On Postgres the candidates
-/// are rows of `claimable_task`, whose `due_at` may be too early and whose `alone` may be out of
-/// date. So the statement locks the tasks and compares. For a task that must not be claimed, it
-/// corrects the row of `claimable_task` and returns `taken` as false. It skips a task that another
-/// writer has locked, because that task is being driven. So a claim never waits and cannot
+/// The two texts differ because `SQLite` has neither row locks nor `claimable_task`. `SQLite` runs
+/// only one writer at a time, and its statement reads `agent_task` directly.
+///
+/// On Postgres the candidates are rows of `claimable_task`, whose `due_at` may be too early and
+/// whose `alone` may be out of date. So the statement locks the candidates' tasks and checks them.
+/// For a task that must not be claimed, the statement corrects the row of `claimable_task` and
+/// returns `taken` as false. The statement skips a task that another writer has locked, because
+/// another process is driving or claiming that task. So a claim never waits for a lock and cannot
 /// deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(

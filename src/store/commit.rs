@@ -1,11 +1,12 @@
-//! The committer, which writes every [`Change`]. It has one or two writers, each with its queue. A
-//! writer takes the queued changes, up to the limits of a batch, and writes them as one batch. It
-//! waits for no timer, so a lone change is not delayed. Two changes of one root are never in flight
-//! at once: they wait for the same writer, and a batch has only one of them.
+//! The committer writes every [`Change`]. The committer has one or two writers, each with its
+//! queue. A writer takes the queued changes, up to the limits of a batch, and writes them as one
+//! batch. A writer waits for no timer, so a lone change is not delayed. Two changes of one root are
+//! never written at the same time, because they wait for the same writer, and a batch has at most
+//! one of them.
 //!
-//! Invariant: a change is answered with `Committed` only when it is durable, and with an error
-//! other than `Unknown` only when it was not written. The failure of one change never fails
-//! another.
+//! Invariant: a change is answered with `Committed` only if the change is durable, and with an
+//! error other than `Unknown` only if the change was not written. The failure of one change never
+//! makes another change fail.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,11 +39,11 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 /// found is sent again before the next lookup. The lookups also end once they have taken as long as
 /// one statement may take. After the last lookup, the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
-/// The backoff between two attempts to write or look up a change. After a conflict of locks, it
-/// grows with each attempt; otherwise it is constant.
+/// The backoff between two attempts to write or look up a change. `send_alone` multiplies the
+/// backoff by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The maximum number of times that a single change is sent, the first included, if each attempt
-/// loses to other transactions' locks.
+/// fails because of locks of other transactions.
 const MAX_SENDS: u32 = 3;
 
 /// The maximum number of changes of a failed batch that are repeated concurrently.
@@ -85,7 +86,8 @@ pub(super) struct Committer {
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent. Until this is set, no change gets a notice.
+    /// The events about which messages are sent. Until these filters are set, no change gets a
+    /// notice.
     event_filters: std::sync::OnceLock<EventFilters>,
 }
 
@@ -95,15 +97,16 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// The number of writers on Postgres. Few, because the changes that are queued during a write share
-/// the next statement, and most of a statement's cost does not depend on the number of its changes.
+/// Returns the number of writers on Postgres. Few writers are best, because the changes that are
+/// queued during a write share the next statement, and most of a statement's cost does not depend
+/// on the number of its changes.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
 }
 
 impl Committer {
-    /// Starts the writers. They end when `stop` is cancelled and their queues are empty.
+    /// Starts the writers. Each writer ends when `stop` is cancelled and its queue is empty.
     pub(super) fn start(
         db: Arc<Db>,
         feed: Arc<Feed>,
@@ -129,8 +132,9 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. If the change stops its root, `stopped` is the root as the change leaves
-    /// it, for the readers in this process. Dropping the future does not withdraw a queued change.
+    /// Writes one change. For a change that stops its root, `stopped` is the root's state after the
+    /// change, for the readers in this process. Dropping the future does not withdraw a queued
+    /// change.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -169,7 +173,7 @@ impl Committer {
         self.writers.get(usize::try_from(number).unwrap_or(0))
     }
 
-    /// Registers the observer of batch sizes, once for the life of the store.
+    /// Sets the observer of batch sizes. Only the first call takes effect.
     pub(super) fn set_batch_observer(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
         let _ = self.batch_observer.set(observer);
     }
@@ -227,9 +231,9 @@ impl Committer {
         }
     }
 
-    /// Handles a failed batch change by change: a change that cannot be stored must not fail the
-    /// others, and a lost commit result is looked up. Meanwhile the writer goes on with other
-    /// roots. So a change that waits for a lock delays only its own root.
+    /// Handles a failed batch change by change, because a change that cannot be stored must not
+    /// fail the other changes. Looks up the changes if the commit result was lost. Meanwhile the
+    /// writer goes on with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -287,7 +291,7 @@ impl Committer {
                 self.feed.wake_sender();
             }
         }
-        // The receiving future may have been dropped; the change is written all the same.
+        // The caller may have dropped the receiver. The change is written all the same.
         let _ = reply.send(result);
     }
 
@@ -317,14 +321,14 @@ impl Committer {
         }
     }
 
-    /// Sends one change. Sends the change again if the statement lost to another writer's locks,
-    /// because such a statement wrote nothing.
+    /// Sends one change. Sends the change again if the statement failed because of another writer's
+    /// locks, because such a statement wrote nothing.
     async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
-                    // Spread the retries of changes that collided.
+                    // The pauses differ, so that changes that collided do not collide again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -335,8 +339,8 @@ impl Committer {
         }
     }
 
-    /// Returns the result of a change whose statement failed. If the commit result was lost, looks
-    /// the change up.
+    /// Returns the result of a change whose statement failed. Looks the change up if the commit
+    /// result was lost.
     async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -350,9 +354,9 @@ impl Committer {
     }
 
     /// Handles a lost commit result: looks the change up by its first item, and sends the change
-    /// again if that item is missing. This cannot write the change twice. If the first statement
-    /// still runs, the second waits for the first one's locks. If the first has written the change,
-    /// the second is stale.
+    /// again if that item is missing. The change cannot be written twice. While the first statement
+    /// runs, the second statement waits for the locks of the first. After the first statement has
+    /// written the change, the second statement finds the change stale.
     async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
@@ -368,13 +372,13 @@ impl Committer {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
                 Err(failure) if failure.sent => continue,
-                // The connection may be back in a moment; then the lookup can tell.
+                // A later attempt may get a connection and find out the outcome.
                 Err(_) => {
                     self.db.clock.sleep(RETRY_BACKOFF).await;
                     continue;
                 }
             }
-            // The change was sent again and refused, and is still missing: it was not written.
+            // The change was sent again and refused, and is still missing, so it was not written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -423,14 +427,16 @@ impl Writer {
         queue.waiting.len() < before
     }
 
-    /// Takes waiting changes in order, up to the limits of a batch: at most one change of each
-    /// root, and only changes that go into the same statement as the first (see `is_single`).
+    /// Takes waiting changes in order, up to the limits of a batch. Takes at most one change of
+    /// each root, and only changes that can be written by the same statement as the first change
+    /// (see `is_single`).
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // If a root's earlier change is in the batch or stays in the queue, its later changes stay.
+        // While a root's earlier change is in the batch or stays in the queue, later changes of the
+        // root stay in the queue.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {
@@ -462,19 +468,21 @@ fn result_at(at: Option<i64>) -> CommitReply {
         .ok_or(CommitError::Stale)
 }
 
-/// Whether the statement lost to another writer's locks: it was rolled back and may succeed when
-/// repeated.
+/// Whether the statement failed because of another writer's locks. Such a statement was rolled
+/// back, and may succeed when it is repeated.
 fn is_lock_conflict(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// The error for a statement that wrote nothing. Errors caused by the data (a constraint, a value
-/// that does not fit, a row too big) would occur again: `Refused`. All others come from the state
-/// of the database (a full disk, a read-only server, a lost privilege, a statement that took too
-/// long): `Unavailable`.
+/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
+/// the failure (a constraint, a value that does not fit, a row that is too big), because the
+/// failure would occur again. A failure without a code counts as caused by the data. Any other
+/// failure comes from the state of the database (a full disk, a read-only server, a lost privilege,
+/// a statement that took too long), so the error is `Unavailable`.
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
-    // SQLite: the primary code is the low byte (too big, a constraint, a type mismatch).
+    // On `SQLite`, the low byte is the primary code. 18 means too big, 19 a constraint, 20 a type
+    // mismatch.
     let sqlite = code
         .parse::<i64>()
         .ok()

@@ -1,11 +1,12 @@
-//! A batch of changes of any shape as one autocommit statement; `commit_single.rs` has the shorter
-//! statement for changes of single tasks.
+//! Writes a batch of changes of any shape as one autocommit statement of Postgres.
+//! `commit_single.rs` has a shorter statement for changes that concern only a root.
 //!
-//! Invariant: `locked` locks every task row of the batch in order of id before anything else is
-//! read; then `held` locks the request rows of the batch, and `held_grants` its standing decisions.
-//! These three read the rows as they are after the wait for the locks; any other read of the tables
-//! returns the rows as they were before that wait. So only these three decide whether a change is
-//! taken. Nothing is written for a change that is not taken. Each task row is updated once.
+//! Invariant: `locked` locks every task row of the batch in order of id before any other row is
+//! read. Then `held` locks the request rows of the batch, and `held_grants` locks the standing
+//! decisions of the batch. These three read the rows as they are after the wait for the locks. Any
+//! other read of the tables returns the rows as they were before that wait. So only these three
+//! decide whether a change is taken. Nothing is written for a change that is not taken. Each task
+//! row is updated at most once.
 
 use std::sync::OnceLock;
 
@@ -32,8 +33,8 @@ const LISTS: [&List; 9] = [
     &CREDENTIALS,
 ];
 
-/// The parts of the statement that few batches need. The statement of a batch that does not need a
-/// part has no text and no parameter for it.
+/// The parts of the statement that few batches need. If a batch does not need a part, its statement
+/// has neither the text nor the parameters of this part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extras {
     /// Whether a change of the batch gets a notice.
@@ -116,8 +117,9 @@ impl Extras {
     }
 }
 
-/// Returns the statement of each combination of extras. They are for Postgres only, because
-/// `SQLite` has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
+/// Returns the statement of each combination of extras. These statements are for Postgres only,
+/// because `SQLite` has no data-modifying CTEs, no arrays and no row locks (see
+/// `commit_sqlite.rs`).
 pub(super) fn statements() -> [Sql; 4] {
     Extras::ALL.map(Extras::statement)
 }
@@ -255,17 +257,19 @@ const GRANTS_WRITTEN: &str = ", inserted_grants as (
      where s.grant_id = w.grant_id
 )";
 
-/// This part is left out if no change of the batch gets a notice.
+/// Writes the notices of the batch. The statement of a batch without notices does not have this
+/// part.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
     insert into notice ({notice.columns})
     select {notice.values}
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// Stores the idempotency keys of `used_keys`. `commit_single.rs` has this part, too.
+/// Stores the idempotency keys of `used_keys`. The statement of `commit_single.rs` uses this part,
+/// too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
-    -- One spelling of a person takes the place of another, which is another row of the table. The condition is written
-    -- so that no plan looks at every key that is over.
+    -- Two spellings of a person are two rows of the table; the new one replaces the other. With this condition, no plan
+    -- reads all expired keys.
     delete from idempotency i using used_keys y
      where i.tenant = y.tenant and i.person = y.person and i.path = y.path and i.key = y.key
        and i.created_at <= case when i.request_id is null then y.at - 86400000000 end
@@ -274,7 +278,7 @@ pub(super) const STORED_KEYS: &str = "spent_keys as (
     insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
     select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, y.person, y.at
       from used_keys y where (select count(*) from spent_keys) >= 0
-    -- A key that is over is used anew; one that is not (no task: null is forbidden) refuses the change whole.
+    -- An expired key is replaced. For an unexpired key, `task_id` becomes null, which the table forbids: the statement fails.
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
         created_at = excluded.created_at, request_id = excluded.request_id, person = excluded.person,
         task_id = case when idempotency.request_id is null
@@ -291,7 +295,7 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. A `repeated` change does not take the writer's connection.
+/// `None` if the change is stale. A `repeated` batch does not take the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],
@@ -301,8 +305,8 @@ pub(super) async fn write(
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
-/// Sends a statement of a batch, and returns the results as [`write`] does. The parameters are the
-/// columns of `lists`.
+/// Sends the statement of a batch, and returns the results as [`write`] does. The parameters are
+/// the columns of `lists`.
 pub(super) async fn send(
     db: &Db,
     sql: Sql,

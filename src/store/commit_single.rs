@@ -1,12 +1,12 @@
-//! Writes a batch of changes that each concern only a root, and answer or close at most one
-//! request, as one autocommit statement of Postgres. Most changes are of this shape (see
-//! `is_single`); all other changes go through `commit_postgres.rs`.
+//! Writes a batch of changes as one autocommit statement of Postgres. Each change of the batch
+//! concerns only a root, and answers or closes at most one request (see `is_single`). Most changes
+//! are of this shape; `commit_postgres.rs` writes all other changes.
 //!
 //! A line of the subquery `n` is one change. The statement finds the change's items, requests,
 //! approvers, decisions and key by their line numbers in the lists, which `LINE_RANGES` gives. So
-//! it joins no list with another, and its cost is linear in the changes. The update itself compares
-//! the task's version, so no task is locked before it, unless a change of the batch answers or
-//! closes a request or changes an asker's presence.
+//! the statement joins no two lists, and its cost is linear in the number of changes. The update
+//! itself compares the task's version, so tasks are locked before the update only if a change of
+//! the batch answers or closes a request, or changes an asker's presence.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
 //! sorted. The time of a change that answers a request or changes an asker's presence is read after
@@ -24,27 +24,27 @@ use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
-/// The parts that a batch needs. A part that no change of the batch needs is left out of the
-/// statement.
+/// The parts of the statement that a batch needs, as a sum of bits. The statement leaves out each
+/// part that no change of the batch needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
-/// Changes that answer or close a request, or change an asker's presence.
+/// Needed if a change answers or closes a request, or changes an asker's presence.
 const NEEDS_LOCKS: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
-/// Changes after which a task is to be claimed, now or later.
+/// Needed if a change makes a task claimable, now or later.
 const QUEUES: usize = 1 << 6;
-/// Changes after which a task is not to be claimed.
+/// Needed if a task must not be claimed after a change.
 const PARKS: usize = 1 << 7;
-/// Changes that get a notice.
+/// Needed if a change gets a notice.
 const WRITES_NOTICE: usize = 1 << 8;
 /// The maximum number of lines in the lists of a batch. A change with more lines goes through
 /// `commit_postgres.rs`. Postgres finds a text in an array by walking the array from its start, so
-/// the cost grows with the square of the lines.
+/// the cost grows with the square of the number of lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
 /// The number of combinations of parts.
 const PART_COMBINATIONS: usize = 1 << 9;
@@ -111,7 +111,7 @@ impl Parts {
     fn text(self) -> String {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
         // With `NEEDS_LOCKS`, the statement reads the clock once, after it holds the locks and
-        // before the update. Every change of the batch then has this time (`n.moment`).
+        // before the update. Then this time (`n.moment`) applies to every change of the batch.
         let moment = if self.has(NEEDS_LOCKS) {
             "n.moment"
         } else {
@@ -170,14 +170,15 @@ impl Parts {
     }
 }
 
-/// The part `ready` of a batch without `NEEDS_LOCKS`: nothing is locked before the update, and the
-/// update reads the clock itself, after it has waited for the task's row.
+/// The part `ready` of a batch without `NEEDS_LOCKS`. Nothing is locked before the update; the
+/// update itself reads the clock, after it has waited for the task's row.
 const UNLOCKED: &str = "
 , ready as (
     select n.*, null::bigint as required, null::uuid as own_call, null::bigint as moment from n
 )";
 
-/// `held` returns each request as it is after the wait for its lock.
+/// The part `ready` of a batch with `NEEDS_LOCKS`. `held` returns each request as it is after the
+/// wait for its lock.
 const LOCKED: &str = "
 , locked as materialized (
     select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
@@ -223,7 +224,7 @@ const CREATED: &str = "
       from fresh n
 )";
 
-/// The changes that are written, with the columns that the parts below read.
+/// The part `k`: the changes that are written, with the columns that the parts below read.
 const ALL: &str = "
 , k as materialized (select * from {all})";
 
@@ -270,8 +271,9 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes every credential of the task. A commit that stores another credential after this
-/// statement's snapshot also increments the task's version, so this change would be stale.
+/// Deletes all credentials of each task that ends. A commit that stores another credential after
+/// this statement's snapshot also increments the task's version, so the change that ends the task
+/// would be stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
@@ -289,7 +291,8 @@ const CLAIMABLE_DELETED: &str = "
     delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
-/// A batch has few notices, so a search of the array for each change costs little.
+/// Writes the notices. A batch has few notices, so a search of the array for each change costs
+/// little.
 const NOTICES_INSERTED: &str = "
 , inserted_notices as (
     insert into notice ({notice.columns})
@@ -298,7 +301,7 @@ const NOTICES_INSERTED: &str = "
      cross join lateral {notices[g] o} where p.g is not null
 )";
 
-/// Returns the statements of all shapes that can occur.
+/// Returns the statements of all combinations of parts that can occur.
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     let all = (0..PART_COMBINATIONS).map(Parts);
     all.filter(|parts| parts.has(CREATES | UPDATES))
@@ -306,8 +309,8 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
 }
 
 /// Whether the line changes the presence of a stored task's asker. Such a change needs the time
-/// that is read after the locks are held: the statement must return the time from which
-/// `asker_until` counts, and `updated_at` is not this time if the change has no items.
+/// that is read after the locks are held. The statement must return the time from which
+/// `asker_until` counts, and without new items `updated_at` is not this time.
 fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }

@@ -1,6 +1,6 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
-//! runs during the transaction, so everything that it reads stays valid until it commits. The
-//! effect is the same as that of the one statement in `commit_postgres.rs`.
+//! runs during the transaction, so the rows that the transaction reads do not change until the
+//! commit. The effect is the same as that of the single statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -34,7 +34,8 @@ select {agent_task_item.values} from {items i}";
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
-/// Selects the remaining uses of a standing decision. Finds no row if it is revoked or expired.
+/// Selects the remaining uses of a standing decision. Finds no row if the standing decision is
+/// revoked or expired.
 const READ_GRANT: &str = "select uses - used as uses from standing_grant
     where grant_id = $1 and revoked_at is null and expires_at > $2";
 
@@ -66,9 +67,9 @@ update intervention_request as r
   from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
-/// A person may have used the same idempotency key under another spelling of their user id; that
-/// use is another row. If that row has expired, it is deleted, because a person's key has only one
-/// row.
+/// Deletes the expired row of an idempotency key that the batch stores again. The row may have
+/// another spelling of the person's user id. `INSERT_KEYS` would then add a second row, but a
+/// person's key must have only one row.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i
@@ -96,7 +97,8 @@ const UPDATE_GRANTS: &str = "update standing_grant as s set used = s.used + w.ca
 
 const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
-/// The statements that write a list, line by line, in the order in which they run.
+/// The statements that write the lists, in the order in which they run. Each statement runs once
+/// for each line of its list.
 static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     let base = "coalesce((select next_event from agent_task t where t.task_id = {root}), 0)";
     let words = |list: &List| {
@@ -166,7 +168,7 @@ record! {
     }
 }
 
-/// The current state of the rows that the batch names.
+/// The stored rows that the batch may change, as they are at the beginning of the transaction.
 struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision that is neither revoked nor expired.
@@ -256,8 +258,9 @@ impl StoredState {
             })
     }
 
-    /// Whether each standing decision that the change relies on counts, and has enough uses left
-    /// after the earlier changes of the batch. If so, subtracts the uses of this change.
+    /// Subtracts the uses of standing decisions by this change from the remaining uses. Returns
+    /// `false`, and subtracts nothing, if one of these standing decisions is revoked or expired, or
+    /// has too few uses left.
     fn reserve_grant_uses(&mut self, rows: &Rows) -> bool {
         let mut remaining = self.grants.clone();
         for line in &rows.uses {
@@ -284,8 +287,8 @@ impl StoredState {
     }
 }
 
-/// Returns the tasks that end with this batch and have credentials. Most tasks have none and need
-/// no delete statement.
+/// Returns the tasks that end with this batch and have credentials. Most tasks have no credentials,
+/// so most commits need no delete statement.
 fn ended_tasks<'b>(batch: &'b [&Rows], state: &'b StoredState) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());

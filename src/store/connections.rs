@@ -1,5 +1,6 @@
-//! The pool of connections to Postgres. An idle connection is checked before it is used. The check
-//! waits for a dead connection no longer than `PING_TIMEOUT`.
+//! The pool of connections to Postgres. A connection is checked before it is used if it was idle
+//! for long, or if another connection broke in the meantime. The check waits for a dead connection
+//! no longer than `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,23 +16,25 @@ use super::settings::OpenError;
 
 /// The timeout of the liveness check.
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
-/// A connection that has been idle for longer than this is checked before it is used.
+/// The idle time after which a connection is checked before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
-/// How long to wait for the answer to a statement whose caller is gone.
+/// How long to wait for the answer to a statement whose future was dropped.
 const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
-/// The maximum age of a connection, so that changes of the server's settings take effect.
+/// The maximum age of a connection. Older connections are replaced, so that changes of the server's
+/// settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
-/// The pause after the first failed attempt to open a connection; it doubles up to
-/// `MAX_RETRY_PAUSE`.
+/// The pause after the first failed attempt to open a connection. The pause doubles with each
+/// further failed attempt, up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The last time at which a connection was found broken, and the last time at which a connection
 /// did not answer in time. A connection that was idle at such a time has probably died, too. After
-/// a broken connection, idle connections are checked before use, so that a crash of the server does
-/// not fail one statement per connection. After a silent connection, idle connections are replaced
-/// unchecked, so that no statement waits for several dead connections in turn.
+/// a connection was found broken, idle connections are checked before they are used, so that a
+/// crash of the server does not fail one statement per connection. After a connection did not
+/// answer in time, idle connections are replaced without a check, so that no statement waits for
+/// several dead connections in turn.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionFailures {
     broken: Mutex<Option<Instant>>,
@@ -39,7 +42,8 @@ pub(super) struct ConnectionFailures {
 }
 
 impl ConnectionFailures {
-    /// Records that a connection was found broken, with this error.
+    /// Records that `error` showed that a connection is broken. If `error` is a timeout, also
+    /// records that the connection did not answer in time.
     pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -85,9 +89,10 @@ pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// Connections to Postgres with the same settings. A connection returns to the pool only after a
-/// whole answer, and then without a check. It is closed if it broke, if the statement's future was
-/// dropped, or if it does not answer a ping after an error of the server.
+/// A pool of connections to Postgres with the same settings. A connection returns to the pool only
+/// after a complete answer, and then without a check. A connection is closed if it broke, if the
+/// statement's future was dropped, or if the connection does not answer a ping after an error of
+/// the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
@@ -192,7 +197,7 @@ impl Pool {
         result.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    /// Refuses further connections, and closes the idle ones.
+    /// Refuses to give out further connections, and closes the idle connections.
     pub(super) async fn close(&self) {
         let idle = self.connections.retain(|_, _| false).removed;
         self.connections.close();
@@ -202,7 +207,7 @@ impl Pool {
     }
 }
 
-/// Whether a server that refused a connection may accept one soon.
+/// Whether a server that refused a connection may accept a connection soon.
 fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         return error.is_transient_in_connect_phase();
@@ -210,8 +215,8 @@ fn is_transient(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. [`CheckedOut::put_back`] returns it. Dropping the value closes
-/// the connection once the server has answered.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns the connection. Dropping the
+/// value closes the connection once the server has answered, or after `ABANDONED_TIMEOUT`.
 pub(super) struct CheckedOut(Option<Object<PostgresConnector>>);
 
 impl CheckedOut {
@@ -220,7 +225,7 @@ impl CheckedOut {
         Ok(connection)
     }
 
-    /// Returns the connection to its pool, after a whole answer.
+    /// Returns the connection to its pool, after a complete answer.
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
@@ -244,9 +249,10 @@ impl CheckedOut {
 }
 
 impl Drop for CheckedOut {
-    /// The statement's future was dropped. The server still runs the statement, so the connection
-    /// keeps its place in the pool until the answer has come, at most for `ABANDONED_TIMEOUT`:
-    /// clients that hang up cannot make the pool open more connections than it may have.
+    /// Runs when the statement's future was dropped. The server still runs the statement, so the
+    /// connection keeps its place in the pool until the answer has come, at most for
+    /// `ABANDONED_TIMEOUT`. So clients that hang up cannot make the pool open more connections than
+    /// its maximum.
     fn drop(&mut self) {
         let Some(mut connection) = self.0.take() else {
             return;

@@ -1,5 +1,5 @@
-//! Reads sealed credentials and removes expired ones. A credential is written in the commit of the
-//! decision that supplied it, and removed in the commit that ends its task.
+//! Reads sealed credentials and removes expired credentials. A credential is written in the commit
+//! of the decision that supplied it, and removed in the commit that ends its task.
 
 use uuid::Uuid;
 
@@ -19,6 +19,8 @@ const CREDENTIALS: Sql = sql!(
 /// The maximum number of credentials removed per statement.
 const BATCH: usize = 1000;
 
+/// Removes expired credentials.
+///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
 /// replacing or another replica is removing.
 const REMOVE: Sql = Sql {
@@ -56,7 +58,7 @@ record! {
 }
 
 impl Store {
-    /// Reads the credentials of these tasks that have not expired by the database's clock.
+    /// Reads the credentials of these tasks that have not expired, by the database's clock.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -78,7 +80,7 @@ impl Store {
         Ok(rows.collect())
     }
 
-    /// Removes expired credentials, at most one batch. Returns whether there may be more.
+    /// Removes at most one batch of expired credentials. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,7 +1,7 @@
-//! Reads the row of a task, without its journal, when the journal is unreadable or reading it kills
-//! the process. The row is enough to end the task. During an upgrade, a newer version of this
-//! program may have written the journal, and a replica of that version can read it; such a task is
-//! marked as [`DamagedTask::newer`].
+//! Reads the row of a task without its journal, for a task whose journal is unreadable or crashes
+//! the process that reads it. The row is enough to end the task. During an upgrade, a newer version
+//! of this program may have written the journal, and a replica of that version can read it; such a
+//! task is marked as [`DamagedTask::newer`].
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of reported tasks that are kept. Further reports are dropped; such a task is
-/// reported again when it is read again.
+/// The maximum number of reported tasks that are kept. Further reports are dropped. A task whose
+/// report was dropped is reported again by the next read of the task.
 const MAX_REPORTS: usize = 1000;
 
 /// A task as known from its row alone.
@@ -72,7 +72,7 @@ fn is_newer(body: &str) -> bool {
 }
 
 impl Store {
-    /// Records that a task's journal could not be read.
+    /// Records that a task's row or journal could not be read.
     pub fn report_unreadable(&self, task: TaskId) {
         let mut reports = self.reports();
         if reports.len() < MAX_REPORTS {
@@ -90,12 +90,12 @@ impl Store {
     /// after all, or the task does not exist.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or not even the row can be decoded.
+    /// [`ReadError`] when the database does not answer, or the row cannot be decoded.
     pub async fn damaged_task(&self, task: TaskId) -> Result<Option<DamagedTask>, ReadError> {
         match self.read_journal(task).await {
             Ok(Some(_)) => return Ok(None),
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // A task without any item cannot continue.
+            // A task without items cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
         let Some(damaged_task) = self.task_without_journal(task).await? else {
@@ -108,11 +108,11 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::damaged_task`], for any task, and without reading its journal: `newer` is
-    /// never set. Returns `None` if the task does not exist.
+    /// Like [`Store::damaged_task`], for any task, and without a read of the journal, so `newer` is
+    /// always `false`. Returns `None` if the task does not exist.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or not even the row can be understood.
+    /// [`ReadError`] when the database does not answer, or the row cannot be decoded.
     pub async fn task_without_journal(
         &self,
         task: TaskId,

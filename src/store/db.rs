@@ -23,12 +23,12 @@ pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
 use crate::world::Clock;
 
-/// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`; the `Maybe…` lists and
-/// `Bools` are for Postgres only.
+/// A parameter of a statement. Lists are arrays on Postgres and JSON text on `SQLite`. The `Maybe…`
+/// lists and `Bools` are for Postgres only.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The current time: the database's clock on Postgres (the parameter is the offset that tests
-    /// add), the injected clock on `SQLite`.
+    /// The current time. On Postgres the statement reads the database's clock, and the parameter is
+    /// the offset that tests add. On `SQLite` the parameter is the time of the injected clock.
     Now,
     Int(i64),
     Bool(bool),
@@ -45,17 +45,20 @@ pub(super) enum Value {
 /// The connection pools of the engine in use.
 #[derive(Debug)]
 pub(super) enum Engine {
-    /// Each statement is its own transaction.
+    /// The pools of Postgres. Each statement is its own transaction.
     Postgres {
-        /// For the committer: one connection for each writer, with the settings of `keyed`.
+        /// For the committer: one connection for each writer, with the settings of `keyed` except
+        /// for a shorter `lock_timeout`.
         writers: Pool,
-        /// For statements that find every row by its key: planned once, without scans.
+        /// For statements that find every row by its key. Postgres plans these statements once,
+        /// without scans of tables.
         keyed: Pool,
-        /// For all other statements: planned for their parameters on each execution.
+        /// For all other statements. Postgres plans these statements on each execution, for their
+        /// parameters.
         lists: Pool,
-        /// For the readiness probe, so that load on the other pools does not delay it.
+        /// For the readiness probe, so that load on the other pools does not delay the probe.
         probe: Pool,
-        /// For the relay: its only connection, which it holds all the time.
+        /// The only connection of the relay, which the relay holds all the time.
         relay: PgPool,
     },
     Sqlite(SqliteFile),
@@ -67,12 +70,12 @@ pub(super) struct Db {
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
-    /// The time up to which the history is uncertain, shared with the connections that update it.
+    /// The time up to which the history is uncertain. Each new connection updates this value.
     pub(super) uncertain_until: UncertainUntil,
-    /// The time limit for any one statement, network round trip included.
+    /// The time limit for each statement, including the time on the network.
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
-    /// Logs when the database cannot be reached, and when it answers again.
+    /// Logs outages of the database.
     pub(super) outage: Outage,
     /// The lock that keeps other processes off the `SQLite` file; `None` on Postgres and after
     /// `close`.
@@ -156,8 +159,8 @@ impl Db {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
-    /// Reads the first row of a statement without parameters. Returns `None` if the database does
-    /// not answer within `PROBE_TIMEOUT`.
+    /// Reads the first row of a statement without parameters. Returns `None` if there is no row, if
+    /// the statement fails, or if the database does not answer within `PROBE_TIMEOUT`.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
@@ -178,7 +181,8 @@ impl Db {
         None
     }
 
-    /// Writes with one statement, as its own transaction, and reads the rows it returns.
+    /// Writes with one statement, as its own transaction, and reads the rows that the statement
+    /// returns.
     pub(super) async fn write<R: Record>(
         &self,
         sql: Sql,
@@ -221,8 +225,8 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes on a writer's connection, on Postgres. A change that is `repeated`
-    /// takes another connection, so that the writer goes on.
+    /// Sends a batch of changes on a writer's connection, on Postgres. A batch that is `repeated`
+    /// takes another connection, so that the writer can go on.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,
@@ -242,7 +246,7 @@ impl Db {
         }
     }
 
-    /// Reads on Postgres; repeats a read whose connection is lost, within the time limit for one
+    /// Reads on Postgres. Repeats a read whose connection is lost, within the time limit for one
     /// statement.
     async fn read_postgres(
         &self,

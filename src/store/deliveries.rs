@@ -1,10 +1,11 @@
-//! Deliveries: messages to be sent, one row for each event and entry of the configuration. Claims
-//! due deliveries, records the result of each attempt, and removes old deliveries that have ended.
-//! `delivery_list.rs` lists them for admins.
+//! Claims due deliveries, records the result of each attempt, and removes old deliveries that have
+//! ended. A delivery is a message about one event or reminder for one entry of the configuration.
+//! If the entry sends to people, each person has a delivery. `delivery_list.rs` lists deliveries
+//! for admins.
 //!
-//! Invariant: an attempt is recorded only while the lease under which it was made is the row's
-//! lease. A delivery has at most one unexpired lease, so two processes send it at the same time
-//! only if the first one is slower than its lease.
+//! Invariant: an attempt is recorded only while the row still has the lease under which the attempt
+//! was made. A delivery has at most one unexpired lease. So two processes send a delivery at the
+//! same time only if the first process is slower than its lease.
 
 use std::time::Duration;
 
@@ -23,10 +24,11 @@ const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of a message are kept after the last journal item about a request that
-/// the message lists. Until then the message can be changed. All attempts to deliver such a change
-/// together take less time.
+/// the message lists. The message can be changed while its deliveries are kept. All attempts to
+/// deliver a change together take less than this time.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
-/// How long a delivery waits for a replica that has the delivery's entry in its configuration.
+/// How long a due delivery waits for a replica that has the delivery's entry in its configuration,
+/// before the delivery is dropped.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
@@ -38,7 +40,7 @@ pub struct ClaimedDelivery {
     pub id: Uuid,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
-    /// The person whom the message is for; empty for a receiver that is no person.
+    /// The person whom the message is for; empty if the receiver is not a person.
     pub person: String,
     /// The root of the tree that the message is about.
     pub root: TaskId,
@@ -50,10 +52,11 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim; 0 after the delivery was made due again.
+    /// The number of attempts before this claim. Starts again at 0 if an ended delivery is made due
+    /// again.
     pub attempts: i64,
-    /// The end of the claim's lease, in microseconds. It is the fence: an attempt is recorded only
-    /// while the row has this value.
+    /// The end of the claim's lease, in microseconds. The value fences off slow senders: an attempt
+    /// is recorded only while the row has this value.
     pub lease_until: i64,
     /// The time of the claim, by the database's clock.
     pub now: Time,
@@ -66,7 +69,7 @@ pub struct Attempt {
     pub next: NextState,
     /// The status of the HTTP answer; `None` if there was none.
     pub http_status: Option<u16>,
-    /// The reason for the failure, in fixed words; empty for a success.
+    /// The reason for the failure, a fixed text; empty after a success.
     pub problem: &'static str,
     /// How long the attempt took.
     pub took: Duration,
@@ -80,9 +83,9 @@ pub struct Attempt {
 pub enum NextState {
     /// The receiver has accepted the message.
     Sent,
-    /// The message is tried again after this time.
+    /// The message is sent again after this pause.
     Again(Duration),
-    /// The message is not tried again.
+    /// The message is not sent again.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -99,13 +102,14 @@ impl NextState {
     }
 }
 
-/// Expires all leases when a `SQLite` file is opened, as `open::EXPIRE_LEASES` does for tasks.
+/// Expires all leases of deliveries when a `SQLite` file is opened, as `open::EXPIRE_LEASES`
+/// expires those of tasks.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
-/// Finds the entries among $2 that have a due delivery without a lease. The index orders the
-/// deliveries of an entry by due time, so the search ends at the first delivery without a lease.
+/// Finds the entries among $2 that have a due delivery without an unexpired lease. The index orders
+/// the deliveries of an entry by due time, so the search ends at the first such delivery.
 ///
 /// The two texts differ because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
@@ -121,7 +125,9 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// Claims the oldest due deliveries of an entry, of the types $5, or of any type if $5 is empty.
+/// Claims at most $3 due deliveries of the entry $2, the oldest first. The deliveries have one of
+/// the types $5, or any type if $5 is empty.
+///
 /// The two texts differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
     postgres: "
@@ -150,8 +156,8 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 };
 
 /// Records an attempt at the deliveries $2, made under the lease $3. A dropped delivery was not
-/// sent, so its number of attempts stays the same. `coalesce` keeps the planner from using the
-/// partial index on due deliveries: the rows are found by their ids.
+/// sent, so its number of attempts stays the same. The rows are found by their ids: `coalesce`
+/// keeps the planner from using the partial index on due deliveries instead.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
@@ -164,7 +170,8 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has deliveries that wait after a failure, except the deliveries $3.
+/// Finds out whether an entry has deliveries, other than $3, that wait for another attempt after a
+/// failure.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and not delivery_id " (any 3 uuid) " limit 1"
@@ -183,8 +190,9 @@ const DROP: Sql = sql!(
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );
 
-/// Removes deliveries that ended long ago. Keeps the deliveries of a message that may still be
-/// changed, because it lists a request that is open or was closed a short while ago.
+/// Removes at most $2 deliveries that ended longer ago than $3, or longer ago than $4 if they are
+/// dead. Keeps the deliveries of a message that may still be changed. Such a message lists a
+/// request that is open or has an item of the last $5 microseconds.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
 /// is removing.
@@ -280,7 +288,7 @@ impl ClaimRecord {
 }
 
 impl Store {
-    /// Returns the entries among `targets` that have a due delivery without a lease.
+    /// Returns the entries among `targets` that have a due delivery without an unexpired lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -293,8 +301,8 @@ impl Store {
     /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
-    /// free again after their lease.
+    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed
+    /// nevertheless; they can be claimed again after their lease.
     pub async fn claim_deliveries(
         &self,
         target: &str,
@@ -339,8 +347,8 @@ impl Store {
     }
 
     /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
-    /// Returns the ids of the deliveries for which the attempt was recorded; it is not recorded for
-    /// a delivery that another process has claimed since, or that has ended.
+    /// Returns the ids of the deliveries for which the attempt was recorded. Leaves out deliveries
+    /// that another process has claimed since, and deliveries that have ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -370,8 +378,8 @@ impl Store {
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Makes due now every delivery of an entry that waits after a failed attempt, except the
-    /// deliveries `except`. Returns the number of deliveries that became due.
+    /// Makes deliveries of an entry due now if they wait for another attempt after a failure.
+    /// Leaves out the deliveries `except`. Returns the number of deliveries that became due.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -397,9 +405,8 @@ impl Store {
         Ok(pulled.len())
     }
 
-    /// Drops the deliveries that have waited a day for a replica that has the delivery's entry in
-    /// its configuration. `targets` are the entries of this replica. Returns the entry of each
-    /// dropped delivery.
+    /// Drops the deliveries that have been due for a day and whose entry is not among `targets`,
+    /// the entries in this replica's configuration. Returns the entry of each dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -416,7 +423,7 @@ impl Store {
         Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
     }
 
-    /// Removes deliveries that ended long ago, at most one batch. Returns whether there may be
+    /// Removes at most one batch of deliveries that ended long ago. Returns whether there may be
     /// more.
     ///
     /// # Errors

@@ -17,8 +17,8 @@ pub enum DeliveryState {
     Due,
     /// The receiver has accepted the message.
     Sent,
-    /// The message is not tried again: the final attempt failed, the receiver no longer wants the
-    /// message, or no message could be made.
+    /// The message is not sent again, because the last attempt failed, the receiver no longer wants
+    /// the message, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -28,7 +28,7 @@ impl DeliveryState {
     /// Every state; [`Self::parse`] searches this list.
     pub const ALL: [Self; 4] = [Self::Due, Self::Sent, Self::Dead, Self::Dropped];
 
-    /// Returns the word on the wire and in the database.
+    /// Returns the name of the state in the API and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl DeliveryState {
         }
     }
 
-    /// Returns the state with this word; `None` if there is none.
+    /// Returns the state with this name; `None` if there is no such state.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
@@ -62,7 +62,7 @@ pub enum DeliveryChannel {
 impl DeliveryChannel {
     const ALL: [Self; 4] = [Self::Webhook, Self::Mail, Self::Slack, Self::Teams];
 
-    /// Returns the word on the wire, in the database and in the configuration.
+    /// Returns the name of the channel in the API, in the database and in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ pub struct DeliveryRow {
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person whom the message is for; `None` for a receiver that is no person.
+    /// The person whom the message is for; `None` if the receiver is not a person.
     pub person: Option<String>,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
@@ -97,11 +97,13 @@ pub struct DeliveryRow {
     pub request: Option<RequestId>,
     /// The state at the time of the read.
     pub state: DeliveryState,
-    /// The number of attempts since the delivery was created or made due again.
+    /// The number of attempts since the delivery was created, or was made due again after it had
+    /// ended.
     pub attempts: i64,
-    /// The time from which the message is, or was, to be sent.
+    /// The time from which the next attempt may be made. For a delivery that has ended, the time
+    /// from which the last attempt could be made.
     pub due_at: Time,
-    /// The time at which the message was sent, dropped, or given up; `None` while it is due.
+    /// The time at which the delivery left the state `Due`; `None` while the delivery is `Due`.
     pub ended_at: Option<Time>,
     /// The last attempt; `None` if there was none.
     pub last: Option<LastAttempt>,
@@ -120,14 +122,14 @@ impl DeliveryRow {
     }
 }
 
-/// Returns the id of the reminder to the entry `target` about a request that still waits.
+/// Returns the id of the reminder to the entry `target` about an open request.
 #[must_use]
 pub fn reminder_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
-/// Returns the id of the message about an event. After a restore, an event number may be used
-/// again, but by another change, so the message gets another id.
+/// Returns the id of the message about an event. After a restore, a different change may use the
+/// same event number again; its message gets a different id.
 #[must_use]
 pub fn message_id(change: ChangeId, event_number: i64) -> String {
     format!("evt_{}_{event_number}", change.0.simple())
@@ -149,17 +151,17 @@ pub struct LastAttempt {
 /// A filter for [`Store::deliveries`].
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFilter {
-    /// Deliveries of this tenant.
+    /// The tenant of the deliveries.
     pub tenant: String,
-    /// Deliveries of one of these entries; empty for any.
+    /// The entries of the deliveries; empty for all entries.
     pub targets: Vec<String>,
-    /// Deliveries in one of these states; empty for any.
+    /// The states of the deliveries; empty for all states.
     pub states: Vec<DeliveryState>,
-    /// Deliveries about one of these requests; empty for any.
+    /// The requests that the deliveries are about; empty for all deliveries.
     pub requests: Vec<RequestId>,
-    /// Deliveries about one of these trees; empty for any.
+    /// The trees that the deliveries are about; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Only deliveries older than this delivery (with a smaller id).
+    /// If set, only deliveries with a smaller id than this delivery are selected, which are older.
     pub before: Option<Uuid>,
     /// The maximum number of deliveries of a page.
     pub limit: i64,
@@ -168,13 +170,13 @@ pub struct DeliveryFilter {
 /// A filter for [`Store::resend_all`].
 #[derive(Clone, Debug)]
 pub struct ResendFilter {
-    /// Deliveries of this tenant.
+    /// The tenant of the deliveries.
     pub tenant: String,
-    /// Deliveries of this entry.
+    /// The entry of the deliveries.
     pub target: String,
-    /// Deliveries in this state, which must not be `Due`.
+    /// The state of the deliveries, which must not be `Due`.
     pub state: DeliveryState,
-    /// Deliveries that were created at or after this time; `None` for any.
+    /// The earliest time of creation of the deliveries; `None` for any time.
     pub since: Option<Time>,
 }
 
@@ -199,6 +201,9 @@ const RESEND: Sql = sql!(
 )
 .by_key();
 
+/// Makes at most $6 deliveries of the entry $3 due now that are in the state $4 and were created at
+/// the time $5 or later.
+///
 /// The two texts differ because `SQLite` has no row locks.
 const RESEND_ALL: Sql = Sql {
     postgres: "
@@ -220,7 +225,7 @@ returning delivery_id",
 
 pub(super) const STATEMENTS: &[Sql] = &[LIST, RESEND, RESEND_ALL];
 
-/// The maximum number of deliveries sent again per statement.
+/// The maximum number of deliveries that one statement makes due.
 const BATCH: usize = 1000;
 
 record! {
@@ -325,10 +330,12 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes deliveries due now, as [`Self::resend`] does. Returns their number.
+    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns their
+    /// number.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Some of the deliveries may be due by then.
+    /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due
+    /// nevertheless.
     pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
         let mut count = 0;
         loop {

@@ -1,13 +1,13 @@
-//! Reads a tree's events, which are its items in the order of their event numbers. Also reads the
-//! state of a request right after the commit of an event.
+//! Reads a tree's events, which are the tree's items in the order of their event numbers. Also
+//! reads the state of a request right after the commit of an event.
 //!
-//! The root's items have their `seq` as event number until a sub-agent adds an item. Statements
-//! find these items by the key (task, `seq`), and all other items by an index on the event number,
-//! in which a task without sub-agents has no entry.
+//! The event number of a root's item equals its `seq` until a sub-agent adds an item. Statements
+//! find the items for which the two numbers are equal by the key (task, `seq`), and all other items
+//! by an index on the event number. This index has no entry for a tree without sub-agents.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
-//! the last number it has seen misses none. One read is bounded in bytes, except for the size of
-//! its last item.
+//! the last number it has seen misses no event. The size of one read is limited in bytes, except
+//! for the size of its last item.
 
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 
 /// Selects the events of a page by the sizes of their bodies ($4 is `ReadLimit::bytes`), and then
-/// loads the bodies of these events only.
+/// loads only the bodies of the selected events.
 const EVENTS_OF_ROOT: Sql = sql!(
     "with page (task_id, seq, event_number, size) as (
         select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
@@ -45,8 +45,9 @@ const EVENTS_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of their
-/// items is never their `seq`, so the index on the event number finds them all.
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of such a
+/// task's item never equals the item's `seq`, so the index on the event number finds all these
+/// items.
 const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -70,8 +71,8 @@ const EVENTS_OF_SUBTREE: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// Selects the items of request $1 up to the end of one change: the question, the decisions and the
-/// closing. The change is $4; it wrote the item with `seq` $3 of task $2. `last` is the `seq` of
+/// Selects the items of the request $1 up to the end of the change $4: the question, the decisions
+/// and the closing. The change wrote the item with `seq` $3 of the task $2. `last` is the `seq` of
 /// the last item that the change adds to this task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
@@ -87,9 +88,9 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the root's columns
-/// that a message shows. `after` is the item that set the status of the event's task: the last such
-/// item up to the end of the change.
+/// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the columns of the
+/// root that a message shows. `after` is the last item, up to the end of the change, that set the
+/// status of the event's task.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -120,8 +121,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The items of that change
-/// have the same time as the key's row.
+/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The statement finds the
+/// items of that change by their time, which equals the time of the key's row.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id
@@ -147,7 +148,7 @@ pub struct Event {
     pub number: i64,
     /// The task that the item belongs to.
     pub task_id: TaskId,
-    /// Whether the item's task is the root.
+    /// Whether the item's task is the root of the tree.
     pub of_root: bool,
     /// Agent names from the root's agent to the agent of the item's task.
     pub agent_path: Vec<String>,
@@ -162,7 +163,7 @@ pub struct Event {
 pub struct Subtree {
     /// The root of the tree.
     pub root: TaskId,
-    /// The root of the subtree whose events are read; may be `root` itself.
+    /// The root of the subtree whose events are read. Equals `root` if the whole tree is read.
     pub task: TaskId,
 }
 
@@ -171,11 +172,12 @@ pub struct Subtree {
 pub struct Events {
     /// The events, by ascending number.
     pub events: Vec<Event>,
-    /// Whether more events may follow; `false` if none did at the time of the read.
+    /// Whether more events may follow. `false` means that no further event existed at the time of
+    /// the read.
     pub more: bool,
 }
 
-/// An event with everything that a message shows of its tree.
+/// An event with the data of its tree that a message shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageEvent {
     /// The event that the message is about.
@@ -196,13 +198,13 @@ pub struct MessageEvent {
     pub status_after: TaskStatus,
 }
 
-/// The size limit of one read.
+/// The limits of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimit {
     /// The maximum number of events.
     pub events: i64,
-    /// The size in bytes at which a read ends: it adds no further event once the bodies together
-    /// have this size.
+    /// The number of bytes after which a read ends. Once the bodies together have at least this
+    /// size, no further event is added.
     pub bytes: i64,
 }
 
@@ -284,10 +286,11 @@ record! {
 
 impl Store {
     /// Reads the events of a tree or subtree with numbers greater than `after`, in order. If an
-    /// event cannot be decoded, the events before it are returned.
+    /// event cannot be decoded, only the events before it are returned.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
+    /// [`ReadError`] when the database does not answer, or the first of these events cannot be
+    /// decoded.
     pub async fn events(
         &self,
         subtree: Subtree,
@@ -331,7 +334,7 @@ impl Store {
 
     /// Reads the request that an event is about, as of the commit that wrote the event. Also
     /// returns the last `seq` of the task's journal after that commit. The request's status is
-    /// never `Resumed`: only the journal says whether the same commit resumed the request.
+    /// never `Resumed`, because only the journal says whether the same commit resumed the request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -369,13 +372,13 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(status_by_answers);
-        // `expired` and `history_uncertain` were read now, not as of the commit.
+        // The values as of the commit are not known.
         (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }
 
-    /// Reads an event of a tree for a message. Returns `None` if the event is gone, or if another
-    /// change than `change` wrote it.
+    /// Reads an event of a tree for a message. Returns `None` if the tree no longer has the event,
+    /// or if a change other than `change` wrote it.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,10 +1,10 @@
-//! A failed statement: whether it may have reached the database, and what caused the failure.
-//! Invariant: if the connection is lost during a statement, it is unknown whether the statement was
-//! executed.
+//! Describes a failed statement: whether it may have reached the database, and what caused the
+//! failure. Invariant: if the connection is lost during a statement, the outcome of the statement
+//! counts as unknown.
 
 use super::outage;
 
-/// `read_only_sql_transaction`: the server was demoted, or set to read-only.
+/// The SQLSTATE `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
 
 /// The error of a database driver or of a connection pool.
@@ -32,7 +32,7 @@ impl DriverError {
 /// A driver error, and whether the statement may have reached the database.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Whether the statement was sent.
+    /// Whether the statement was sent, so that it may have reached the database.
     pub(super) sent: bool,
     /// The driver's error. Never shown to a client.
     pub(super) error: DriverError,
@@ -53,8 +53,8 @@ impl Failure {
         }
     }
 
-    /// Whether the outcome of the statement is unknown: the connection was lost during it, or a
-    /// commit of `SQLite` failed.
+    /// Whether the outcome of the statement is unknown, because the connection was lost during the
+    /// statement or a commit of `SQLite` failed.
     pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => inner
@@ -72,8 +72,8 @@ impl Failure {
         }
     }
 
-    /// Whether the database was not reached, or the connection was lost; a closed pool does not
-    /// count, as this process closed it.
+    /// Whether the database was not reached, or the connection was lost. A pool that this process
+    /// has closed does not count.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed
@@ -92,7 +92,7 @@ impl Failure {
         }
     }
 
-    /// Whether a stored value cannot be decoded.
+    /// Whether the failure is a stored value that cannot be decoded.
     pub(super) fn is_corrupt(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(error) => matches!(
@@ -120,8 +120,8 @@ pub enum CommitError {
     /// Another commit came first. The caller must read the rows again.
     #[error("another commit came first")]
     Stale,
-    /// The data of the change cannot be stored: a used idempotency key, a value that does not fit,
-    /// or a bug.
+    /// The change cannot be stored, because its idempotency key is used, a value does not fit, or
+    /// the change is wrong because of a bug.
     #[error("a constraint forbids it")]
     Refused,
     /// Nothing was written: the database does not answer or accepts no writes now.

@@ -1,8 +1,9 @@
-//! Notifies readers of a tree's commits and of its models' deltas. The notification of a commit
-//! says whether the root runs, so that a reader that waits for the root need not read its row each
-//! time. A reader that misses a notification loses only time, because the rows hold the state. The
-//! relay (`relay.rs`) sends notifications to the replicas that have asked for them. Readers of
-//! inboxes subscribe to a tenant instead of a tree (`feed/inbox.rs`).
+//! Notifies readers of the commits to a tree and of the deltas of models' answers in the tree. The
+//! notification of a commit says whether the root runs, so that a reader that waits for the root
+//! need not read the root's row each time. A reader that misses a notification loses only time,
+//! because the rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that
+//! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
+//! (`feed/inbox.rs`).
 
 mod inbox;
 
@@ -20,43 +21,45 @@ use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
 
 /// How many deltas a listener may fall behind. A listener that falls further behind misses the
-/// oldest ones.
+/// oldest deltas.
 const DELTA_BUFFER: usize = 64;
 /// The maximum number of deltas that are buffered for the relay.
 const MAX_OUTGOING_DELTAS: usize = 1024;
-/// The maximum number of subscriptions of other replicas to trees, and likewise to inboxes.
+/// The maximum number of trees to which other replicas may subscribe. Also the maximum number of
+/// tenants to whose inboxes other replicas may subscribe.
 const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
-/// How long a subscription of another replica lasts unless it is renewed, and how long the replica
-/// is assumed to exist after its last message.
+/// How long a subscription of another replica lasts unless it is renewed. Also how long another
+/// replica is assumed to exist after its last message.
 pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 
-/// The state of a tree, as far as notifications tell it.
+/// The state of a tree, as far as it is known from notifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// The number of notifications since the first receiver of the tree subscribed: one for each
-    /// commit that was noticed, and one each time a commit may have been missed.
+    /// The number of notifications since the tree's first receiver subscribed. A notification is
+    /// published for each commit that this process notices, and whenever this process may have
+    /// missed a commit.
     pub commits: u64,
-    /// Whether the root runs, by the last commit that said so; `None` if unknown.
+    /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,
-    /// The root as the last commit left it, if that commit stopped the root and was made by this
+    /// The root after the last commit, if that commit stopped the root and was made by this
     /// process.
     pub stopped: Option<Arc<StoppedTask>>,
 }
 
-/// A subscription to one tree: to its commits and its models' deltas.
+/// A subscription to the commits to one tree and to the deltas of models' answers in the tree.
 #[derive(Debug)]
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set for a subscriber. A listener from `listen_locally` is not counted as a subscriber, so no
-    /// deltas are produced for it.
+    /// Set if the listener counts as a subscriber. A listener from `listen_locally` does not count,
+    /// so no deltas are produced for it.
     subscriber: Option<Arc<()>>,
 }
 
 /// A notification for a listener.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notification {
-    /// Something was, or may have been, committed; read the rows to find out.
+    /// A commit was made, or may have been missed. The rows show what has changed.
     Commit,
     /// A delta of a model's answer. The answer may be stored by now.
     Delta(Arc<Delta>),
@@ -89,7 +92,7 @@ impl Listener {
             tokio::select! {
                 biased;
                 // News come before buffered deltas. A reader that gets news calls `try_next_delta`
-                // for the deltas from before the commit.
+                // to get the deltas that were published before the commit.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Notification::Commit,
                     Err(_) => return std::future::pending().await,
@@ -104,24 +107,24 @@ impl Listener {
     }
 }
 
-/// The subscriptions of this replica and of the other replicas.
+/// The subscriptions of this replica and of the other replicas, and the channels of the readers.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
     trees: Mutex<Trees>,
     inboxes: Mutex<Inboxes>,
     replicas: Mutex<OtherReplicas>,
-    /// Wakes the relay when it has something to send.
+    /// Wakes the relay when notifications are to be sent to other replicas.
     outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
     task_queued: Notify,
-    /// Wakes the sender of messages when there may be something to send.
+    /// Wakes the sender of messages when this process has written a notice or made a delivery due.
     sender_wakeup: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Trees {
     channels: HashMap<TaskId, TreeChannels>,
-    /// The size of `channels` when the trees without readers were last removed.
+    /// The size of `channels` right after the trees without readers were last removed.
     len_after_sweep: usize,
 }
 
@@ -131,7 +134,8 @@ struct TreeChannels {
     news: watch::Sender<News>,
     /// Created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
-    /// Each subscriber holds a clone: the strong count is one more than the number of subscribers.
+    /// Each subscriber holds a clone, so the strong count is one more than the number of
+    /// subscribers.
     listeners: Arc<()>,
     /// The number of the tree's last event, if known.
     last_event: Option<i64>,
@@ -159,8 +163,8 @@ impl TreeChannels {
     }
 }
 
-/// The subscriptions of other replicas, and the notifications that are not sent to those replicas
-/// yet.
+/// The subscriptions of other replicas, and the notifications that are still to be sent to those
+/// replicas.
 #[derive(Debug, Default)]
 struct OtherReplicas {
     /// Whether a relay runs.
@@ -169,7 +173,8 @@ struct OtherReplicas {
     tree_subscriptions: HashMap<TaskId, Instant>,
     /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
     inboxes: HashMap<String, Instant>,
-    /// The time until which another replica is assumed to exist; `None` if no replica was heard.
+    /// The time until which another replica is assumed to exist; `None` if no message of another
+    /// replica was received.
     replica_seen_until: Option<Instant>,
     outgoing: Outgoing,
 }
@@ -185,7 +190,8 @@ impl OtherReplicas {
 /// Notifications to be sent to other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Trees with a commit, each with whether its root runs; `None` if no commit said so.
+    /// The trees with a commit. The value says whether the root runs; `None` if no commit has set
+    /// the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     /// Deltas of models' answers, in the order in which they were published.
     pub(super) deltas: Vec<Arc<Delta>>,
@@ -209,7 +215,7 @@ impl Feed {
     }
 
     /// Returns a listener for the news and deltas of a tree. The listener does not count as a
-    /// subscriber: other replicas are not asked for notifications.
+    /// subscriber, so other replicas are not asked for notifications.
     pub(super) fn listen_locally(&self, root: TaskId) -> Listener {
         self.with_channels(root, |channels| Listener {
             news: channels.news.subscribe(),
@@ -252,7 +258,7 @@ impl Feed {
         receiver(trees.channels.entry(root).or_insert_with(new_channels))
     }
 
-    /// Removes a tree without receivers, so that its last news take no memory.
+    /// Removes the channels of a tree without receivers, to free the memory of its last news.
     pub(super) fn forget(&self, root: TaskId) {
         let mut trees = lock(&self.trees);
         let unwatched = |channels: &TreeChannels| !channels.has_readers();
@@ -269,7 +275,8 @@ impl Feed {
             .is_some_and(TreeChannels::has_readers)
     }
 
-    /// Whether the tree has a subscriber on this replica or, as far as is known, on another.
+    /// Whether the tree has a subscriber on this replica or, as far as is known, on another
+    /// replica.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
         let is_local = lock(&self.trees)
             .channels
@@ -278,12 +285,14 @@ impl Feed {
         is_local || lock(&self.replicas).subscribes_to(root)
     }
 
-    /// Publishes a delta of a model called by this process.
+    /// Publishes a delta from a model that this process has called, to the listeners on all
+    /// replicas.
     pub(super) fn publish_delta(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
         self.deliver_delta(Arc::clone(&delta));
         self.add_outgoing(root, |outgoing| {
-            // A full buffer drops deltas: a reader that misses one reads the stored answer.
+            // If the buffer is full, the delta is dropped. A reader that misses a delta reads the
+            // stored answer later.
             if outgoing.deltas.len() < MAX_OUTGOING_DELTAS {
                 outgoing.deltas.push(delta);
             }
@@ -298,13 +307,13 @@ impl Feed {
             .get(&delta.root_task_id)
             .and_then(|channels| channels.deltas.as_ref())
         {
-            // Without a receiver the delta is not needed.
+            // The send fails if the tree has no listener. Then the delta is not needed.
             let _ = deltas.send(delta);
         }
     }
 
-    /// Records that a commit of this process queued a task, for the workers of other replicas. The
-    /// workers of this process are woken separately.
+    /// Records that a commit of this process has queued a task, to wake the workers of other
+    /// replicas. The workers of this process are woken separately.
     pub(super) fn announce_queued_task(&self) {
         self.with_replicas(|replicas| {
             replicas.outgoing.has_queued_task |= replicas
@@ -313,7 +322,7 @@ impl Feed {
         });
     }
 
-    /// Records that another replica exists.
+    /// Records that another replica exists, because a message of that replica was received.
     pub(super) fn record_replica(&self) {
         lock(&self.replicas).replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
     }
@@ -323,7 +332,7 @@ impl Feed {
         self.task_queued.notify_one();
     }
 
-    /// Returns when another replica has queued a task.
+    /// Waits until another replica has queued a task.
     pub(super) async fn wait_for_queued_task(&self) {
         self.task_queued.notified().await;
     }
@@ -334,7 +343,7 @@ impl Feed {
         self.sender_wakeup.notify_one();
     }
 
-    /// Returns when this process has written a notice, or made a delivery due.
+    /// Waits until this process has written a notice or made a delivery due.
     pub(super) async fn wait_for_notice(&self) {
         self.sender_wakeup.notified().await;
     }
@@ -390,12 +399,12 @@ impl Feed {
         lock(&self.replicas).has_relay = true;
     }
 
-    /// Returns when there is something to send to other replicas.
+    /// Waits until there are notifications to send to other replicas.
     pub(super) async fn wait_for_outgoing(&self) {
         self.outgoing_ready.notified().await;
     }
 
-    /// Takes the notifications to be sent now.
+    /// Takes the notifications to be sent to other replicas, and leaves none.
     pub(super) fn take_outgoing(&self) -> Outgoing {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }
@@ -422,7 +431,7 @@ impl Feed {
         }
     }
 
-    /// Tells all local readers that commits may have been missed, so that any tree or inbox may
+    /// Notifies all local readers that commits may have been missed, so that any tree or inbox may
     /// have changed.
     pub(super) fn publish_unknown_commits(&self) {
         for channels in lock(&self.trees).channels.values_mut() {
@@ -453,8 +462,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records the number of a tree's last event, just read from the database. Publishes news if
-    /// this number differs from the known number.
+    /// Records the number of a tree's last event, which the caller has just read from the database.
+    /// Publishes news if this number differs from the known number, or if no number was known.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)

@@ -3,9 +3,9 @@
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
 //! pending requests, through the index `intervention_request_gate`. An index of `agent_task` on
-//! pending calls would contain the status, so nearly every commit would have to write to an index.
-//! Both searches are bounded, so their cost does not depend on how many calls this user or other
-//! people have made.
+//! pending calls would contain the status, so nearly every commit would have to write to that
+//! index. Both searches are bounded, so their cost does not depend on how many calls this user or
+//! other people have made.
 
 use std::slice;
 
@@ -20,19 +20,19 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::user::UserId;
 
-/// The maximum number of rows that `EQUAL` looks at: the newest calls with each key, and the newest
-/// pending requests of the user.
+/// The maximum number of rows that each search of `EQUAL` looks at: the newest calls with one key,
+/// and the newest pending requests of the user.
 const MAX_SCANNED_ROWS: i64 = 1000;
 
 /// Selects two groups of calls of the tool $5, at most 20 calls in each group. The calls of the
 /// first group have one of the keys $6, and are open or have ended since $7. If there are more than
-/// 20, running calls are preferred, then results that wait for their askers, then paused calls. The
-/// second group has the other pending calls of the tool; calls with an unknown outcome are
-/// preferred.
+/// 20 such calls, running calls are preferred, then results that wait for their askers, then paused
+/// calls. The second group has the other pending calls of the tool; calls with an unknown outcome
+/// are preferred.
 ///
-/// The two texts differ because `SQLite` has no lateral join; a list that depends on the outer row
-/// takes its place. On Postgres each limit, even that of a single row, makes the planner search by
-/// the outer row instead of walking an index.
+/// The two texts differ because `SQLite` has no lateral join. On `SQLite`, a subquery that depends
+/// on the outer row takes the place of a lateral join. On Postgres each limit, even that of a
+/// single row, makes the planner search by the outer row instead of walking an index.
 const EQUAL: Sql = Sql {
     postgres: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
@@ -91,11 +91,12 @@ select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, 
     by_key: true,
 };
 
-/// Counts the user's pending requests at a gate, up to $4. This is the number of pending calls,
-/// because a pending call has exactly one pending request.
+/// Counts the user's pending requests at a gate, up to $4. This number is the number of pending
+/// calls, because a pending call has exactly one pending request.
 ///
-/// The two texts differ because `SQLite` has no lateral join. Postgres needs it: the plan of a
-/// plain join, made once, would compare the user with each pending request of the gate.
+/// The two texts differ because `SQLite` has no lateral join. Postgres needs the lateral join,
+/// because the plan of a plain join, which is made only once, would compare the user with each
+/// pending request of the gate.
 const OPEN: Sql = Sql {
     postgres: "
 select count(*) as calls from (select 1
@@ -131,7 +132,7 @@ record! {
     }
 }
 
-/// A call at a gate that is equal to a proposed one, or a pending call of the same tool.
+/// A call at a gate that is equal to a proposed call, or a pending call of the same tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualCall {
     /// The task that carries out the call.
@@ -147,8 +148,8 @@ pub struct EqualCall {
     pub asker_until: Option<Time>,
     /// Time of the commit that created the task.
     pub created_at: Time,
-    /// Time of the commit of the task's last item. For an ended call, this is the time at which it
-    /// ended.
+    /// Time of the commit of the task's last item. For an ended call, this is the time at which the
+    /// call ended.
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
     pub outcome_unknown: bool,
@@ -157,11 +158,11 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All are calls
-    /// of one user in one session at one gate. At most 20 are equal calls: they have one of the
-    /// `keys`, and are open or have ended since `since`. Running calls are preferred, then
-    /// undelivered results, then paused calls. At most 20 are other pending calls of the tool;
-    /// calls with an unknown outcome are preferred.
+    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All of them
+    /// are calls of one user in one session at one gate. At most 20 calls are equal calls, which
+    /// have one of the `keys` and are open or have ended since `since`. If there are more equal
+    /// calls, running calls are preferred, then undelivered results, then paused calls. At most 20
+    /// calls are other pending calls of the tool; calls with an unknown outcome are preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

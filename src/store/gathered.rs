@@ -1,10 +1,12 @@
-//! Gathered deliveries: all due deliveries of one entry to one person, or to one room of Slack or
-//! Teams, are sent as one message. A row of `gathered` holds the earliest time of the next message.
+//! Claims gathered deliveries. All due deliveries of one entry to one person, or to one room of
+//! Slack or Teams, are claimed together and sent as one message. A row of the table `gathered`
+//! holds the earliest time of the next such message.
 //!
-//! Invariant: a sender claims a person's deliveries only after it has moved the row's `next_at`, in
-//! the same transaction. The sender changes `next_at` again only while the row has the value that
-//! this sender wrote. So two senders never have messages of one entry to one person in flight at
-//! once, and a sender that is slower than its lease changes nothing.
+//! Invariant: a sender claims a person's deliveries only in a transaction that also sets `next_at`
+//! of the person's row to the end of the lease. The sender changes `next_at` again only while the
+//! row still has that value. So two senders send messages of one entry to one person at the same
+//! time only if the first sender is slower than its lease. Such a slow sender no longer changes the
+//! row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,10 +28,10 @@ const MAX_DELIVERIES: i64 = 1000;
 const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4. Leaves out
-/// deliveries that change an earlier message (`task::event_name::CHANGES`). Deliveries to a person
-/// whose next message has to wait are put off until that message may be sent.
+/// deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). Deliveries to a
+/// person whose next message has to wait are put off until that message may be sent.
 ///
-/// The two texts differ because `SQLite` has no data-modifying CTEs: there the claim is a
+/// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
 const CLAIM: Sql = Sql {
     postgres: "
@@ -67,9 +69,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Expires the claims of an ended process when a `SQLite` file is opened: resets each `next_at`
-/// that is the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes
-/// the leases.
+/// Ends the claims of an earlier process when a `SQLite` file is opened: resets each `next_at` that
+/// is the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes these
+/// leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
@@ -102,7 +104,8 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Sets the time of the next message, if the row still has the time $5, which the claim has set.
+/// Allows the next message $6 microseconds from now, if `next_at` still has the value $5, which the
+/// claim has set.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -140,12 +143,12 @@ record! {
 
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, with leases of `lease`.
-    /// Returns the deliveries of each message. Deliveries to a person whose next message has to
-    /// wait are put off until that message may be sent.
+    /// Returns one list of deliveries for each message. Deliveries to a person whose next message
+    /// has to wait are put off until that message may be sent.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed; they are
-    /// free again after their lease.
+    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed
+    /// nevertheless; they can be claimed again after their lease.
     pub async fn claim_gathered(
         &self,
         target: &str,
@@ -203,7 +206,7 @@ impl Store {
         Ok(!closed.is_empty())
     }
 
-    /// Removes the rows whose `next_at` is long past.
+    /// Removes the rows whose `next_at` passed more than an hour ago.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

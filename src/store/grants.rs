@@ -1,7 +1,7 @@
-//! Standing decisions. The commit of an approval inserts the row. The commit that starts a call
-//! counts the use (`commit_postgres.rs`, `commit_sqlite.rs`), so a call never starts with a
-//! standing decision that is revoked, expired or used up. This module reads and ends standing
-//! decisions.
+//! Reads, revokes and removes standing decisions. The commit of an approval inserts a standing
+//! decision. The commit that starts a call counts the use (`commit_postgres.rs`,
+//! `commit_sqlite.rs`), so a call never starts with a standing decision that is revoked, expired or
+//! used up.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct GrantRow {
     pub owner: String,
     /// The root of the tree in which the standing decision was given.
     pub root_task_id: TaskId,
-    /// The tasks in which the standing decision counts.
+    /// The tasks to which the standing decision applies.
     pub scope: GrantScope,
     /// The name of the root's agent.
     pub agent: String,
@@ -44,28 +44,28 @@ pub struct GrantRow {
     pub request_id: RequestId,
     /// The time of the approval.
     pub created_at: Time,
-    /// The time from which the standing decision counts no more.
+    /// The time from which the standing decision no longer counts.
     pub expires_at: Time,
     /// How many calls the standing decision lets through.
     pub uses: i64,
     /// How many calls have started with the standing decision.
     pub used: i64,
-    /// The person who ended the standing decision before its time; `None` if no person has ended
-    /// it.
+    /// The person who revoked the standing decision; `None` if it was not revoked.
     pub revoked_by: Option<String>,
-    /// Whether a later message of the user to the tree has ended the standing decision.
-    /// [`Store::grants_covering`] does not read this.
+    /// Whether a later message of the user has ended the standing decision, whose scope is then
+    /// [`GrantScope::Task`]. Always `false` in the result of [`Store::grants_covering`].
     pub superseded: bool,
-    /// A standing decision given up to this time has ended, because a restore or failover lost the
-    /// end of the history (`Journal::history_uncertain_until`). `None` if the history is certain.
+    /// The time up to which the history is uncertain after a restore or failover
+    /// (`Journal::history_uncertain_until`); `None` if the history is certain. A standing decision
+    /// that was given up to this time has ended.
     pub uncertain_until: Option<Time>,
     /// The time of the read, by the database's clock.
     pub now: Time,
 }
 
 impl GrantRow {
-    /// Returns why the standing decision has ended, as far as the row shows; `None` while it
-    /// counts.
+    /// Returns why the standing decision has ended, as far as this row shows the reason; `None`
+    /// while the standing decision counts.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
@@ -87,12 +87,13 @@ impl GrantRow {
 /// A filter for [`Store::grants`].
 #[derive(Clone, Debug, Default)]
 pub struct GrantFilter {
-    /// Standing decisions of this tenant.
+    /// The tenant of the standing decisions.
     pub tenant: String,
-    /// A person who gave the standing decisions, owns their tasks, or may decide their requests;
-    /// `None` for all standing decisions.
+    /// The person who gave the standing decisions, owns their trees, or may decide the requests
+    /// that gave them. `None` selects all standing decisions of the tenant.
     pub person: Option<Viewer>,
-    /// Only standing decisions older than this standing decision (with a smaller id).
+    /// If set, only standing decisions with a smaller id than this standing decision are selected,
+    /// which are older.
     pub before: Option<GrantId>,
     /// The maximum number of standing decisions of a page.
     pub limit: i64,
@@ -106,8 +107,8 @@ const BATCH: usize = 1000;
 /// first.
 const MAX_COVERING: i64 = 32;
 
-/// Finds standing decisions with this basis that were given for this owner and are neither revoked
-/// nor expired, the newest first.
+/// Finds at most $5 standing decisions with the basis $3 that were given in trees of the owner $4
+/// and are neither revoked nor expired, the newest first.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -121,8 +122,9 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Selects those of the standing decisions $2 that a person gave, whose owner the person is, or
-/// whose request the person may decide. Selects all of them if $3 is true.
+/// Selects the standing decisions among $2 that a person ($4) gave or owns, or whose request the
+/// person may decide as one of the users $4 or as a member of the groups $5. If $3 is true, selects
+/// all of $2.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -217,7 +219,8 @@ impl Record {
     }
 }
 
-/// A list of standing decisions: the filter, and the stored spellings of its person.
+/// A list of standing decisions: the filter, and the stored spellings of the user id of the
+/// filter's person.
 struct GrantList<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,
@@ -276,9 +279,9 @@ impl Store {
         records.into_iter().map(row).collect()
     }
 
-    /// Reads the standing decisions with this basis that were given for this owner and are neither
-    /// revoked nor expired, the newest first. Does not read whether the user has sent a message
-    /// since.
+    /// Reads the standing decisions with this basis that were given in trees of this owner and are
+    /// neither revoked nor expired, the newest first. Does not read whether the user has sent a
+    /// message since then.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -331,8 +334,8 @@ impl Store {
         Ok(page.into_iter().next())
     }
 
-    /// Ends a standing decision for good. Returns `false` if a person has ended it already, or if
-    /// the tenant has no such standing decision.
+    /// Revokes a standing decision in the name of the person `by`. Returns `false` if the standing
+    /// decision was revoked before, or if the tenant has no such standing decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -352,8 +355,8 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Removes standing decisions that expired a month ago, at most one batch. Returns whether
-    /// there may be more.
+    /// Removes at most one batch of standing decisions that expired more than 30 days ago. Returns
+    /// whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,9 +1,9 @@
 //! Reads idempotency rows and removes expired ones. A row is written in the commit of its command.
 //!
-//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements); the
+//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
 //! key of a decision lasts as long as its request. The key of a call at a gate also lasts while its
-//! task is open, and 24 hours longer. An expired key counts as unused, even before it is removed:
-//! the commit of the next command with that key replaces its row.
+//! task is open, and for 24 hours after the task has ended. An expired key counts as unused even
+//! before it is removed, because the commit of the next command with that key replaces its row.
 
 use std::slice;
 
@@ -26,10 +26,10 @@ const KEY: Sql = sql!(
 /// The end of the path of calls at a gate. A method and a prefix come before it.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
-/// Like `KEY`, for a call at a gate. It is a separate statement, so that the keys of other paths do
-/// not pay for the read of the task. The commit of a command does not read the task: a command
-/// whose key is found here is answered from the key's row and commits nothing, and an expired key
-/// stays expired, because an ended call does not run again.
+/// Like `KEY`, for a call at a gate. This is a separate statement, so that no task is read for the
+/// keys of other paths. The commit of a command does not read the task. A command whose key is
+/// found here is answered from the key's row and commits nothing. An expired key stays expired,
+/// because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4
@@ -42,11 +42,11 @@ const KEY_OF_CALL: Sql = sql!(
 /// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
-/// Removes expired keys, but none that `KEY_OF_CALL` still finds. The task is read by a scalar
-/// subquery, because Postgres might answer an `exists` by reading all tasks.
+/// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
+/// the task, because Postgres might answer an `exists` by reading all tasks.
 ///
-/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that are being
-/// reused, or removed by another replica.
+/// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
+/// reusing or another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -136,7 +136,7 @@ impl Store {
         }))
     }
 
-    /// Removes expired keys, at most one batch. Returns whether there may be more.
+    /// Removes at most one batch of expired keys. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,9 +1,11 @@
-//! Finds out whether the database is a restored backup or a promoted standby. Such a database has
-//! lost the end of its history: calls that seem not to have run may have run. Invariant: a pooled
-//! connection is used only after its server's identity was compared with the identity in the row of
-//! `database_identity`. A replica that finds another identity stores in that row the time up to
-//! which the history is uncertain, and every replica reads it there. `SQLite` has no identity:
-//! there the operator reports a restore.
+//! Finds out whether the database is a restored backup or a promoted standby. Such a database may
+//! have lost the end of its history, so calls that seem not to have run may have run. `SQLite` has
+//! no identity, so there only the operator can report a restore.
+//!
+//! Invariant: a pooled connection is used only after its server's identity was compared with the
+//! identity in the row of `database_identity`. If the identities differ, the replica stores in this
+//! row the new identity and the time up to which the history is uncertain. Every replica reads this
+//! time from the row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,16 +35,16 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// Like `READ_IDENTITY`, for a server that does not reveal its identity: all such servers count as
-/// the same.
+/// Like `READ_IDENTITY`, for a server that does not reveal its identity. The statement returns the
+/// same identity for all such servers.
 const READ_HIDDEN_IDENTITY: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as server_identity, k.identity as recorded_identity, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
 /// now becomes uncertain. `greatest` also takes the stored timestamps, in case the server's clock
-/// is behind them. The row is locked first: if several connections find the difference at the same
-/// time, only the first one reads all tasks.
+/// is behind them. The statement locks the row first. So if several connections find the difference
+/// at the same time, only the first connection reads all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -52,7 +54,8 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
        else k.doubted_at end
   from mine where k.id = mine.id";
 
-/// Makes the history up to now uncertain, because the operator says that the database was restored.
+/// Makes the history up to now uncertain, because the operator has reported that the database was
+/// restored.
 const MARK_RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
@@ -116,7 +119,7 @@ impl UncertainUntil {
 /// records the server's identity if the two differ.
 ///
 /// # Errors
-/// The server cannot be asked, or is a standby: then the connection must not be used.
+/// The server does not answer, or is a standby. The connection must then not be used.
 #[expect(
     clippy::disallowed_methods,
     reason = "before `Db` exists, on the connection that is compared"
@@ -159,8 +162,8 @@ pub(super) async fn compare(
 )]
 async fn read_identity(connection: &mut PgConnection) -> Result<Identities, sqlx::Error> {
     let row = match sqlx::query(READ_IDENTITY).fetch_one(&mut *connection).await {
-        // The function is not permitted, does not exist, or is not supported: hosted servers do not
-        // always reveal their identity.
+        // The function is not permitted, does not exist, or is not supported, because hosted
+        // servers do not always reveal their identity.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {
@@ -173,7 +176,7 @@ async fn read_identity(connection: &mut PgConnection) -> Result<Identities, sqlx
     Identities::from_postgres(&row?)
 }
 
-/// Runs a statement without a time limit. For `RECORD_IDENTITY` and `MARK_RESTORED`, which read all
+/// Runs a statement without a time limit, because `RECORD_IDENTITY` and `MARK_RESTORED` read all
 /// tasks.
 #[expect(
     clippy::disallowed_methods,
@@ -191,8 +194,8 @@ async fn execute_without_time_limit(
     tx.commit().await
 }
 
-/// Reads the time up to which the history is uncertain, right after the database was opened. If the
-/// operator says that the database was `restored`, that time is set to now before it is read.
+/// Reads the time up to which the history is uncertain, right after the database was opened. If
+/// `restored` is set, because the operator has reported a restore, first sets that time to now.
 ///
 /// # Errors
 /// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
@@ -219,7 +222,7 @@ pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), 
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "as `unhurried`")]
+#[expect(clippy::disallowed_methods, reason = "as `execute_without_time_limit`")]
 async fn restore(db: &Db) -> Result<(), Failure> {
     let Engine::Postgres { lists, .. } = &db.engine else {
         return db
@@ -238,10 +241,9 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 }
 
 impl Store {
-    /// Returns the time up to which the history is uncertain; `None` if it is certain. Needs no
-    /// query, because the value is updated whenever a connection is opened. A driver whose journal
-    /// was read when the value was smaller must read the journal again before it starts a tool
-    /// call.
+    /// Returns the time up to which the history is uncertain; `None` if the history is certain.
+    /// Needs no query, because each new connection updates the value. A driver whose journal was
+    /// read when the value was smaller must read the journal again before it starts a tool call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

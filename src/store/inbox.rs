@@ -1,5 +1,5 @@
-//! Reads the inbox of a person: the open requests that the person can answer, the requests that the
-//! person has decided, and the changes that a reader was not notified of.
+//! Reads the inbox of a person: the open requests that the person can answer, and the requests that
+//! the person has decided. Also reads changes that the reader of an inbox may have missed.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::task::time::Time;
 /// The maximum number of requests in [`InboxState::new`].
 const MAX_NEW_REQUESTS: i64 = 1000;
 
-/// Selects those of the requests $2 that match the filter and are open to a person. $8 has the
-/// spellings of the person's id. The owner of a task may decide its requests only where the owner
-/// is an approver. So if the person owns the task, the request must be in `inbox` under the kind
-/// `owner`, unless the person may decide every request ($9).
+/// Selects the requests among $2 that match the filter and are not past their deadline. $8 has the
+/// spellings of the person's id. The owner of a task may decide a request of the task only if the
+/// owner is an approver of the request. So if the person owns the task, the request must be in
+/// `inbox` under the kind `owner`, unless the person may decide every request ($9).
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -39,7 +39,7 @@ const OPEN: Sql = sql!(
 .by_key();
 
 /// Selects the status and the number of items of the requests $2, and the ids of at most $4 open
-/// requests of the tenant after $3.
+/// requests of the tenant with ids greater than $3.
 const READ_INBOX_STATE: Sql = sql!(
     "select r.request_id, r.status,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
@@ -51,8 +51,10 @@ const READ_INBOX_STATE: Sql = sql!(
 );
 
 /// Finds the requests that a person has answered under any stored spelling ($2) of their id, the
-/// newest first. The two texts differ because `SQLite` has no lateral join; there the statement
-/// runs once for each spelling.
+/// newest first.
+///
+/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
+/// once for each spelling.
 const ANSWERED: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -68,8 +70,9 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
 };
 
 /// Finds the requests, in any status, that `request_approver` has under a key of a person (see
-/// `Store::keys`), the newest first. $2 has the kinds of the keys, $3 the names. The two texts
-/// differ as those of `ANSWERED` do.
+/// `Store::keys`), the newest first. $2 has the kinds of the keys, $3 the names.
+///
+/// The two texts differ for the same reason as the texts of `ANSWERED`.
 const OF_KEYS: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -84,7 +87,7 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
     by_key: true,
 };
 
-/// Finds the requests of a tenant that are decided, the newest first.
+/// Finds the decided requests of a tenant, the newest first.
 const DECIDED: Sql = sql!(
     "select r.request_id from intervention_request r
       where r.tenant = $1 and r.status in ('responded', 'resumed') and r.request_id < $2
@@ -154,12 +157,12 @@ impl IdsFirst for OpenList<'_> {
     }
 }
 
-/// The result of [`Store::inbox_state`].
+/// The result of [`Store::inbox_state`]: the open requests, compared with the shown requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// Open requests that are not shown, the oldest first.
+    /// The open requests after the given id that are not shown, the oldest first.
     pub new: Vec<RequestId>,
     /// Whether more open requests follow those in `new`.
     pub more: bool,
@@ -167,8 +170,9 @@ pub struct InboxState {
 
 impl Store {
     /// Reads one page of the open requests that the filter's person may decide and has not
-    /// answered, oldest first. The number of requests looked at is bounded, so a page may be short
-    /// although more follow. The filter selects kinds, agents and sessions.
+    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. The number of
+    /// requests that are looked at is limited, so a page may have fewer requests than the filter's
+    /// `limit` although more follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -182,7 +186,7 @@ impl Store {
         list.page(self, filter.limit, after).await
     }
 
-    /// Returns those of the requests `ids` that the filter's person can still answer.
+    /// Returns the requests among `ids` that the filter's person can still answer.
     async fn open_among(
         &self,
         filter: &RequestFilter,
@@ -199,8 +203,8 @@ impl Store {
             Value::Bool(person.decides_everything),
         ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may still be able to answer its other
-        // calls. Only the request itself shows this.
+        // A person who has answered some calls of a request may still be able to answer other calls
+        // of the request. Only the request itself shows whether this is so.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
@@ -224,8 +228,7 @@ impl Store {
             .collect())
     }
 
-    /// Reads requests by their ids, in any status, in the order of the ids. Unknown ids are left
-    /// out.
+    /// Reads requests by their ids, in any status, in the order of the ids. Leaves out unknown ids.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -260,8 +263,8 @@ impl Store {
     }
 
     /// Returns the ids of at most `limit` requests older than `before` that a person has answered,
-    /// the newest first. With `all`, also returns requests that the person may decide; some of
-    /// these may be open.
+    /// the newest first. With `all`, also returns requests that the person can decide or could have
+    /// decided; some of these requests may still be open.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -301,8 +304,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Runs a statement that finds ids by keys: once with all keys on Postgres, once for each key
-    /// on `SQLite`. Returns the ids.
+    /// Runs a statement that finds ids by keys, and returns the ids. The statement runs once with
+    /// all keys on Postgres, and once for each key on `SQLite`.
     async fn ids_by_keys<const N: usize>(
         &self,
         sql: Sql,
@@ -330,8 +333,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Reads in one statement which of the `shown` requests are still open, and which other open
-    /// requests of the tenant have a greater id than `after`.
+    /// Reads in one statement which of the `shown` requests are still open, and the other open
+    /// requests of the tenant with ids greater than `after`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,5 +1,5 @@
-//! Reads journals: a task's row with all its items, the same together with one of the task's
-//! requests, and pages of a task's items.
+//! Reads a task's row with the whole journal, alone or together with one of the task's requests.
+//! Also reads pages of a task's items.
 
 use super::damaged_task::is_complete;
 use super::db::{Sql, Value, sql};
@@ -37,8 +37,8 @@ const JOURNAL_OF_REQUEST: Sql = sql!(
 )
 .by_key();
 
-/// Selects as many items as fit into $4 bytes by their sizes, at least one, and then loads the
-/// bodies of these items only.
+/// Selects items by their sizes: as many as fit into $4 bytes, and at least one item. Then loads
+/// only the bodies of the selected items.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
@@ -89,8 +89,8 @@ record! {
 }
 
 impl RequestColumns {
-    /// Assembles the request from its row and its task's journal. Returns `None` if the two
-    /// disagree.
+    /// Assembles the request from its row and its task's journal. Returns `None` if the row and the
+    /// journal disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let items = journal.items.iter().map(|item| (item.at, item));
         let request = RequestRow::from_journal(&journal.row, items, id)?;
@@ -134,8 +134,8 @@ fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
 }
 
 impl Store {
-    /// Reads a task's row and its whole journal in one snapshot. Reports an unreadable journal to
-    /// [`Store::report_unreadable`].
+    /// Reads a task's row and its whole journal in one snapshot; `None` if there is no such task.
+    /// Reports an unreadable journal to [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -147,7 +147,7 @@ impl Store {
         read
     }
 
-    /// Like `journal`, without reporting an unreadable journal.
+    /// Like [`Store::journal`], but does not report an unreadable journal.
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self
             .db()
@@ -156,8 +156,8 @@ impl Store {
         read.map(|(head, items)| journal(head, &items)).transpose()
     }
 
-    /// Reads a request with the journal of its task, in one snapshot. The journal is `None` if it
-    /// cannot be decoded or disagrees with the request's row.
+    /// Reads a request with the journal of its task, in one snapshot; `None` if there is no such
+    /// request. The journal is `None` if it cannot be decoded or disagrees with the request's row.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.

@@ -1,5 +1,6 @@
-//! The values that a commit writes, as lists of lines with named columns. Each list is declared
-//! once, for the text and the parameters of the statements of both engines.
+//! Arranges the values that a commit writes as lists of lines with named columns. Each list is
+//! declared only once; the texts and the parameters of both engines' statements are made from this
+//! declaration.
 
 use rusqlite::ToSql;
 use uuid::Uuid;
@@ -12,22 +13,23 @@ use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
 
-/// A list: its columns with their SQL types, and the values of a batch.
+/// A list: its columns, and the functions that take the values of its lines from a batch of
+/// changes.
 pub(super) struct List {
     /// The name by which the statements' texts refer to the list.
     pub(super) name: &'static str,
-    /// Name and Postgres type of each column.
+    /// The name and the Postgres type of each column.
     pub(super) columns: &'static [(&'static str, &'static str)],
-    /// Turns a batch into one array for each column.
+    /// Turns a batch into one array for each column. For Postgres.
     pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
-    /// Calls a function with the values of each line.
+    /// Calls a function once for each line of a batch, with the values of the line. For `SQLite`.
     pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
 }
 
 /// A function that takes the values of a line, in the order of the columns.
 pub(super) type WithLine<'f> = &'f mut dyn FnMut(&[&dyn ToSql]) -> rusqlite::Result<()>;
 
-/// A line with the change it belongs to.
+/// A line of a list, with the change that the line belongs to.
 struct BatchLine<'b, T> {
     /// The position of the change in the batch.
     number: i64,
@@ -72,9 +74,9 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
-/// A line of the list `line_ranges`: one change that [`super::commit_single`] writes, with the
-/// ranges (from, to) of its lines in the lists of items, requests, approvers, decisions and keys.
-/// Lines are numbered from 1; a range is empty if `from` is greater than `to`.
+/// A line of the list `line_ranges`, which describes one change that [`super::commit_single`]
+/// writes. Each range (from, to) says which lines of another list belong to the change. Lines are
+/// numbered from 1; a range is empty if `from` is greater than `to`.
 struct LineRanges<'b> {
     rows: &'b Rows,
     items: (i64, i64),
@@ -120,9 +122,9 @@ impl LineRanges<'_> {
     }
 }
 
-/// Converts the change of an asker's presence to a number for SQL: how long the asker waits, in
-/// microseconds; -1 if the asker has left; the number of `ASKER_UNTIL_DELIVERED` if the result was
-/// delivered.
+/// Converts the change of an asker's presence to a number for SQL. The number is the time in
+/// microseconds for which the asker waits, -1 if the asker has left, or the number of
+/// `ASKER_UNTIL_DELIVERED` if the result was delivered.
 fn asker(asker: AskerPresence) -> i64 {
     match asker {
         AskerPresence::PresentFor(time) => micros(time),
@@ -176,8 +178,8 @@ macro_rules! cell {
     };
 }
 
-/// Declares a list: its name, the function that takes its lines from a batch, and its columns, each
-/// with its type and its value in a line.
+/// Declares a [`List`] by its name, the function that takes the lines from a batch, and the
+/// columns. Each column has a type and an expression for its value in a line.
 macro_rules! list {
     ($name:literal, $lines:ident($($from:ident)?), |$of:ident| $($column:ident: $kind:ident = $value:expr),* $(,)?) => {
         List {
@@ -201,8 +203,8 @@ pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     root_task_id: uuid = entry.rows.root.0,
 );
 
-/// `lease_time` is the duration of the lease, or the time until a parked task wakes. The columns
-/// from `parent_task_id` on are null for a task that already has a row.
+/// `lease_time` is the duration of the lease, or the time until a parked task wakes, in
+/// microseconds. The columns from `parent_task_id` on are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
     change_id: uuid = entry.rows.change,
@@ -238,7 +240,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// One line for each change of a batch of [`super::commit_single`].
+/// Has one line for each change of a batch that [`super::commit_single`] writes.
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),
@@ -268,7 +270,7 @@ pub(super) const REQUEST_UPDATES: List = list!("request_updates", all(request_up
     resumed: boolean = entry.line.resumed,
 );
 
-/// `ordinal` is the item's position in its change.
+/// `ordinal` is the item's position in its change, counted from 1.
 pub(super) const ITEMS: List = list!("items", all(items), |entry|
     change: bigint = entry.number,
     change_id: uuid = entry.rows.change,

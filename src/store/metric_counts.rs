@@ -1,6 +1,6 @@
-//! Reads the numbers that the metrics show: the tasks by status; the open requests by kind and the
-//! unsent deliveries by entry, each with the age of the oldest. `telemetry/gauges.rs` limits how
-//! often these numbers are read.
+//! Reads the numbers that the metrics show: the number of tasks by status, of open requests by kind
+//! and of unsent deliveries by entry. For requests and deliveries, also reads the age of the
+//! oldest. `telemetry/gauges.rs` limits how often these numbers are read.
 
 use std::time::Duration;
 

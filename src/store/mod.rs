@@ -1,10 +1,10 @@
-//! The store: everything that the service keeps, on `SQLite` or Postgres, behind the struct
-//! [`Store`]. It is not a trait, because tests use `SQLite` on a temporary file.
+//! The store keeps all data of the service in `SQLite` or Postgres. [`Store`] is a struct and not a
+//! trait, because tests use `SQLite` on a temporary file.
 //!
-//! Invariant: only `commit` changes a task, except for its lease, and a commit is atomic. The lease
-//! is also changed by `claim`, `set_begun`, `renew` and `release`, and on `SQLite` by `open`. A
-//! claim also changes the version, as the fence, and the counts of lost leases. All other functions
-//! on tasks read.
+//! Invariant: only `commit` changes a task, except for the task's lease, and every commit is
+//! atomic. `claim`, `set_begun`, `renew` and `release` change leases; on `SQLite`, `open` expires
+//! them. A claim also increments the task's version, which fences off the task's old driver, and
+//! counts a lost lease. All other functions only read tasks.
 
 #![warn(missing_docs)]
 
@@ -117,21 +117,22 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
-    /// For tests: whether the relay neither sends nor receives.
+    /// Whether the relay drops all messages, in and out. Set only by tests.
     muted: Arc<AtomicBool>,
-    /// For tests: whether commits are not compared with reads.
+    /// Whether [`Store::compare`] does nothing. Set only by tests.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
     skips_comparison: AtomicBool,
-    /// The tenant and the users after which the next claim continues.
+    /// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
+    /// last.
     last_served: Mutex<claim::LastServed>,
-    /// Tasks that were reported as unreadable, until [`Store::take_unreadable`] takes them.
+    /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
-    /// Stops the writers when the last handle is dropped.
+    /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under its digest. If the stored definition has another text, it is
-/// damaged and is overwritten.
+/// Stores an agent's definition under the digest of the definition. A stored definition with
+/// another text is damaged, so it is overwritten.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -142,9 +143,10 @@ const DEFINITION: Sql = sql!("select definition from agent_version where digest 
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
-/// Reads one of our tables, because a database without the schema is not ready.
+/// Reads a table of the service, because a database without the schema is not ready.
 ///
-/// The two texts differ because Postgres may have been set to read-only.
+/// The two texts differ because only Postgres may be set to read-only. The Postgres text then
+/// returns no row.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",
@@ -165,16 +167,16 @@ record! {
 }
 
 impl Store {
-    /// Whether this process alone serves the database (`SQLite`): then every lease found at start
-    /// is left from an earlier run.
+    /// Whether this process has the database to itself, as on `SQLite`. Every lease found at the
+    /// start was then taken by an earlier process.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, Engine::Sqlite(_))
     }
 
-    /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed
-    /// commits (unless `unsafe_ok`), migrates an older schema if `migrate` is set, and refuses any
-    /// other schema that is not the one this binary knows.
+    /// Opens the database. Locks a `SQLite` file. Refuses a Postgres server that may lose confirmed
+    /// commits, unless `unsafe_ok` is set. Migrates an older schema if `migrate` is set, and
+    /// otherwise refuses it. Always refuses a newer schema.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
@@ -233,7 +235,7 @@ impl Store {
         })
     }
 
-    /// Only migrates the schema, for the command `migrate`.
+    /// Migrates the schema and closes the database, for the command `migrate`.
     ///
     /// # Errors
     /// [`OpenError`], with the reason.
@@ -261,14 +263,15 @@ impl Store {
     /// Writes one change atomically. Dropping the future does not cancel the write.
     ///
     /// # Errors
-    /// [`CommitError`]: after `Unknown` the change may have been written; after any other error it
-    /// was not.
+    /// [`CommitError`]: after `Unknown` the change may have been written; after any other error the
+    /// change was not written.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
         self.commit_and_publish(change, None).await
     }
 
-    /// Like [`Store::commit`]. If the change stops its root, `stopped` is the root as the change
-    /// leaves it: the watchers in this process get `stopped` with the news of the commit.
+    /// Like [`Store::commit`]. For a change that stops its root, `stopped` is the root's state
+    /// after the change. The news of the commit carry `stopped` to the watchers in this process, so
+    /// that the watchers need not read the database.
     ///
     /// # Errors
     /// As [`Store::commit`].
@@ -280,19 +283,18 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the last news of a tree, if the tree has no receiver in this process.
+    /// Frees the last news of a tree, unless a receiver in this process watches the tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
 
-    /// Whether the tree's news have a receiver in this process, from [`Store::watch`] or as part of
-    /// a listener.
+    /// Whether a receiver from [`Store::watch`] or a listener in this process gets the tree's news.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
 
-    /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer
-    /// is kept.
+    /// Calls `observer` with the number of changes in each batch, for a metric. Only the first
+    /// observer is kept.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
         self.inner.committer.set_batch_observer(Box::new(observer));
     }
@@ -300,7 +302,7 @@ impl Store {
     /// Stores an agent's definition under its digest; called at every start.
     ///
     /// # Errors
-    /// [`CommitError`]; the call may be repeated after any of them.
+    /// [`CommitError`]. The call may be repeated after every error.
     pub async fn store_agent_version(
         &self,
         digest: &str,
@@ -320,8 +322,8 @@ impl Store {
         })
     }
 
-    /// Reads the definition stored under a digest; `None` if there is none. The definition is not
-    /// verified: the caller compares it with the digest.
+    /// Reads the definition stored under a digest; `None` if there is none. This function does not
+    /// verify the definition: the caller must compare it with the digest.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -343,7 +345,8 @@ impl Store {
             .ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
     }
 
-    /// Whether the database answers promptly, accepts writes and has our tables.
+    /// Whether the database answers in time and has the tables of the service. On Postgres, also
+    /// whether the server accepts writes.
     pub async fn ready(&self) -> bool {
         self.db().probe::<At>(READY).await.is_some()
     }
@@ -355,14 +358,15 @@ impl Store {
         self.inner.feed.watch(root)
     }
 
-    /// Returns a listener for the commits to the tree of `root` and for the deltas of its models,
-    /// on any replica.
+    /// Returns a listener for the commits to the tree of `root`, and for the deltas of models'
+    /// answers in the tree, on any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.subscribe(root, self.listen_locally(root))
     }
 
-    /// Returns a listener that is not announced to other replicas, and for which no deltas are
-    /// produced. Only the notifications of this process's commits are sure to reach the listener.
+    /// Like [`Store::listen`], but the listener is not announced to other replicas, and no deltas
+    /// are produced for it. Only the notifications of this process's commits are sure to reach the
+    /// listener.
     pub fn listen_locally(&self, root: TaskId) -> Listener {
         self.inner.feed.listen_locally(root)
     }
@@ -379,18 +383,19 @@ impl Store {
         self.inner.feed.listen_to_inbox(tenant)
     }
 
-    /// Whether the tree has a listener on any replica, as far as this replica knows.
+    /// Whether the tree has a listener from [`Store::listen`] or [`Store::subscribe`] on any
+    /// replica, as far as this replica knows.
     pub fn is_listened_to(&self, root: TaskId) -> bool {
         self.inner.feed.is_listened_to(root)
     }
 
-    /// Publishes a delta of a model's answer. The answer itself is not stored yet.
+    /// Publishes a delta of a model's answer to the tree's listeners, before the answer is stored.
     pub fn publish_delta(&self, delta: Delta) {
         self.inner.feed.publish_delta(delta);
     }
 
-    /// Returns when another replica has queued a task for any worker. Another worker may already
-    /// have claimed the task.
+    /// Waits until another replica has queued a task. Another worker may already have claimed the
+    /// task by then.
     pub async fn wait_for_queued_task(&self) {
         self.inner.feed.wait_for_queued_task().await;
     }
@@ -401,8 +406,8 @@ impl Store {
         self.inner.muted.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: sets the database's clock forward on Postgres. (On `SQLite` the clock is
-    /// injected.)
+    /// For tests on Postgres: sets the database's clock forward by `by`. On `SQLite`, tests inject
+    /// a clock instead.
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
         self.db()

@@ -1,7 +1,8 @@
-//! Notices. A notice records that a commit has events about which messages are to be sent. A commit
-//! writes at most one notice, in the same transaction as its events, and none if no entry of the
-//! configuration could want a message about them. Later a sender reads the events, and replaces the
-//! notice by deliveries in one transaction.
+//! Reads notices, and replaces them by deliveries. A notice is the outbox entry of a commit: it
+//! says that messages may have to be sent about the events of the commit. The commit writes the
+//! notice in the same transaction as these events. A commit writes no notice if no entry of the
+//! configuration can want a message about its events. Later a sender reads the events, and replaces
+//! the notice by deliveries in one transaction.
 //!
 //! Invariant: a notice is removed only together with the insertion of its deliveries, and its
 //! deliveries are inserted only together with its removal.
@@ -34,7 +35,7 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Whether this entry wants messages about a tenant.
+    /// Whether this entry wants messages about the trees of a tenant.
     #[must_use]
     pub fn matches_tenant(&self, tenant: &str) -> bool {
         is_empty_or_contains(&self.tenants, tenant)
@@ -52,7 +53,8 @@ fn is_empty_or_contains(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|known| known == name)
 }
 
-/// The events about which the configuration's entries want messages.
+/// The events about which the configuration's entries want messages, with one filter for each
+/// entry.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilters(pub Vec<EventFilter>);
 
@@ -89,7 +91,7 @@ pub struct Notice {
     pub event_number: i64,
 }
 
-/// The events of a change, as far as they decide which messages are sent.
+/// The parts of a change's events that decide which messages are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeEvents {
     /// The tenant of the changed tree.
@@ -107,7 +109,7 @@ pub struct EventHeader {
     pub number: i64,
     /// The event's name, such as `request.created`.
     pub name: &'static str,
-    /// The request that the event is about; `None` if it concerns no request.
+    /// The request that the event is about; `None` if the event concerns no request.
     pub request: Option<RequestId>,
 }
 
@@ -130,7 +132,7 @@ pub struct NewDelivery {
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
-    /// The time from which the message is sent; `None` for now. This time becomes the row's
+    /// The time from which the message may be sent; `None` for now. This time becomes the row's
     /// `created_at`, so that the age of a reminder is not counted from the event.
     pub due_at: Option<Time>,
 }
@@ -140,8 +142,8 @@ const NOTICES: Sql = sql!(
 );
 
 /// Selects at most $3 events of the tree $1, from the number $2 on. The content of an item is read
-/// only where the event's name depends on it. The two kinds of event numbers are explained in
-/// `events.rs`.
+/// only if the event's name depends on it. `events.rs` explains the two ways in which the statement
+/// finds events.
 const CHANGE_EVENTS: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item
@@ -162,8 +164,8 @@ const CHANGE_EVENTS: Sql = sql!(
 
 /// Replaces notices by deliveries. Skips notices that another replica is replacing or has replaced.
 ///
-/// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs: there the
-/// replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
+/// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs. So on `SQLite`
+/// the replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
 const REPLACE: Sql = Sql {
     postgres: "
 with held as materialized (
@@ -242,7 +244,8 @@ record! {
 }
 
 impl EventHeaderRecord {
-    /// Returns the item as an event; `None` if no message can be about it.
+    /// Returns the event of this item; `None` if the item cannot be decoded or no message can be
+    /// about the item.
     fn event(&self, root: TaskId) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
@@ -261,7 +264,7 @@ impl EventHeaderRecord {
     }
 }
 
-/// How many events of a change one read returns.
+/// The maximum number of events that one statement reads.
 const MAX_EVENTS_PER_READ: i64 = 64;
 
 impl Store {
@@ -271,7 +274,7 @@ impl Store {
         self.inner.committer.set_event_filters(filters);
     }
 
-    /// Returns when this process has written a notice, or made a delivery due.
+    /// Waits until this process has written a notice or made a delivery due.
     pub async fn wait_for_notice(&self) {
         self.inner.feed.wait_for_notice().await;
     }
@@ -291,8 +294,8 @@ impl Store {
         Ok(notices.collect())
     }
 
-    /// Reads the events of a notice's change. Returns no events if they are gone, and leaves out an
-    /// event whose item cannot be decoded.
+    /// Reads the events of a notice's change about which a message can be sent. Returns no events
+    /// if the tree no longer has them, and leaves out an event whose item cannot be decoded.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

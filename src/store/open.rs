@@ -1,6 +1,6 @@
-//! Opens the database: the lock on a `SQLite` file, the connections, the checks, the schema.
-//! Afterwards the database is exclusively ours (`SQLite`) and has exactly the schema this binary
-//! knows.
+//! Opens the database: locks a `SQLite` file, connects, checks the server, and migrates or checks
+//! the schema. Afterwards only this process uses a `SQLite` file, and the database has exactly the
+//! schema that this binary knows.
 
 use std::path::Path;
 use std::sync::atomic::AtomicI64;
@@ -22,12 +22,12 @@ use crate::world::Clock;
 
 include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
-/// How to treat the schema.
+/// How `open` treats an older schema. A newer schema is always refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
-    /// Migrate an older schema.
+    /// Migrates the older schema.
     Migrate,
-    /// Require the schema that this binary knows.
+    /// Refuses the older schema.
     Check,
 }
 
@@ -71,8 +71,8 @@ pub(super) async fn open(
     })
 }
 
-/// The planner settings for statements that are planned once, perhaps on empty tables: nested loops
-/// over keys only, so that the plan stays good when the tables grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables. They allow
+/// only nested loops over indexes, so that a plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -82,12 +82,14 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-/// The allowance for the network, on top of the server's statement timeout.
+/// How long the client waits for an answer after the server's statement timeout, because of the
+/// network.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
-/// The settings of every pooled Postgres connection (the writers' have a shorter `lock_timeout`). A
-/// statement that waits too long for a lock fails, and can be repeated. A session whose client is
-/// gone (the machine died, the connection was cut) ends and releases its locks.
+/// The settings of every pooled Postgres connection; the writers' connections have a shorter
+/// `lock_timeout`. A statement that waits too long for a lock fails and can be repeated. The
+/// settings after `lock_timeout` make the server end a session whose client has died or is cut off,
+/// so that the session releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -210,9 +212,9 @@ async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::
     }
 }
 
-/// Takes the advisory lock on migrations, and waits while another process holds it. Polls instead
-/// of waiting in a statement: a waiting statement holds a snapshot, and a process that builds an
-/// index `concurrently` would wait until that snapshot is released. The connection's end releases
+/// Takes the advisory lock on migrations, and waits while another process holds the lock. Polls,
+/// because a waiting statement would hold a snapshot, and a process that builds an index
+/// `concurrently` would wait for that snapshot to be released. The end of the connection releases
 /// the lock.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
@@ -234,9 +236,9 @@ async fn lock_migrations(
     }
 }
 
-/// Drops the invalid indexes that a killed migration without a transaction has left, so that the
-/// migration can be repeated. Only the process that migrates builds indexes, so no other process is
-/// building an index that is dropped.
+/// Drops invalid indexes. A process that dies during a migration without a transaction leaves an
+/// invalid index, and the repeated migration would keep it, because of `if not exists`. Only the
+/// process that migrates builds indexes, so no other process is building an index that is dropped.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);
@@ -258,8 +260,9 @@ async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(),
     Ok(())
 }
 
-/// Refuses a server that may lose confirmed commits: after a crash, the request of a call that was
-/// approved and has run could be open again. With `unsafe_ok`, only logs a warning.
+/// Refuses a server that may lose confirmed commits. After a crash of such a server, the request of
+/// a call that was approved and has run could be open again. With `unsafe_ok`, this function only
+/// logs a warning.
 async fn check_durability(
     connection: &mut sqlx::PgConnection,
     unsafe_ok: bool,
@@ -310,7 +313,8 @@ pub(super) fn migrations(texts: &MigrationTexts) -> impl Iterator<Item = Migrati
 /// Whether a schema whose last migration is `found` must be migrated.
 ///
 /// # Errors
-/// The schema is newer than this binary knows, or is older and must not be migrated.
+/// [`OpenError::Newer`] if the schema is newer than this binary knows. [`OpenError::Older`] if the
+/// schema is older and `schema` is [`Schema::Check`].
 pub(super) fn is_older(
     found: i64,
     texts: &MigrationTexts,
@@ -330,9 +334,10 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
-/// Migrates an older schema, or with [`Schema::Check`] refuses it; a newer schema is always
-/// refused. A caller that migrates holds the advisory lock against other processes. A lost
-/// connection is an outage: a start waits for the server and then goes on with the next migration.
+/// Migrates an older schema, or refuses it with [`Schema::Check`]. Always refuses a newer schema. A
+/// caller that migrates must hold the advisory lock against other processes. A lost connection is
+/// reported as an outage, so that a start waits for the server and then goes on with the next
+/// migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,
@@ -353,7 +358,7 @@ async fn migrate_postgres(
         .await
     {
         Ok(applied) => applied,
-        // There is no table yet: no migration was ever applied.
+        // The table does not exist yet, so no migration was ever applied.
         Err(MigrateError::Execute(sqlx::Error::Database(error)))
             if error.code().as_deref() == Some("42P01") =>
         {
@@ -380,8 +385,8 @@ fn open_error(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(&outage::reason(error))
 }
 
-/// Whether the server is away, starting, stopping or out of resources. A later attempt may succeed
-/// after such an error.
+/// Whether the error means that the server is unreachable, starting, stopping or out of resources.
+/// A later attempt may succeed after such an error.
 fn is_outage(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(inner) = error {
         let code = inner.code();
@@ -390,7 +395,8 @@ fn is_outage(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }
 
-/// Expires all leases when a `SQLite` file is opened: only one process at a time has the file open,
-/// so the process that took the leases has ended. The next claim of each task counts a takeover.
+/// Expires all leases of tasks when a `SQLite` file is opened. Only one process at a time has the
+/// file open, so the process that took the leases has ended. The next claim of each task counts as
+/// a takeover.
 pub(super) const EXPIRE_LEASES: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

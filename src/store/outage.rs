@@ -1,6 +1,7 @@
-//! Logs outages of the database: a line with the database's location and the reason when an outage
-//! begins, another every ten seconds while the outage lasts, and one when the database answers
-//! again. A statement that fails because of an outage has no log line of its own.
+//! Logs outages of the database: one line when an outage begins, at most one line in ten seconds
+//! while the outage lasts, and one line when the database answers again. Each line has the
+//! database's location; a line about a failure also has the reason. A statement that fails because
+//! of an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,15 +12,15 @@ use sqlx::postgres::PgConnectOptions;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
-/// The interval between two lines about an outage. It also runs from the last line of the previous
-/// outage, so that a flapping database does not flood the log.
+/// The minimum time between two lines about failures. The last line of the previous outage counts,
+/// too, so that a database that fails and recovers in quick succession does not flood the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A tracker that logs when the database cannot be reached, and when it answers again.
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage lasts. While there is none, `answered` need not lock `log`.
+    /// Whether an outage lasts. While no outage lasts, `answered` does not lock `log`.
     is_ongoing: AtomicBool,
     log: Mutex<OutageLog>,
 }
@@ -30,7 +31,7 @@ struct OutageLog {
     since: Option<Duration>,
     /// Whether the outage has been logged.
     is_logged: bool,
-    /// The uptime at which the last line was logged.
+    /// The machine's uptime when the last line about a failure was logged.
     last_logged: Option<Duration>,
 }
 
@@ -92,8 +93,8 @@ impl Outage {
 }
 
 impl Settings {
-    /// Returns the database's location: host and port, a socket's folder, or a file. Never the URL,
-    /// which may hold a password.
+    /// Returns the database's location: host and port, a socket's folder, or a file. Never returns
+    /// the URL, which may hold a password.
     fn location(&self) -> String {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// The lines logged while `steps` run, without their times.
+    /// Returns the lines that are logged while `steps` run, without their times.
     fn lines(steps: impl FnOnce()) -> Vec<String> {
         let captured = Captured::default();
         let printing = tracing_subscriber::fmt()

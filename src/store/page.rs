@@ -1,5 +1,5 @@
-//! One page of a list. The statement of a list first sums the sizes of the rows that match, and
-//! then loads only the rows that fit in the page.
+//! Reads lists page by page. The statement of a list first adds up the sizes of the matching rows,
+//! and then loads only the rows that fit in the page.
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,8 +18,8 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The last id that was looked at, if this id lies beyond the last row: the next page begins
-    /// after it.
+    /// The last id that was looked at, if this id lies beyond the last row of the page. The next
+    /// page then begins after this id.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -34,8 +34,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// Makes a page of the first `limit` of the rows. `found` is the number of matches, counted up
-    /// to `limit + 1`; more matches than rows mean that more rows follow.
+    /// Makes a page of the first `limit` rows. `found` is the number of matches, counted up to
+    /// `limit + 1`. If `found` is greater than the number of rows in the page, more rows follow.
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
         let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);
@@ -54,10 +54,11 @@ impl<T> Page<T> {
     }
 }
 
-/// A page ends early once it has looked at this many ids.
+/// The maximum number of ids that are looked at for one page. A page that reaches this number ends
+/// early.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The number of ids in the first step, if the filter may drop most of them. Each further step
-/// finds four times as many ids, up to `MAX_FILTERED_STEP`.
+/// The number of ids that the first step finds, if the filter may drop most of them. Each further
+/// step finds four times as many ids as the step before, up to `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
@@ -66,7 +67,7 @@ const MAX_FILTERED_STEP: i64 = 1_500;
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
 
-    /// Whether some of the ids may not match the filter.
+    /// Whether `ids` may return ids of rows that do not match the filter.
     fn may_filter(&self) -> bool;
 
     /// Finds at most `limit` ids after `after`, in the order of the list.
@@ -85,8 +86,8 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
-    /// Reads one page of at most `limit` rows after `after`. The page ends early after
-    /// [`MAX_SCANNED_IDS`] ids.
+    /// Reads one page of at most `limit` rows after `after`. The page ends early once
+    /// [`MAX_SCANNED_IDS`] ids have been looked at.
     fn page(
         &self,
         store: &Store,

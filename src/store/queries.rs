@@ -1,4 +1,4 @@
-//! The filters for the lists of tasks and of requests, and the row of a request.
+//! Defines the filters for the lists of tasks and of requests, and the row of a request.
 
 use crate::task::change::TaskRow;
 use crate::task::decision::Decision;
@@ -27,18 +27,18 @@ pub struct RequestRow {
     pub owner: String,
     /// The session id of the tree.
     pub session_id: String,
-    /// Agent names from the root's agent to the agent that asked.
+    /// The agents' names, from the root's agent to the agent of the task that opened the request.
     pub agent_path: Vec<String>,
-    /// `Pending` until the commit that closes the request, even past `expires_at`; see `expired`.
+    /// `Pending` until a commit closes the request, even after `expires_at`; see `expired`.
     pub status: RequestStatus,
     /// The time of the commit that opened the request.
     pub created_at: Time,
-    /// The deadline: later decisions are refused. `None` if the request does not expire.
+    /// The deadline, after which decisions are refused. `None` if the request does not expire.
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether the request was opened before a restore or the promotion of a standby: its calls may
-    /// have run in the lost part of the history.
+    /// Whether the request was opened before a restore or the promotion of a standby, so that its
+    /// calls may have run in the lost part of the history.
     pub history_uncertain: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
@@ -93,7 +93,7 @@ impl RequestRow {
         request.map(|request| Self { answers, ..request })
     }
 
-    /// Returns the request with the answers so far, which tell the calls that are already decided.
+    /// Returns the state of the request, which says which calls are already decided.
     #[must_use]
     pub fn state(&self) -> RequestState<'_> {
         RequestState {
@@ -118,21 +118,22 @@ impl RequestRow {
 /// A filter for `Store::tasks`.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
-    /// Tasks of this tenant.
+    /// The tenant of the tasks.
     pub tenant: String,
-    /// Tasks of these owners; empty for all.
+    /// The owners of the tasks; empty for all owners.
     pub users: Vec<UserId>,
-    /// Tasks in one of these statuses; empty for any.
+    /// The statuses of the tasks; empty for all statuses.
     pub statuses: Vec<TaskStatus>,
-    /// Tasks of one of these agents; empty for any.
+    /// The agents of the tasks; empty for all agents.
     pub agents: Vec<String>,
-    /// No tasks of these agents.
+    /// The agents whose tasks are left out.
     pub without_agents: Vec<String>,
-    /// Tasks of one of these sessions; empty for any.
+    /// The session ids of the tasks; empty for all sessions.
     pub sessions: Vec<String>,
-    /// All tasks of these trees, roots and sub-agents; empty for root tasks of any tree.
+    /// The trees of which all tasks are selected, sub-agents' tasks included. If empty, the root
+    /// tasks of all trees are selected.
     pub roots: Vec<TaskId>,
-    /// Only tasks older (with a smaller id) than this task.
+    /// If set, only tasks with a smaller id than this task are selected, which are older.
     pub before: Option<TaskId>,
     /// The maximum number of tasks of a page.
     pub limit: i64,
@@ -141,26 +142,26 @@ pub struct TaskFilter {
 /// A filter for `Store::requests` and `Store::open_requests`.
 #[derive(Clone, Debug, Default)]
 pub struct RequestFilter {
-    /// Requests of this tenant.
+    /// The tenant of the requests.
     pub tenant: String,
-    /// Requests that this person may decide, as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. Unless `statuses` is only pending, also requests that the
-    /// person has answered. `None` for the requests of all people.
+    /// The person who may decide the requests, as a named user, as a member of a group, or as the
+    /// owner if the owner is an approver. Unless only pending requests are selected, the requests
+    /// that the person has answered are selected, too. `None` selects the requests of all people.
     pub person: Option<Viewer>,
-    /// Requests in one of these statuses; empty for any.
+    /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,
-    /// Requests of one of these kinds, by their API names; empty for any.
+    /// The kinds of the requests, by their API names; empty for all kinds.
     pub kinds: Vec<String>,
-    /// Requests by one of these agents; empty for any.
+    /// The agents that opened the requests; empty for all agents.
     pub agents: Vec<String>,
-    /// Requests of one of these sessions; empty for any.
+    /// The session ids of the requests; empty for all sessions.
     pub sessions: Vec<String>,
-    /// Requests of these trees; empty for any.
+    /// The trees of the requests; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Whether a filter for only pending requests also selects requests past their deadline, which
-    /// stay pending until a commit closes them.
+    /// Whether a filter for only pending requests also selects requests past their deadline. Such
+    /// requests stay pending until a commit closes them.
     pub overdue: bool,
-    /// Only requests younger (with a greater id) than this request.
+    /// If set, only requests with a greater id than this request are selected, which are younger.
     pub after: Option<RequestId>,
     /// The maximum number of requests of a page.
     pub limit: i64,
@@ -169,7 +170,7 @@ pub struct RequestFilter {
 /// The person for whom a list is read, with everything that decides which requests are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Viewer {
-    /// The person's id; its other stored spellings count as the same person.
+    /// The person's id. The other stored spellings of this id count as the same person.
     pub user_id: UserId,
     /// The groups that the person is a member of; a group may be an approver.
     pub groups: Vec<String>,

@@ -1,4 +1,4 @@
-//! Rows of either engine as structs.
+//! Reads rows of both engines into structs.
 
 use sqlx::postgres::PgRow;
 
@@ -8,10 +8,10 @@ pub(super) trait Record: Sized + Send + 'static {
     fn from_sqlite(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self>;
 }
 
-/// Declares a struct that is read from a row, each field from the column of its name. A field that
-/// is marked `=> flatten` is itself a record and reads its own columns.
+/// Declares a struct that is read from a row, each field from the column of the same name. A field
+/// that is marked `=> flatten` is itself a record and reads its own columns.
 ///
-/// The macro is our own, because sqlx's derive does not read the rows of another driver.
+/// This macro replaces the derive macro of sqlx, which does not read the rows of another driver.
 macro_rules! record {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$about:meta])* $seen:vis $field:ident: $kind:ty $(=> $how:ident)?),* $(,)?

@@ -1,7 +1,6 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
-//! are sent in batches, at most once in 25 ms. They are hints only: a lost notification costs only
-//! time, because once a second a statement reads the last event of every tree with a listener on
-//! this replica.
+//! are sent in batches, at most once in 25 ms. A lost notification costs only time, because once a
+//! second a statement reads the last event of every tree with a listener on this replica.
 //!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
 //! that another replica has announced.
@@ -24,12 +23,12 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
 
 const CHANNEL: &str = "holdpoint_feed";
-/// The pause after each batch of messages to other replicas.
+/// The minimum pause between two batches of messages to other replicas.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The subscriptions are announced once in this many reads of the last events. The other replicas
-/// forget a subscription after three times as long.
+/// The number of reads of the last events between two announcements of the subscriptions. The other
+/// replicas keep a subscription for three times as long.
 const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const MAX_PAYLOAD_BYTES: usize = 7_900;
 
-/// `SQLite` has no text, because its one process has no other replicas.
+/// The statement has no text for `SQLite`, because only one process uses a `SQLite` file.
 const NOTIFY: Sql = Sql {
     postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
     sqlite: "",
@@ -72,13 +71,13 @@ struct RelayMessage {
     /// The trees that the sender subscribes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     wants: Vec<TaskId>,
-    /// The tenants whose inboxes the sender reads.
+    /// The tenants whose inboxes the sender subscribes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inboxes: Vec<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     touched: Vec<(String, Vec<RequestId>)>,
-    /// Trees with a commit, each with whether its root runs, if known.
+    /// The trees with a commit. The second value says whether the root runs; `None` if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
     /// Deltas of models' answers.
@@ -89,20 +88,20 @@ struct RelayMessage {
     more: bool,
 }
 
-/// Sends this replica's notifications to the other replicas, and receives theirs.
+/// Sends this replica's notifications to the other replicas, and receives their notifications.
 pub(super) struct Relay {
     db: Arc<Db>,
     feed: Arc<Feed>,
     stop: CancellationToken,
     replica: Uuid,
-    /// For tests: whether all messages, in and out, are dropped.
+    /// Whether all messages, in and out, are dropped. Set only by tests.
     muted: Arc<AtomicBool>,
-    /// The parts received so far of split deltas, by sender.
+    /// The deltas of which some parts are still missing, each with its sender.
     partial_deltas: Vec<(Uuid, Delta)>,
 }
 
-/// The error that the connection failed or did not answer in time. The relay then replaces the
-/// connection.
+/// The error that the connection failed or did not answer in time. After this error, the relay
+/// opens another connection.
 struct Disconnected;
 
 impl Relay {
@@ -133,7 +132,7 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.run_connection(&pool).await;
-                // Without a connection, notifications are lost. `poll_last_events` finds the
+                // Without a connection, notifications are lost. Then `poll_last_events` finds the
                 // commits, and the next connection announces the subscriptions again.
                 self.feed.take_outgoing();
                 self.partial_deltas.clear();
@@ -184,8 +183,8 @@ impl Relay {
                     next_poll = Instant::now() + POLL_INTERVAL;
                     polls += 1;
                     if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
-                        // A message is sent even without subscriptions, so that other replicas
-                        // know of this replica, and a dead connection is noticed.
+                        // A message is sent even without subscriptions, so that other replicas know
+                        // of this replica, and this replica notices a dead connection.
                         self.feed.announce_subscriptions();
                         self.send(&mut listener, false).await?;
                     }
@@ -194,8 +193,8 @@ impl Relay {
         }
     }
 
-    /// Reads the last event of every tree with a listener: one statement, or none without
-    /// listeners.
+    /// Reads the last event of every tree with a listener, in one statement. Without listeners, no
+    /// statement is sent.
     async fn poll_last_events(&self) {
         let roots: Vec<Uuid> = self
             .feed
@@ -219,8 +218,8 @@ impl Relay {
         }
     }
 
-    /// Sends the pending notifications. With `hello`, also announces the subscriptions and asks the
-    /// other replicas for theirs.
+    /// Sends the pending notifications. With `hello`, also announces the subscriptions, and asks
+    /// the other replicas to announce their subscriptions.
     async fn send(&self, listener: &mut PgListener, hello: bool) -> Result<(), Disconnected> {
         if hello {
             self.feed.announce_subscriptions();
@@ -240,8 +239,8 @@ impl Relay {
         }
     }
 
-    /// Handles a message from another replica. Ignores a message that cannot be decoded: its sender
-    /// may run a newer version.
+    /// Handles a message from another replica. Ignores a message that cannot be decoded, because
+    /// its sender may run a newer version.
     fn receive(&mut self, payload: &str) {
         let Ok(message) = serde_json::from_str::<RelayMessage>(payload) else {
             return;
@@ -322,7 +321,7 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         .collect()
 }
 
-/// Makes the messages about inboxes. A tenant's name is short enough for each chunk to fit in a
+/// Makes the messages about inboxes. The names of tenants are short, so each chunk fits in a
 /// message.
 fn inbox_messages(
     replica: Uuid,

@@ -1,5 +1,6 @@
-//! Lists requests: first finds their ids, by ranges of an index, then reads those that match the
-//! filter. So the cost of a page does not depend on the number of requests of other people.
+//! Lists requests. First finds ids by ranges of an index, and then reads the requests with these
+//! ids that match the filter. So the cost of a page does not depend on the number of requests of
+//! other people.
 
 use std::slice;
 
@@ -13,8 +14,10 @@ use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::status::RequestStatus;
 
 /// Finds the open requests that the table `inbox` has under a key of a person (see `Store::keys`).
-/// $3 has the kinds of the keys, $4 the names. The two texts differ because `SQLite` has no lateral
-/// join; there the statement runs once for each key.
+/// $3 has the kinds of the keys, $4 the names.
+///
+/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
+/// once for each key.
 const INBOX: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -29,8 +32,9 @@ select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and r
     by_key: true,
 };
 
-/// Finds requests in any status that a person may decide or has decided. The two texts differ as
-/// those of `INBOX` do.
+/// Finds requests in any status that a person may decide or has decided.
+///
+/// The two texts differ for the same reason as the texts of `INBOX`.
 const OF_PERSON: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -72,7 +76,7 @@ const OF_TREES: Sql = sql!(
       order by r.request_id limit $3"
 );
 
-/// Reads those of the requests $2 that match the filter. $8 is true if requests past their deadline
+/// Reads the requests among $2 that match the filter. $8 says whether requests past their deadline
 /// can match.
 const MATCHING: Sql = sql!(
     "with page as (
@@ -97,22 +101,23 @@ record! {
 }
 
 record! {
-    /// A `RequestRecord` of a list; `found` is the number of matching requests, up to one more than
-    /// the limit.
+    /// A `RequestRecord` of a list. `found` is the number of matching requests, counted up to one
+    /// more than the limit.
     struct ListedRecord {
         record: RequestRecord => flatten,
         found: i64,
     }
 }
 
-/// The rows among which a list finds its ids.
+/// Where a list finds its ids.
 pub(super) enum Source {
-    /// The rows under the keys of a person (kind and name), found with this statement.
+    /// The requests under the keys of a person (kind and name), found with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
-    /// Among all open requests of the tenant.
+    /// All open requests of the tenant.
     Open,
-    /// Among all requests of the tenant.
+    /// All requests of the tenant.
     Tenant,
+    /// All requests of the filter's trees.
     Trees,
 }
 
@@ -206,8 +211,9 @@ impl IdsFirst for RequestList<'_> {
 }
 
 impl Store {
-    /// Reads one page of requests, oldest first. The page is bounded in number, in bytes and in the
-    /// number of requests looked at, so it may be short although more follow.
+    /// Reads one page of requests, oldest first. A page has a limit for the number of its requests,
+    /// for their bytes, and for the number of requests that are looked at. So a page may have fewer
+    /// requests than the filter's `limit` although more follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -234,8 +240,8 @@ impl Store {
     }
 
     /// Returns the keys of a person, each with its kind (`owner`, `user` or `group`) and name. The
-    /// tables `inbox` and `request_approver` have a row for each request and key that may decide
-    /// it.
+    /// tables `inbox` and `request_approver` have one row for each request and each key that may
+    /// decide the request.
     pub(super) async fn keys(
         &self,
         tenant: &str,
@@ -257,7 +263,7 @@ impl RequestFilter {
         self.statuses == [RequestStatus::Pending]
     }
 
-    /// Whether requests of any kind, agent and session match.
+    /// Whether the filter restricts neither the kind nor the agent nor the session of the requests.
     fn any_kind(&self) -> bool {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
     }

@@ -35,9 +35,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Like `PENDING`, for a whole tree, so that no descendants are searched. `coalesce` keeps the
-/// planner from using the partial index on open requests: the rows are found by their root, however
-/// many requests are open in other trees.
+/// Like `PENDING`, for a whole tree, so the statement searches no descendants. The rows are found
+/// by their root, however many requests are open in other trees: `coalesce` keeps the planner from
+/// using the partial index on open requests instead.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -117,7 +117,7 @@ record! {
     }
 }
 
-/// Assembles requests from their rows, in the order of the rows. The rows of one request must be
+/// Assembles requests from records, in the order of the records. The records of one request must be
 /// contiguous.
 pub(super) fn assemble_requests(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
     let mut all: Vec<RequestRow> = Vec::new();
@@ -188,7 +188,7 @@ impl Store {
         assemble_requests(records)
     }
 
-    /// Reads a request by its id, through the primary key.
+    /// Reads a request by its id; `None` if there is no such request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -200,8 +200,8 @@ impl Store {
             .next())
     }
 
-    /// Reads the open requests of a task and its descendants, in the order in which they were
-    /// asked.
+    /// Reads the open requests of a task and its descendants, in the order in which the requests
+    /// were opened.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -218,7 +218,8 @@ impl Store {
         .await
     }
 
-    /// Reads the open requests of whole trees, tree by tree, in the order in which they were asked.
+    /// Reads the open requests of whole trees, tree by tree, in the order in which the requests
+    /// were opened.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -228,8 +229,8 @@ impl Store {
             .await
     }
 
-    /// Whether a person may decide one of a tree's requests (by the rows of `request_approver`), or
-    /// has decided one.
+    /// Whether a person may decide a request of a tree, or has decided such a request. The rows of
+    /// `request_approver` say who may decide.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -253,8 +254,8 @@ impl Store {
     }
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
-    /// The earliest deadline comes first. The questions are not read, so that an unreadable
-    /// question does not hold up other requests.
+    /// The request with the earliest deadline comes first. The questions are not read, so that an
+    /// unreadable question does not hold up other requests.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

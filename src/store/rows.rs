@@ -1,4 +1,4 @@
-//! A change as rows, ready to be written on either engine.
+//! Defines the rows of a change, which are written on either engine.
 
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ pub(super) struct Rows {
     pub(super) root: TaskId,
     pub(super) tenant: String,
     pub(super) change: Uuid,
-    /// The affected tasks; always includes the root if there are items.
+    /// The affected tasks. The root is always among them if there are items.
     pub(super) tasks: Vec<TaskLine>,
     pub(super) items: Vec<ItemLine>,
     /// Opened requests.
@@ -30,7 +30,7 @@ pub(super) struct Rows {
     pub(super) grants: Vec<GrantLine>,
     /// Standing decisions that started calls rely on.
     pub(super) uses: Vec<UseLine>,
-    /// Whether the change gets a notice, because an event of it is wanted.
+    /// Whether the change gets a notice, because a message may be sent about one of its events.
     pub(super) gets_notice: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -54,7 +54,7 @@ pub(super) const QUEUE: i64 = 2;
 pub(super) const PARK: i64 = 3;
 
 /// The effect of a change on one task's row. `version` and `last_seq` are the values before the
-/// change; `busy` to `model_calls` are added to the row's counters.
+/// change. The fields from `busy` to `model_calls` are added to the counters of the row.
 #[derive(Debug)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
@@ -63,7 +63,8 @@ pub(super) struct TaskLine {
     pub(super) last_seq: i64,
     /// How many items the task's journal gains.
     pub(super) facts: i64,
-    /// How many events the tree gains: the items of the whole change, set on the root's row only.
+    /// The number of events that the tree gains, which is the number of items of the whole change.
+    /// Set only in the line of the root; 0 in other lines.
     pub(super) events: i64,
     pub(super) busy: i64,
     pub(super) open_requests: i64,
@@ -81,7 +82,7 @@ pub(super) struct TaskLine {
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    /// How the presence of the asker of a gate call changes; `None` if it does not.
+    /// The change of the presence of a gate call's asker; `None` if the presence does not change.
     pub(super) asker: Option<AskerPresence>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
@@ -150,14 +151,14 @@ pub(super) struct RequestUpdateLine {
 /// The state in which a request must be found, by the database's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequiredState {
-    /// Any state.
+    /// The request may be in any state.
     #[default]
     Any,
-    /// Pending, before or after its deadline.
+    /// The request must be pending, before or after its deadline.
     Open,
-    /// Pending and past its deadline.
+    /// The request must be pending and past its deadline.
     Overdue,
-    /// Pending and before its deadline; a decision needs this state.
+    /// The request must be pending and before its deadline. A decision needs this state.
     InTime,
 }
 
@@ -179,8 +180,8 @@ pub(super) struct DecisionLine {
 pub(super) struct CredentialLine {
     pub(super) task_id: Uuid,
     pub(super) sealed: SealedCredential,
-    /// The time until the credential expires, in microseconds from the commit; `None` if it does
-    /// not.
+    /// The time until the credential expires, in microseconds from the commit; `None` if the
+    /// credential does not expire.
     pub(super) expires_in: Option<i64>,
 }
 
@@ -200,8 +201,9 @@ pub(super) struct GrantLine {
     pub(super) request_id: Uuid,
 }
 
-/// A standing decision that a started call relies on. It must still count when the change is
-/// written. `calls` is added to its uses; 0 if an earlier attempt of the call was counted.
+/// A standing decision that a started call relies on. The standing decision must still count when
+/// the change is written. `calls` is added to the number of its uses; 0 if an earlier attempt of
+/// the call was counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -216,7 +218,7 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status after this change, as far as the change alone determines it.
+    /// Returns the status after this change; `None` if the status depends on the stored status.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -233,13 +235,13 @@ impl TaskLine {
             .and_then(|immutable| immutable.call.as_ref())
     }
 
-    /// Whether the task becomes terminal in this change, which also deletes its credentials.
+    /// Whether the task becomes terminal in this change. Its credentials are then deleted.
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 
-    /// Whether this change makes the task claimable: at once, or when its lease or its sleep is
-    /// over.
+    /// Whether this change makes the task claimable, at once or when the task's lease or sleep
+    /// ends.
     pub(super) fn queues(&self) -> bool {
         self.lease != KEEP && !self.parks()
     }
@@ -259,7 +261,8 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns how the presence of the root's asker changes; `None` if it does not.
+    /// Returns the change of the presence of the root's asker; `None` if the presence does not
+    /// change.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
@@ -273,14 +276,14 @@ impl Rows {
         self.items.is_empty() && self.request_updates.is_empty() && lease_unchanged
     }
 
-    /// Returns the requests that the change opens, answers or closes.
+    /// Returns the requests that the change opens, answers, closes or resumes.
     pub(super) fn affected_requests(&self) -> impl Iterator<Item = RequestId> {
         let requests = self.requests.iter().map(|line| line.request_id);
         let updated = self.request_updates.iter().map(|line| line.request_id);
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether no text contains a NUL, which Postgres refuses. (The JSON of an item escapes it.)
+    /// Whether no text contains a NUL, which Postgres refuses. The JSON of an item escapes a NUL.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let immutable = line.immutable.iter().flat_map(|immutable| {
@@ -348,8 +351,8 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// Returns the task id and `seq` of the first item. A change whose commit result was lost is
-    /// looked up by them.
+    /// Returns the task id and the `seq` of the first item, by which a change is looked up if its
+    /// commit result was lost. `None` if the change has no items.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }

@@ -1,9 +1,9 @@
-//! Begins, finds and ends browser sessions, and removes expired ones. The store sees only digests,
-//! never a token or a key. A session's row has the digest of its token, and as binding a digest of
-//! the token and of the key that opened the session.
+//! Begins, finds and ends browser sessions, and removes expired sessions. The store sees only
+//! digests, never a token or a key. The row of a session has the digest of the session's token, and
+//! the binding, which is a digest of that token and of the key that opened the session.
 //!
-//! A session expires by the database's clock. An expired session counts as absent, whether removed
-//! or not.
+//! A session expires by the database's clock. An expired session counts as absent even before its
+//! row is removed.
 
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ const END: Sql =
 /// The maximum number of sessions removed per statement.
 const BATCH: usize = 1000;
 
+/// Removes expired sessions.
+///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
 /// is removing.
 const REMOVE: Sql = Sql {
@@ -99,7 +101,7 @@ impl Store {
     /// Ends a session, if it exists.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer: the session may persist.
+    /// [`ReadError`] when the database does not answer. The session may then still exist.
     pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
         self.db()
             .write::<Written>(END, vec![Value::Text(token_sha256.to_owned())])
@@ -107,7 +109,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes expired sessions, at most one batch. Returns whether there may be more.
+    /// Removes at most one batch of expired sessions. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -54,7 +54,7 @@ impl Default for Settings {
     }
 }
 
-/// The engine and location that a URL names.
+/// The engine and the location of the database, as a URL names them.
 pub(super) enum Address<'a> {
     /// The whole URL.
     Postgres(&'a str),
@@ -114,8 +114,8 @@ impl Settings {
     }
 }
 
-/// Whether the configured server cannot be impersonated: it is on this machine, or its certificate
-/// is verified.
+/// Whether no other server can impersonate the configured server: the server is on this machine, or
+/// its certificate is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host
@@ -137,7 +137,7 @@ pub enum OpenError {
     /// Another process has locked the `SQLite` file.
     #[error("{0} is held by another process: one process at a time may serve a SQLite file")]
     Held(String),
-    /// The `SQLite` file cannot be opened, or is no database.
+    /// The `SQLite` file cannot be opened, or is not a database.
     #[error("{file} cannot be opened: {why}")]
     File {
         /// The path of the file.
@@ -153,7 +153,8 @@ pub enum OpenError {
         /// The reason why the database was not reached.
         reason: String,
     },
-    /// The database answers and refuses: a wrong password, no such database.
+    /// The database answers and refuses, for example because of a wrong password or because the
+    /// database does not exist.
     #[error("the database refuses: {0}")]
     Refused(String),
     /// Postgres may lose confirmed commits, because this setting is off.
@@ -171,7 +172,7 @@ pub enum OpenError {
         /// This binary's last migration.
         known: i64,
     },
-    /// The schema is older, and this start may not migrate it.
+    /// The schema is older than this binary needs, and this start may not migrate it.
     #[error(
         "the schema (migration {found}) is older than this version needs ({known}): run `holdpoint migrate`"
     )]

@@ -1,6 +1,6 @@
-//! A statement in the dialect of each engine: written once with the `sql!` macro, which spells the
-//! few expressions that differ, or as an explicit [`Sql`] with a comment that says why the texts
-//! differ.
+//! Defines statements in the dialect of each engine. Most statements are written once, with the
+//! `sql!` macro, which replaces the few expressions that differ. All other statements are an
+//! explicit [`Sql`] with a comment that says why the two texts differ.
 
 /// One statement in the dialect of each engine.
 #[derive(Clone, Copy, Debug)]
@@ -9,8 +9,8 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether the statement finds every row by its key, so that one plan stays good however the
-    /// tables grow.
+    /// Whether the statement finds every row by its key, so that a plan that was made once stays
+    /// good when the tables grow.
     pub by_key: bool,
 }
 
@@ -25,21 +25,21 @@ impl Sql {
     }
 }
 
-/// Writes a statement for both engines, from literals, which are the same on both, and
-/// placeholders, where `n` is the number of a parameter:
+/// Makes a statement for both engines from literals and placeholders. The literals are the same on
+/// both engines. The placeholders are as follows, where `n` is the number of a parameter:
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
 /// - `(any n type)`: membership in the list `$n`; `(none n type)`: whether that list is empty;
-/// - `(task)`, `(request)`: the columns that several statements read;
+/// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
 /// - `(first_of_changes)`: completes a statement that begins a recursive common table expression
-///   `back` with events of one change (root, number, change). It walks back from them to the first
-///   event of that change;
+///   `back` with events of one change (root, number, change). The statement then walks back from
+///   these events to the first event of the change;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: complete a statement that begins with a common
-///   table expression `page` of ids. They read the first rows of `page` whose sizes add up to at
-///   most `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also needs
-///   `Value::Now` as parameter 1.
+///   table expression `page` of ids. The statement then reads the first rows of `page` whose sizes
+///   add up to at most `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also
+///   needs `Value::Now` as parameter 1.
 ///
-/// On Postgres the time is a subquery, so that it is evaluated once and can be used to search an
-/// index.
+/// On Postgres the time is a subquery, because Postgres evaluates a subquery only once and can
+/// search an index with its result.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {

@@ -1,6 +1,6 @@
-//! Connections to a `SQLite` file: one that writes, a few that only read. Calls of `rusqlite`
-//! block, so each job runs on a thread for blocking work, with its connection, from its first
-//! statement to its last.
+//! Keeps the connections to a `SQLite` file. One connection writes; all other connections only
+//! read. Calls of `rusqlite` block, so each job runs, from its first statement to its last, on a
+//! thread for blocking work.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,15 +16,15 @@ use super::lists::List;
 use super::record::Record;
 use super::rows::Rows;
 
-/// More than the number of statements of this crate, so that each connection compiles each
-/// statement only once.
+/// The number of compiled statements that a connection keeps. This is more than the number of
+/// statements of this crate, so each connection compiles each statement only once.
 const CACHED_STATEMENTS: usize = 128;
 const MAX_READERS: usize = 8;
 
 /// The connections to a file.
 #[derive(Debug)]
 pub(super) struct SqliteFile {
-    /// A single connection.
+    /// The pool of the only connection that writes.
     writer: managed::Pool<SqliteConnector>,
     readers: managed::Pool<SqliteConnector>,
     /// The time limit for getting a connection.
@@ -36,7 +36,7 @@ pub(super) struct SqliteFile {
 pub(super) struct SqliteConnector {
     file: PathBuf,
     read_only: bool,
-    /// The time limit for a lock that another process holds.
+    /// How long a statement waits for a lock that another process holds.
     busy_timeout: Duration,
 }
 
@@ -103,10 +103,10 @@ impl SqliteFile {
         .await
     }
 
-    /// Runs a job in a write transaction, which is durable when the result is `Ok`. Always `BEGIN
-    /// IMMEDIATE`: a transaction that reads first and writes later fails with "database is locked"
-    /// if another connection has written between its read and its write. Dropping the future does
-    /// not stop the job.
+    /// Runs a job in a write transaction. The transaction is durable when the result is `Ok`. It
+    /// begins with `BEGIN IMMEDIATE`, because any other transaction that first reads and then
+    /// writes fails with "database is locked" if another connection has written in between.
+    /// Dropping the future does not stop the job.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -116,8 +116,9 @@ impl SqliteFile {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = begun.map_err(Failure::unsent)?;
             let result = job(&transaction).map_err(Failure::sent)?;
-            // After a failed commit (a full disk, say), the transaction may still be found
-            // committed in the write-ahead log later. So the failure counts as a lost result.
+            // After a failed commit, for example because the disk is full, `SQLite` may later find
+            // the transaction committed in the write-ahead log. So the failure counts as a lost
+            // result.
             transaction
                 .commit()
                 .map_err(|error| Failure::sent(DriverError::Commit(error)))?;
@@ -126,7 +127,7 @@ impl SqliteFile {
         .await
     }
 
-    /// Runs a job on the connection that writes, without a transaction.
+    /// Runs a job on the connection that writes, without beginning a transaction.
     pub(super) async fn with_writer<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -147,7 +148,7 @@ impl SqliteFile {
         Err(Failure::unsent(error))
     }
 
-    /// Closes all connections, each after its job.
+    /// Closes each connection after its current job.
     pub(super) async fn close(&self) {
         for pool in [&self.readers, &self.writer] {
             for _ in 0..pool.status().size {
@@ -174,8 +175,9 @@ async fn blocking<T: Send + 'static>(
     result.unwrap_or_else(|_| Err(Failure::sent(sqlx::Error::WorkerCrashed)))
 }
 
-/// Prepares a statement and binds its values. A parameter `$n` gets the value number `n`, from 1;
-/// `SQLite` itself takes `$n` for a name, and counts parameters as they occur.
+/// Prepares a statement and binds its values. The parameter `$n` gets the value number `n`, counted
+/// from 1. `SQLite` takes `$n` for a name and numbers parameters in the order in which they occur,
+/// so this function reads `n` from the name.
 fn prepared<'c>(
     connection: &'c Connection,
     sql: &str,

@@ -1,4 +1,5 @@
-//! Opens a `SQLite` file: its lock, its mode, its schema.
+//! Opens a `SQLite` file: locks it, makes it private to its owner, and migrates or checks its
+//! schema.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -34,8 +35,8 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates an older schema of the file, or with [`Schema::Check`] refuses it; a newer schema is
-/// always refused. The applied migrations are recorded in sqlx's table, as on Postgres.
+/// Migrates an older schema of the file, or refuses it with [`Schema::Check`]. Always refuses a
+/// newer schema. The applied migrations are recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;
@@ -109,8 +110,8 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Creates the file if it is missing, and makes it private to its owner; `SQLite` gives `-wal` and
-/// `-shm` the same mode.
+/// Creates the file if it is missing, and makes it private to its owner. `SQLite` gives the files
+/// `-wal` and `-shm` the same mode.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)

@@ -1,6 +1,6 @@
-//! The texts of the statements that a commit sends, made from templates. A template names lists,
-//! tables and columns in braces. This module replaces each name with columns and numbered
-//! parameters, so that no template has to number parameters.
+//! Makes, from templates, the texts of the statements that a commit sends. A template names lists,
+//! tables and columns in braces. This module replaces each name by columns and numbered parameters,
+//! so that no template has to number parameters.
 //!
 //! | in the template | in the text |
 //! |---|---|
@@ -21,11 +21,13 @@ use super::lists::List;
 use super::tables::{TABLES, TASK_CHANGES, Table};
 
 /// Reads the database's clock at each evaluation. A commit on Postgres evaluates this expression
-/// only after it has locked the stored rows that it changes. `$1` is the offset that tests add.
+/// only after it has locked the stored rows that the commit changes. `$1` is the offset that tests
+/// add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
-/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`; then come the columns of
-/// `lists`, in order, each as an array. `words` are names in braces, each with its replacement.
+/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`. The further parameters are
+/// the columns of `lists`, in order, each as an array. `words` are further names in braces, each
+/// with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
@@ -59,7 +61,7 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// Makes the text for `SQLite`, which is run once for each line of the list. Its parameters are the
+/// Makes the text for `SQLite`, which is run once for each line of the list. The parameters are the
 /// columns of the line, and after them the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
@@ -90,7 +92,7 @@ fn numbered<'l>(
     )
 }
 
-/// Replaces each name in braces; the replacement may contain names, too. An unknown name stays, so
+/// Replaces each name in braces. A replacement may contain names, too. An unknown name is kept, so
 /// that the database refuses the text.
 fn fill(template: &str, words: &[(&str, &str)], named: &dyn Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(2 * template.len());

@@ -1,5 +1,5 @@
-//! A task that a commit of this process has stopped. The clients that wait for the task are
-//! answered without a read of the database.
+//! The state of a task that a commit of this process has stopped. With this state, clients that
+//! wait for the task are answered without a read of the database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
@@ -10,25 +10,26 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A root task that a commit stops, and its open requests, as a read right after the commit would
-/// return them.
+/// A root task without sub-agents that a commit stops, and its open requests, as a read right after
+/// the commit would return them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.
     pub row: TaskRow,
-    /// The task's open requests, in the order they were asked.
+    /// The task's open requests, in the order in which they were opened.
     pub requests: Vec<RequestRow>,
     /// The value of `Store::history_uncertain_until` when the task was loaded.
     pub history_uncertain_until: Option<Time>,
 }
 
-/// Stands for the time of the commit, in the parts of [`StoppedTask`] that the commit writes, until
-/// that time is known.
+/// A placeholder for the time of the commit in a [`StoppedTask`] that is built before the commit.
+/// The committer replaces the placeholder.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
-    /// Sets the commit's time, by the database's clock. `asker` is the commit's change of the
-    /// asker's presence, whose end is counted from that time.
+    /// Replaces [`UNCOMMITTED`] by the time of the commit, `at`. `asker` is the asker's presence
+    /// that the commit sets, whose duration begins at `at`; `None` if the commit does not change
+    /// the presence.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {
@@ -61,8 +62,8 @@ impl Store {
         self.inner.skips_comparison.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: panics if a read returns something else than `stopped`, while the task still has
-    /// the version in `stopped`.
+    /// For tests: reads the task, and panics if the result differs from `stopped`. Does nothing if
+    /// the task's version has changed since the commit.
     #[doc(hidden)]
     pub async fn compare(&self, stopped: &StoppedTask) {
         if self.inner.skips_comparison.load(Ordering::Relaxed) {

@@ -1,13 +1,13 @@
-//! The columns of the tables that a commit writes, each declared once: the inserted value and, for
-//! a task, the new value in a stored row. The statements of both engines take them from here, by
-//! name.
+//! Declares the columns of the tables that a commit writes, each column once, with the value that
+//! is inserted. For `agent_task`, also declares the new values of a stored row. The statements of
+//! both engines name these columns and values (see `statement.rs`).
 //!
-//! `{at}` is the time of the commit, `{base}` the number of the tree's last event before it. An
-//! alias names the list that a value comes from: `n` tasks, `i` items, `a` requests, `p` approvers,
-//! `d` decisions, `y` keys, `s` credentials, `g` grants, `o` notices; `k` is the stored or inserted
-//! task of a line and `r` the request that a decision answers.
+//! `{at}` is the time of the commit. `{base}` is the number of the tree's last event before the
+//! commit. An alias names the list that a value comes from: `n` tasks, `i` items, `a` requests, `p`
+//! approvers, `d` decisions, `y` keys, `s` credentials, `g` grants, `o` notices. `k` is the stored
+//! or inserted task of a line, and `r` is the request that a decision answers.
 
-/// A table: its name, and column by column the value that a commit inserts.
+/// A table: its name, and for each column the value that a commit inserts.
 pub(super) struct Table {
     pub(super) name: &'static str,
     pub(super) columns: &'static [(&'static str, &'static str)],
@@ -83,7 +83,8 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// Postgres only. `c` is a stored or inserted task, with the columns of [`CLAIMABLE`].
+/// This table exists only on Postgres. `c` is a stored or inserted task, with the columns of
+/// [`CLAIMABLE`].
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
@@ -101,7 +102,8 @@ pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";
 
-/// The columns of `agent_task` that a commit changes, with their new values; `t` is the row.
+/// The columns of a stored row of `agent_task` that a commit changes, with their new values. `t` is
+/// the row.
 pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
     (
         "version",
@@ -214,7 +216,7 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// The approvers of open requests.
+/// Has the same columns as `request_approver`, and rows only for open requests.
 const INBOX: Table = Table {
     name: "inbox",
     columns: REQUEST_APPROVER.columns,

@@ -1,5 +1,5 @@
-//! Lists tasks: first finds their ids, by ranges of an index, then reads those that match the
-//! filter.
+//! Lists tasks. First finds ids by ranges of an index, and then reads the tasks with these ids that
+//! match the filter.
 
 use std::cmp::Reverse;
 
@@ -12,8 +12,10 @@ use super::tasks::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 
-/// Finds the root tasks of some users ($2), the newest first. The two texts differ because `SQLite`
-/// has no lateral join; there the statement runs once for each user.
+/// Finds the root tasks of the users $2, the newest first.
+///
+/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
+/// once for each user.
 const OF_USERS: Sql = Sql {
     postgres: "
 select x.task_id from unnest($2::text[]) as p (user_id)
@@ -40,7 +42,7 @@ const OF_TREES: Sql = sql!(
       order by t.task_id desc limit $3"
 );
 
-/// Reads those of the tasks $1 that match the filter.
+/// Reads the tasks among $1 that match the filter.
 const MATCHING: Sql = sql!(
     "with page (task_id) as (select t.task_id from agent_task t
       where t.task_id " (any 1 uuid) "
@@ -62,15 +64,15 @@ record! {
 }
 
 record! {
-    /// A `TaskRecord` of a list; `found` is the number of matching tasks, up to one more than the
-    /// limit.
+    /// A `TaskRecord` of a list. `found` is the number of matching tasks, counted up to one more
+    /// than the limit.
     struct ListedRecord {
         record: TaskRecord => flatten,
         found: i64,
     }
 }
 
-/// A list of tasks: the filter, and the stored spellings of its users.
+/// A list of tasks: the filter, and the stored spellings of the filter's users.
 struct TaskList<'f> {
     filter: &'f TaskFilter,
     users: Vec<String>,
@@ -170,9 +172,10 @@ impl IdsFirst for TaskList<'_> {
 }
 
 impl Store {
-    /// Reads one page of tasks, newest first. The page is bounded in number, in bytes and in the
-    /// number of tasks looked at, so it may be short although more follow. The bytes include the
-    /// open requests of each task.
+    /// Reads one page of tasks, newest first. A page has a limit for the number of its tasks, for
+    /// their bytes, and for the number of tasks that are looked at. So a page may have fewer tasks
+    /// than the filter's `limit` although more follow. The bytes include the open requests of each
+    /// task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

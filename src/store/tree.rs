@@ -3,8 +3,8 @@
 //!
 //! Invariant: rows and items agree. First all rows are read in one snapshot. Then the items are
 //! read, up to the number of the last event in the root's row. Events are numbered under the lock
-//! of that row and never change, so all items up to that number are present, and the items of later
-//! commits are left out.
+//! of the root's row, and their numbers never change. So all items up to that number are present,
+//! and the items of later commits are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,8 +19,9 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Finds the root by its key, and the other tasks by the index on the children of a root. Not
-/// ordered, because Postgres might then scan a whole index in that order instead of searching it.
+/// Finds the root by its key, and the other tasks by the index on the children of a root. The rows
+/// are not ordered, because for ordered rows Postgres might scan a whole index in that order
+/// instead of searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -58,7 +59,7 @@ pub struct TreeSnapshot {
     pub last_event: i64,
     /// The time of the snapshot, by the database's clock.
     pub now: Time,
-    /// The time up to which the history is uncertain, as in a `Journal`.
+    /// The time up to which the history is uncertain; `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
     /// Tasks with undecodable or missing parts; `rows` and `items` hold their other parts.
     pub unreadable: BTreeSet<TaskId>,
@@ -113,11 +114,12 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. An undecodable part of one task is reported and does not
-    /// prevent reading the other tasks.
+    /// `None` if there is no such root. A part of a task that cannot be decoded is reported, and
+    /// the other tasks are read all the same.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
+    /// [`ReadError`] when the database does not answer, or a row cannot be decoded even without its
+    /// status item and its agent path.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else {
             return Ok(None);
@@ -142,15 +144,15 @@ impl Store {
         let is_complete =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // A report leads to the end of the task, so terminal tasks are not reported.
+        // A reported task may be ended, so terminal tasks are not reported.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);
             }
         }
         if !is_complete && tree.unreadable.is_empty() {
-            // An item is missing, and its task is unknown. Every task is reported; the check of
-            // each reported task finds the damaged one.
+            // An item is missing, and its task is unknown. So every task is reported, and the check
+            // of each reported task finds the damaged task.
             tree.rows
                 .iter()
                 .for_each(|row| self.report_unreadable(row.task_id));
@@ -158,7 +160,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// Reads the rows of the tree and none of its items, so that every task counts as unreadable.
+    /// Reads the rows of the tree and none of its items. Every task is in `unreadable`.
     ///
     /// # Errors
     /// As [`Store::tree`].
@@ -173,8 +175,8 @@ impl Store {
         Ok(tree)
     }
 
-    /// Reads the rows of a tree, without its items. `unreadable` holds the tasks with an incomplete
-    /// row.
+    /// Reads the rows of a tree, without its items. `unreadable` holds the tasks whose row has a
+    /// part that cannot be decoded.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self
             .db()

@@ -1,5 +1,5 @@
-//! Messages that were sent and can be changed: which message is about a request, and which requests
-//! a message lists. A delivery's `reference` is the receiver's id of the message.
+//! Finds sent messages that can be changed: the message about a request, and the requests that a
+//! message lists. A delivery's `reference` is the receiver's id of the message.
 
 use uuid::Uuid;
 
@@ -13,9 +13,9 @@ use crate::task::id::RequestId;
 pub enum MessageState {
     /// No message that can be changed was sent, and none is being sent.
     NotSent,
-    /// The message is being sent, or its sender has not recorded the attempt yet.
+    /// The message is being sent, or the sender has not recorded the attempt yet.
     Sending,
-    /// The message can be changed under this reference.
+    /// The message was sent, and can be changed by this reference.
     SentAs(String),
 }
 
@@ -24,7 +24,7 @@ pub enum MessageState {
 pub struct ListedRequests {
     /// The requests that the message lists, oldest first: at most as many as the caller's limit.
     pub requests: Vec<RequestId>,
-    /// How many requests the message lists.
+    /// The number of requests that the message lists, even beyond that limit.
     pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,

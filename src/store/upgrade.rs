@@ -1,7 +1,7 @@
-//! Corrects the tables `claimable_task` and `inbox`, which replicas of an older version do not
-//! write while they run beside this version during an upgrade. Each table is corrected for a day
-//! after the migration that created it. For Postgres only, because one process has a `SQLite` file
-//! to itself.
+//! Corrects the tables `claimable_task` and `inbox` during an upgrade, because replicas of an older
+//! version that still run do not write these tables. Each table is corrected for a day after the
+//! migration that created it. This module is for Postgres only, because only one process uses a
+//! `SQLite` file.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads at most `$2` tasks after `$1`. Adds their missing rows of `claimable_task`, corrects each
-/// `due_at` that is too late, and returns the last of these tasks. A `due_at` may be too early, so
-/// values from an older snapshot do no harm.
+/// Reads at most `$2` tasks after the task `$1`. Adds the missing rows of `claimable_task` for
+/// them, corrects each `due_at` that is too late, and returns the last of these tasks. Values from
+/// an older snapshot do no harm, because a `due_at` may be too early.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -34,9 +34,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Reads at most `$2` rows of `request_approver` after (`$3`, `$4`, `$5`, `$1`). Corrects `inbox`
-/// for them, and returns the last of these rows. The request is locked, so no commit closes it
-/// meanwhile.
+/// Reads at most `$2` rows of `request_approver` after the row (`$3`, `$4`, `$5`, `$1`). Corrects
+/// the rows of `inbox` for them, and returns the last of these rows. Each request with a wrong row
+/// is locked, so that no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -83,11 +83,11 @@ record! {
     }
 }
 
-/// The time between the end of one pass and the next.
+/// The time between the end of one pass and the beginning of the next pass.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The progress of a pass: the last row that was looked at in each table; `None` before the first
-/// page and after the last.
+/// The progress of a pass: the last row that was read of each table; `None` before the first page
+/// and after the last page.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<LastRow>,

@@ -1,11 +1,11 @@
-//! The stored spellings of user ids. A row keeps the spelling that it was written with, so a query
-//! for a user lists every stored spelling that the current setting counts as the same person
+//! Finds the stored spellings of user ids. A row keeps the spelling that it was written with. So a
+//! query for a user lists every stored spelling that the current setting counts as the same person
 //! (`task/user.rs`). Database triggers record each spelling that case folding or normalization may
-//! change, also when an older version of the service writes it. Later `fold_spellings` adds the
-//! spelling's folded form, the key. Any other spelling equals its key and needs no record.
+//! change, even if an older version of the service writes it. Later `fold_spellings` adds the key,
+//! which is the folded form of the spelling. Any other spelling equals its key and needs no record.
 //!
-//! Invariant: a spelling missing from the list can hide rows from their user, and never grants
-//! anything.
+//! Invariant: a spelling that is missing from the list can hide rows from their user, and never
+//! gives access to rows of another user.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the spellings with one of these keys, and the spellings whose key is not stored yet.
+/// Selects the spellings with one of the keys $2, and the spellings whose key is not stored yet.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -28,6 +28,8 @@ const UNFOLDED: Sql = sql!(
     "select tenant, spelling from user_spelling where folded is null order by spelling limit $1"
 );
 
+/// Stores the keys of spellings.
+///
 /// The two texts differ because each engine reads a list of lists in its own way.
 const FOLD: Sql = Sql {
     postgres: "

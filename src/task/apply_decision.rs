@@ -95,8 +95,9 @@ impl Progress {
         }
     }
 
-    /// Resets the calls that a closed request left undecided. This program never closes a request
-    /// in that state. If a journal says so nevertheless, the calls must neither run nor be lost.
+    /// Resets the calls that a closed request left undecided, so that these calls neither run nor
+    /// are lost. This program never closes a request that has undecided calls, but a journal may
+    /// contain such a request.
     fn reset_undecided_calls(&mut self, open: &RequestProgress) {
         for call in open.spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -142,8 +143,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts the fewest people. If the setting `auth.user_ids` counts more people
-            // and they are enough, the stored answer has `leave`.
+            // `Folded` never counts one person twice. If the approvals are enough only under the
+            // setting `auth.user_ids: exact`, the stored answer has `leave`.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -159,8 +160,8 @@ impl Progress {
             return;
         };
         if !state.is_pending_in(open.spec.request_id) {
-            // The user has sent another message, so the call is over and the answer changes
-            // nothing.
+            // The request no longer asks about the call, for example because the user has sent
+            // another message. The answer then changes nothing.
             return;
         }
         let name = state.call.name.clone();
@@ -192,7 +193,7 @@ impl Progress {
     }
 
     /// Returns the call's phase after an answer; `None` if the phase does not change. `may_run`
-    /// says whether the call may run now. The answer to a question of the tool's server is kept for
+    /// says whether the call may run now. In an elicitation, the call's state keeps the answer for
     /// the next attempt at the call.
     fn next_phase(
         &mut self,
@@ -282,8 +283,9 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run_text("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
-                // The outcome is still unknown: if a failed task continues, a new request asks for
-                // it. (A task that is canceled gives the call a result.)
+                // The outcome is still unknown. If a failed task continues, a new request asks for
+                // the outcome. If the task is canceled, the cancellation writes a result of the
+                // call.
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.phase_after_reconcile_closed(),
                 (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown_outcome_text()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
@@ -295,7 +297,7 @@ impl Progress {
 }
 
 /// Returns the phase of a call after its confirmation was answered: the answer is the call's
-/// result. `comment` is the person's reason.
+/// result. `comment` is the person's reason, which becomes part of the result.
 fn confirmation_phase(is_confirmed: bool, comment: Option<&String>) -> Phase {
     let mut result = json!({"confirmed": is_confirmed});
     if let (Some(comment), Value::Object(members)) = (comment, &mut result) {
@@ -392,7 +394,7 @@ fn phase_after(
 }
 
 /// Returns a call's phase after a person provided credentials. A call by which the model requested
-/// the credentials gets a result that says how tools use them. Any other call continues.
+/// the credentials gets a result that says how tools use the credentials. Any other call continues.
 fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
@@ -410,7 +412,8 @@ fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// Returns the phase in which a call continues after a question: approved or allowed, as before.
+/// Returns the phase in which a call continues after a question: approved or allowed, as before the
+/// question.
 fn resumed_phase(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),
@@ -430,7 +433,7 @@ fn cancel_reason(decision: &Decision) -> String {
     format!("a human rejected what it wanted to do{why}")
 }
 
-/// Returns the text of a JSON string; any other JSON unchanged.
+/// Returns the decoded text of a JSON string, and any other JSON unchanged.
 fn json_string_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

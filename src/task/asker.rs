@@ -1,4 +1,4 @@
-//! The next step of a call at a gate. Such a call may start only while its asker waits for it.
+//! Decides the next step of a call at a gate. The call may start only while its asker waits for it.
 
 use super::planned_request::awaited_events;
 use super::progress::Progress;
@@ -18,7 +18,7 @@ pub enum AskerState {
 }
 
 /// Decides the next step of a gate's task. The caller has checked that no request blocks the turn
-/// and that no attempt in flight forbids another one.
+/// and that no attempt in flight forbids another attempt.
 pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

@@ -24,7 +24,7 @@ pub enum Phase {
     Held(Terms),
     /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
-    /// The call's server has another question; the request is not open yet.
+    /// The tool's server has a further question; no request asks it yet.
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
@@ -51,14 +51,16 @@ pub struct Approval {
     pub by: Vec<Vote>,
     /// Terms under which the call was approved.
     pub terms: Terms,
-    /// Digest of the call as it was approved, with an edit's arguments if there is one.
+    /// Digest of the approved call. If a person edited the call, the digest covers the edited
+    /// arguments.
     pub digest: String,
     /// Rule that the approved call runs under, if any.
     pub rule: Option<String>,
 }
 
-/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. The id of the
-/// ask (the proposal that was answered with the permit), a colon and the name of the runner follow.
+/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. After the
+/// prefix come the id of the ask (the proposal that was answered with the permit), a colon, and the
+/// name of the runner.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -77,7 +79,8 @@ pub struct AttemptStart {
 
 impl AttemptStart {
     /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
-    /// answered with the permit, `runner` the name of the process that gets the permit, or `""`.
+    /// answered with the permit, `runner` is the name of the process that gets the permit, or empty
+    /// if the process gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
@@ -122,7 +125,7 @@ pub struct CallState {
     pub turn: u32,
     /// Phase after the items read so far.
     pub phase: Phase,
-    /// The policy's last judgement; `None` before the first.
+    /// The policy's last judgement; `None` before the first judgement.
     pub judgement: Option<Judgement>,
     /// Effect of repeating the call; `once` until the call is judged.
     pub effect: Effect,
@@ -132,7 +135,7 @@ pub struct CallState {
     pub approval: Option<Approval>,
     /// Number of attempts started so far.
     pub attempts: u32,
-    /// The last started attempt; `None` before the first.
+    /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
     /// Whether the asker of a gate call has returned the permit of the last attempt, by a report
     /// that the outcome is unknown.
@@ -144,7 +147,7 @@ pub struct CallState {
     /// Whether the call's approval came after the uncertain history.
     pub is_approval_certain: bool,
     /// The standing decision that an earlier attempt at the call has used. A further attempt under
-    /// the same standing decision counts no second use.
+    /// the same standing decision does not count as a second use.
     pub used_grant: Option<GrantId>,
 }
 
@@ -214,8 +217,8 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether `attempt` is the last attempt and still has no result. If it ended with questions of
-    /// the tool's server, no request asks them yet.
+    /// Whether `attempt` is the last attempt and still has no result. If the attempt ended with
+    /// questions of the tool's server, no request asks these questions yet.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -309,10 +312,10 @@ impl CallState {
         matches!(self.phase, Phase::AwaitsDecision(id) | Phase::OutcomeUnknown(id) if id == request)
     }
 
-    /// Applies a later user message. A call that was not started is withdrawn (this program closes
-    /// such calls in the commit of the message). A call that was to be started again goes back to
-    /// `Started`, even if a person had approved the repetition. A delegated call is settled as
-    /// canceled.
+    /// Applies a later user message. A call that was not started is settled as withdrawn (this
+    /// program writes the results of such calls in the commit of the message). A call that was to
+    /// be started again goes back to `Started`, even if a person had approved the repetition. A
+    /// delegated call is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -335,7 +338,7 @@ impl CallState {
     }
 
     /// Returns the result to write for a call that will not run (again): a settled call, or a
-    /// repeatable call whose last permitted attempt got no answer. `None` for any other call.
+    /// repeatable call whose attempts are used up without an answer. `None` for any other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
@@ -359,7 +362,7 @@ impl CallState {
     }
 }
 
-/// Maximum number of attempts at a repeatable call, those that ended in a crash included.
+/// Maximum number of attempts at a repeatable call. Attempts that a crash ended count, too.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.

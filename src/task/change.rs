@@ -1,8 +1,8 @@
 //! The writes of one commit: a [`Change`] of one tree, stored whole or not at all.
 //!
 //! The store derives the rows of requests, approvers and decisions from the items (an
-//! `intervention_requested` opens a request row, a `decision` adds to it, a `request_closed` closes
-//! it), so rows and items cannot disagree.
+//! `intervention_requested` item inserts a request row, a `decision` item adds a decision, a
+//! `request_closed` item closes the request), so rows and items cannot disagree.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -20,17 +20,18 @@ pub struct Change {
     /// Id of the commit. The commit's items carry this id, so that a commit whose answer was lost
     /// can be looked up.
     pub id: ChangeId,
-    /// Root of the changed tree. Two changes of one root never share a batch.
+    /// Root of the changed tree. The store never writes two changes of one root in the same batch.
     pub root: TaskId,
     /// Tenant of every task of the tree.
     pub tenant: String,
-    /// Name of the root's agent, by which receivers of messages can filter.
+    /// Name of the root's agent, by which the entries of `notify.to` can filter messages.
     pub root_agent: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
-    /// Requests whose decisions have now taken effect: `responded` → `resumed`.
+    /// Requests whose decisions have taken effect. The commit changes their status from `responded`
+    /// to `resumed`.
     pub resumed: Vec<RequestId>,
-    /// Idempotency row of the command that this commit carries out.
+    /// Idempotency row of the command that this commit carries out, if any.
     pub idempotency: Option<IdempotencyRow>,
 }
 
@@ -45,16 +46,16 @@ pub struct TaskChange {
     pub facts: Vec<Fact>,
     /// The `seq` of the last item before this change (0 for a new task).
     pub last_seq: i64,
-    /// New `agent_version` of the row; `None` keeps the stored one.
+    /// New `agent_version` of the row; `None` keeps the stored version.
     pub agent_version: Option<String>,
-    /// Added to the counters of the task's row.
+    /// Increments of the counters of the task's row.
     pub counters: Counters,
     /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
-    /// New presence of the asker of a gate call; `None` keeps the stored one.
+    /// New presence of the asker of a gate call; `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
-    /// Credentials that a person provided for the task. A change that ends the task writes none and
-    /// removes the stored ones.
+    /// Credentials that a person provided for the task. A change that ends the task writes no
+    /// credentials and removes the stored credentials.
     pub credentials: Vec<SealedCredential>,
 }
 
@@ -65,7 +66,8 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// Any version. For an ancestor: its change only adds to counters and carries no facts.
+    /// The row may have any version. Only the changes of ancestors use this guard: they add to
+    /// counters and carry no facts.
     Any,
 }
 
@@ -76,7 +78,7 @@ pub struct NewTask {
     pub tenant: String,
     /// User id of the owner, as spelled by the caller.
     pub user_id: String,
-    /// The session id that the API's client gave, or a fresh one.
+    /// The session id that the API's client gave, or a generated id.
     pub session_id: String,
     /// Name of the agent in the configuration.
     pub agent: String,
@@ -89,7 +91,7 @@ pub struct NewTask {
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
     /// Identity of a gate call, by which an equal later call is recognized. `None` if the task is
-    /// no gate call, if the call is settled at once, or if it is neither held nor `once`.
+    /// no gate call, if the call is settled at once, or if the call is neither held nor `once`.
     pub call: Option<KeyedCall>,
 }
 
@@ -98,16 +100,16 @@ pub struct NewTask {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, and a hash over the tool's name and the arguments. An equal call attaches to
-    /// the stored call only if both keys begin with `b:`. A `k:` marks a call that its caller names
-    /// by a key of its own, or proposes as new.
+    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. An equal call
+    /// attaches to the stored call only if both keys begin with `b:`. The prefix is `k:` if the
+    /// caller proposed the call as new, or under its own key and without `attach`.
     pub key: String,
 }
 
 /// The presence of the asker of a gate call: the client that waits for the call's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskerPresence {
-    /// The asker waits for this long from the time of the commit, in database time.
+    /// The asker waits for the given duration from the time of the commit, in database time.
     PresentFor(Duration),
     /// The asker has left, and the result has not been delivered.
     Absent,
@@ -118,13 +120,14 @@ pub enum AskerPresence {
 /// Increments of the counters over a task's subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Busy tasks: a driver holds the task, the task is queued, or a timer will wake it.
+    /// Number of busy tasks. A task is busy if a driver holds the task, if the task is queued, or
+    /// if a timer will wake it.
     pub busy: i32,
     /// Opened requests minus closed requests.
     pub open_requests: i32,
     /// Tokens that the model's answers took.
     pub usage: Usage,
-    /// Answers of the model. The turn of a gate call does not count.
+    /// Number of answers of the model. The turn of a gate call does not count.
     pub model_calls: i32,
 }
 
@@ -165,10 +168,10 @@ pub enum LeaseChange {
     },
     /// Releases the lease: any worker may claim the task at once.
     Queue,
-    /// Releases the lease: the task sleeps until a commit wakes it, or until `wake_in` has passed,
-    /// if given.
+    /// Releases the lease and parks the task, until a commit wakes the task or the time `wake_in`
+    /// has passed.
     Park {
-        /// Time after which a worker looks at the task again; `None`: only a commit wakes the task.
+        /// Time after which a worker may claim the task; `None` if only a commit wakes the task.
         wake_in: Option<Duration>,
     },
 }
@@ -180,14 +183,14 @@ pub struct IdempotencyRow {
     pub tenant: String,
     /// User that the command acts for, as the HTTP request spells the id.
     pub user_id: String,
-    /// Comparison key of that user; `None` where user ids are compared byte by byte.
+    /// Comparison key of `user_id`; `None` if user ids are compared byte by byte.
     pub person: Option<UserKey>,
     /// Method and path of the POST, for example `POST /v1/tasks`.
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex where no credential can be
-    /// requested.
+    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex if no request can ask for a
+    /// credential.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -210,7 +213,7 @@ pub const ASKER_UNTIL_DELIVERED: Time = Time(i64::MAX);
 pub struct TaskRow {
     /// Id of the task and key of the row.
     pub task_id: TaskId,
-    /// Id of the tree's root; for a root, its own id.
+    /// Id of the tree's root; for a root, the task's own id.
     pub root_task_id: TaskId,
     /// Parent task, and the parent's call that started this task; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
@@ -218,7 +221,7 @@ pub struct TaskRow {
     pub tenant: String,
     /// User id of the owner, as spelled by the caller that created the tree.
     pub user_id: String,
-    /// The session id that the API's client gave, or a generated one.
+    /// The session id that the API's client gave, or a generated id.
     pub session_id: String,
     /// Name of the agent in the configuration.
     pub agent: String,
@@ -228,8 +231,8 @@ pub struct TaskRow {
     pub agent_path: Vec<String>,
     /// Status of the last `task_status` item.
     pub status: TaskStatus,
-    /// Number of commits of the task. It fences writes: a write names the version that it read, and
-    /// is refused if the row has another version by then.
+    /// Number of commits of the task. The version fences writes: a write names the version that its
+    /// process read, and the store refuses the write if the row now has another version.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
@@ -251,7 +254,7 @@ pub struct TaskRow {
     pub lease_owner: Option<String>,
     /// End of the lease, by the database's clock.
     pub lease_until: Option<Time>,
-    /// Whether the task is idle: not leased, not queued, and without a wake-up time.
+    /// Whether the task is neither leased nor queued, and has no wake-up time.
     pub parked: bool,
     /// For a gate call, the time until which its asker waits; [`ASKER_UNTIL_DELIVERED`] once the
     /// result was delivered. `None` for any other task.
@@ -281,7 +284,7 @@ impl TaskRow {
 pub struct Journal {
     /// The task's row as of the snapshot.
     pub row: TaskRow,
-    /// The task's items, `seq` 1, 2, 3 …
+    /// All items of the task in the order of `seq`: 1, 2, 3 …
     pub items: Vec<Item>,
     /// Time of the snapshot, by the database's clock.
     pub now: Time,

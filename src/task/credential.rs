@@ -1,5 +1,5 @@
 //! Credentials that a person provided for one task, sealed. Invariant: a sealed value is bound to
-//! tenant, task, request and name, so that a moved or renamed row does not open.
+//! tenant, task, request and name, so that the value in a moved or renamed row cannot be unsealed.
 
 use std::fmt;
 use std::time::Duration;

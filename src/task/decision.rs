@@ -163,7 +163,7 @@ impl CallAnswer {
 pub struct Edit {
     /// The exact argument text that runs.
     pub arguments_text: String,
-    /// Digest of the call with these arguments. Not on the wire.
+    /// Digest of the call with the new arguments. Not on the wire.
     pub digest: String,
     /// Rule under which the edited call may run. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -183,7 +183,8 @@ pub struct Vote {
     pub door: Option<Door>,
 }
 
-/// One answer to a request, as the journal keeps it. The answer's time is that of the item.
+/// One answer to a request, as the journal keeps it. The time of the answer is the time of its
+/// journal item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The action; `mixed` when the calls were answered differently.
@@ -204,17 +205,17 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The consequence that the person named for a rejection. In the answer that closes the
-    /// request, the consequence that takes effect.
+    /// request, `then` is the consequence that takes effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request every value is
     /// null.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
-    /// The result that the person supplied, as JSON text.
+    /// The result that the person supplied for the whole request, as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// The calls that this answer decides.
+    /// The person's answer about each call, by call.
     pub decisions: BTreeMap<CallId, CallAnswer>,
     /// Whether this answer closes the request: every call is decided, or the answer ends the task.
     /// Not on the wire.

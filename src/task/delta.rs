@@ -1,6 +1,6 @@
 //! Deltas of a model's answer that is not complete yet. Deltas are sent to subscribers and never
-//! stored. The complete answer becomes an item of the journal. The deltas after the last `Reset`,
-//! joined, equal the text and the calls of that item.
+//! stored. The complete answer becomes an item of the journal. The joined deltas after the last
+//! `Reset` equal the text and the calls of that item.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -20,10 +20,10 @@ pub struct Delta {
     /// Number that the answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to this `seq` reads them first. Once the journal has later items, the answer is stored or
-    /// void.
+    /// to this `seq` reads them first. Once the journal has later items, the answer is either
+    /// stored or discarded.
     pub after_seq: i64,
-    /// Id of the attempt at this answer: deltas of two attempts never form one text.
+    /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,
     /// Time at which the delta was published, by the clock of the process that called the model.
     pub at: Time,
@@ -58,6 +58,6 @@ pub enum DeltaContent {
         /// Text to append.
         delta: String,
     },
-    /// All deltas of this turn so far are void.
+    /// Subscribers discard all earlier deltas of this turn.
     Reset,
 }

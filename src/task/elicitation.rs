@@ -19,9 +19,10 @@ pub struct Elicitation {
     pub server: String,
     /// Name of the tool as its server offers it.
     pub tool: String,
-    /// Number of attempts at the call that have ended with questions, this one included: 1, 2, 3 …
+    /// Number of attempts at the call that have ended with questions, this attempt included: 1, 2,
+    /// 3 …
     pub round: u32,
-    /// The questions without an answer, in the server's order. A request asks the first one.
+    /// The questions without an answer, in the server's order. A request asks the first question.
     pub questions: Vec<ServerQuestion>,
     /// The answers in the form of the protocol, each under its question's key.
     pub responses: Map<String, Value>,
@@ -37,7 +38,7 @@ pub struct ServerQuestion {
     pub key: String,
     /// The question in the server's words.
     pub message: String,
-    /// JSON Schema of the answer. It is flat; for a question with a `url` it only has `opened`.
+    /// Flat JSON Schema of the answer. For a question with a `url`, the only property is `opened`.
     pub form: Value,
     /// The page that the person is to visit; `None` if the person fills in the form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,9 +49,10 @@ pub struct ServerQuestion {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// Unsealed, as the server sent it: in memory, or if the configuration has no sealing key.
+    /// The unsealed text that the server sent. The journal contains an unsealed state only if the
+    /// configuration has no sealing key.
     Plain(String),
-    /// Sealed: bound to the task, the call and the round.
+    /// The sealed text, which is bound to the task, the call and the round.
     Sealed {
         /// Id of the sealing key.
         key_id: String,
@@ -89,7 +91,7 @@ impl Elicitation {
         json!({"server": self.server, "tool": self.tool, "mode": mode, "url": url})
     }
 
-    /// Takes a person's decision as the answer to the first question.
+    /// Removes the first question and records a person's decision as its answer.
     pub(super) fn answer_first(&mut self, action: Action, decision: &Decision) {
         if self.questions.is_empty() {
             return;

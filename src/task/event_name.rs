@@ -31,7 +31,7 @@ pub const REQUEST_EXPIRING: &str = "request.expiring";
 /// causes this message.
 pub const REQUEST_WAITING: &str = "request.waiting";
 
-/// The events after which an earlier message about the request is out of date.
+/// The events of a request after which all earlier messages about the request are out of date.
 pub const REQUEST_CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
 
 /// Returns the name of an item's event. `is_root` says whether the item's task is the root of its

@@ -1,4 +1,4 @@
-//! Failures: why a task is `Failed`.
+//! The failures that make a task `Failed`.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,9 +12,9 @@ pub enum FailureCode {
     LimitReached,
     /// The stored data contradicts itself.
     Integrity,
-    /// The configuration no longer fits the task, for example because the agent is gone.
+    /// The configuration no longer fits the task, for example because the agent was removed.
     Configuration,
-    /// The task lost its lease again and again without a new item.
+    /// Several leases of the task ran out in succession without a new item.
     NoProgress,
 }
 
@@ -32,7 +32,7 @@ impl FailureCode {
     }
 }
 
-/// Why a task failed: the task's `error`.
+/// Why a task failed. The API shows a failure as the task's `error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The reason, for programs.

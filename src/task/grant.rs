@@ -1,7 +1,7 @@
 //! Standing decisions: approvals that also let later calls of their rule through. A rule offers a
 //! standing decision, and a person gives it with an approval. The policy computes an [`Offer`] for
-//! each call that a rule holds. A [`Grant`] lets such a call through only if the offer has the same
-//! basis.
+//! each call that a rule holds. A [`Grant`] lets a later call through only if the offer for that
+//! call has the grant's basis.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl GrantScope {
 /// The standing decision that a rule offers about one held call. Not on the wire as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Digest of the rule, of the tool's definition and, without `when`, of the arguments: a
-    /// standing decision counts for the calls whose offer has the same basis.
+    /// Digest of the rule and of the tool's definition; if there is no `when`, also of the
+    /// arguments. A standing decision counts only for calls whose offer has the same basis.
     pub basis: String,
     /// The operator's condition on later calls; `None` means that later calls need the same
     /// arguments.
@@ -93,7 +93,7 @@ pub struct Grant {
 pub struct GrantUse {
     /// Id of the standing decision that lets the call through.
     pub grant_id: GrantId,
-    /// Whether an earlier attempt at the call has been counted as a use: this attempt is then not
+    /// Whether an earlier attempt at the call has been counted as a use. If so, this attempt is not
     /// counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
@@ -104,7 +104,7 @@ pub struct GrantUse {
 pub enum GrantEnd {
     /// A person ended the standing decision.
     Revoked,
-    /// The time for which the standing decision was given is over.
+    /// The lifetime of the standing decision is over.
     Expired,
     /// The standing decision has let its last call through.
     UsedUp,

@@ -1,4 +1,5 @@
-//! Items of a task's append-only journal, which is the state, the event stream and the audit trail.
+//! Items of a task's append-only journal. The journal is the task's state, event stream and audit
+//! trail.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Some members are internal and never on the wire,
 //! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and the
@@ -92,7 +93,7 @@ pub enum Fact {
         /// The event that closed the request.
         reason: CloseReason,
     },
-    /// A call is about to be sent; committed before the sending.
+    /// A call is about to be sent. This fact is committed before the call is sent.
     ToolStarted {
         /// The started call, which an earlier turn proposed.
         tool_call_id: CallId,
@@ -113,7 +114,8 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result that settles no call: it came late, or an asker reported an unknown outcome.
+    /// A result that settles no call, because the result came late or an asker reported an unknown
+    /// outcome.
     LateResult(ToolResult),
     /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted {
@@ -261,7 +263,7 @@ pub struct ToolCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model was done.
+    /// The model ended its answer.
     Stop,
     /// The model proposes calls.
     ToolCalls,

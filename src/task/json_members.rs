@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Maximum number of members of an object. It bounds the time, because each member is compared with
-/// all members before it.
+/// Maximum number of members of an object. The limit bounds the parsing time, because each name is
+/// compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
 /// Error for a duplicate member, and for an object with too many members.

@@ -1,6 +1,6 @@
-//! The types that most modules use (task, item, request, decision …), and `step::next_step`, which
-//! decides the next step of a task. Pure: no clock, no I/O, no global state. This module imports no
-//! other top-level module.
+//! Defines the types that most modules use (task, item, request, decision …) and the function
+//! `step::next_step`, which decides the next step of a task. The module is pure: it reads no clock,
+//! does no I/O and has no mutable global state. It imports no other top-level module.
 
 #![warn(missing_docs)]
 

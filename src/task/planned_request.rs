@@ -1,4 +1,5 @@
-//! The requests that a turn opens, the sub-agents that it starts, and the events that it waits for.
+//! Derives from a task's progress which requests the task opens, which calls and sub-agents start,
+//! and which events the task waits for.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +12,11 @@ use super::step::AwaitedEvent;
 use super::tool_spec::ToolKind;
 use super::verdict::Terms;
 
-/// Maximum number of open requests in a tree; further requests wait.
+/// Maximum number of open requests in a tree; the driver opens further requests after others are
+/// closed.
 pub(crate) const MAX_OPEN_REQUESTS: usize = 20;
 
-/// Maximum number of calls that run together.
+/// Maximum number of a task's calls that run in parallel.
 const MAX_PARALLEL_CALLS: usize = 8;
 
 /// A request that the driver is to open.
@@ -40,8 +42,9 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether the task has work now. The turn must not be blocked; and if the task waits for
-    /// requests or sub-agents, some unfinished call must wait for neither.
+    /// Whether the task has work now: no request blocks the turn and, if the task has open requests
+    /// or running sub-agents, some unfinished call is not delegated, not settled, and in no open
+    /// request.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -56,8 +59,8 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether one of the task's calls opens a request now, or may open one later. Such a task
-    /// waits while the tree has the maximum number of open requests.
+    /// Whether one of the task's calls opens a request now, or may open a request later. Such a
+    /// task waits while the tree has the maximum number of open requests.
     #[must_use]
     pub fn may_open_request(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -77,7 +80,8 @@ impl Progress {
     }
 
     /// Whether a person has supplied this call's result in a request that is still open. The result
-    /// may yet be dropped: an answer about another call of that request may end the task.
+    /// may still be discarded, because an answer about another call of that request may end the
+    /// task.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
         let decides =
@@ -100,13 +104,13 @@ impl Progress {
 /// that is itself a request or that a person has edited. Requests beyond
 /// [`Progress::remaining_requests`] are opened later.
 pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
-    // Each request, and whether other calls may join it.
+    // The planned requests, each with a flag that says whether further calls may join the request.
     let mut requests: Vec<(bool, PlannedRequest)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // If the verdict is `human` but the tool's name is unknown, an approver has to look at
-            // the call.
+            // A call with the verdict `human` needs an approval if its tool is none of the
+            // `request_…` tools.
             Phase::Human(terms) => (
                 RequestKind::from_tool(&state.call.name).unwrap_or(RequestKind::Approval),
                 terms,
@@ -147,8 +151,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
         .collect()
 }
 
-/// Returns requests for the results of external calls, which the API's client runs. `next_step`
-/// opens them once no call of the turn waits for a decision.
+/// Returns the requests for the results of external calls, which the API's client runs. `next_step`
+/// plans these requests once no open request blocks the turn.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -162,8 +166,8 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. All of them start at once, but a sub-agent that
-/// keeps its conversation (its name is in `sessions`) performs its calls one after the other.
+/// Returns the calls whose sub-agents start now. All these sub-agents start together, but a
+/// sub-agent that keeps its conversation (its name is in `sessions`) performs one call at a time.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -185,8 +189,8 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 }
 
 /// Returns the next calls to run, in the model's order: consecutive repeatable calls together, any
-/// other call alone. Each of these calls may have to open a request, so there are at most as many
-/// calls as the tree may open requests.
+/// other call alone. Each returned call may have to open a request, so the number of calls is at
+/// most [`Progress::remaining_requests`].
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -220,8 +224,8 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
 }
 
 /// Returns the calls whose server has a question that no request asks yet. Either the last attempt
-/// ended with questions (the call is in `ended`), or a person answered a question and the same
-/// attempt has a further question.
+/// ended with questions (the call is in `ended`), or a person has answered a question of the last
+/// attempt and a further question is left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::ServerAsks => true,
@@ -241,8 +245,8 @@ pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> 
     calls.map(|state| state.call.tool_call_id).collect()
 }
 
-/// Returns the events that the task waits for. `attempts` are the calls that may still be in
-/// flight.
+/// Returns the events that the task waits for. `attempts` are the calls with an attempt that may
+/// still be in flight.
 pub(super) fn awaited_events(progress: &Progress, attempts: Vec<CallId>) -> Vec<AwaitedEvent> {
     let requests = progress
         .open

@@ -28,7 +28,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// Actions of the decided calls, by call.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence that an answer so far named for a rejection.
+    /// The consequence of a rejection that the answers so far named; the last named consequence
+    /// counts.
     pub then: Option<Then>,
 }
 
@@ -54,8 +55,8 @@ pub struct Progress {
     pub open: Vec<RequestProgress>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// Set once a decision or a deadline has ended the task (with `CancelRoot`: its tree), until
-    /// the task's terminal status is in the journal.
+    /// How a decision or a deadline ended the task (with `CancelRoot`, the whole tree). `None`
+    /// before that end, and once the task's terminal status is in the journal.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -93,8 +94,8 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// Why a decision or a deadline has canceled the task, or is about to. The text is a clause
-    /// without a full stop.
+    /// Why a decision or a deadline has canceled the task, or is about to cancel it. The text is a
+    /// clause without a full stop.
     pub cancel_reason: Option<String>,
 }
 
@@ -135,7 +136,7 @@ impl Progress {
         Self::replay(items, None)
     }
 
-    /// Returns the call with this id, if it has no result or is of the last turn.
+    /// Returns the call with this id, if the call has no result or belongs to the last turn.
     #[must_use]
     pub fn call(&self, id: CallId) -> Option<&CallState> {
         self.calls
@@ -223,7 +224,7 @@ impl Progress {
     }
 
     /// Applies a late result. If the asker of a gate call has the permit and reports that the
-    /// outcome is unknown, the report ends the attempt.
+    /// outcome is unknown, the report returns the permit.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -272,7 +273,8 @@ impl Progress {
         }
     }
 
-    /// Restarts the counts of the limits: the user has sent the tree a message.
+    /// Resets the counts that the limits bound, because the user sent the tree a message at the
+    /// time `at`.
     pub(super) fn reset_limit_counts(&mut self, at: Time) {
         self.turns_since_message = 0;
         self.sub_agent_starts_since_message = 0;
@@ -281,8 +283,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Sets the times of `facts`, the last facts applied, to `at`, the time of their commit. Until
-    /// then they have preliminary times.
+    /// Replaces the preliminary times of `facts` by `at`, the time of their commit. `facts` are the
+    /// last facts applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -370,13 +372,13 @@ impl Progress {
         };
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // The call may have run already: a later refusal prevents a repetition and undoes
-            // nothing.
+            // The call may have run already. The refusal only prevents a repetition, so the outcome
+            // is unknown.
             Verdict::Deny | Verdict::Invalid if started => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The new verdict does not refuse the call, but the call has started and must not
-            // happen twice: it stays started, and a person is asked about its outcome.
+            // This verdict does not refuse the call. But the call was started and must not happen
+            // twice, so it stays started and a person is asked about its outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human
                 if started && !effect.is_repeatable() =>
             {

@@ -49,8 +49,9 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // The end of a failed task closes its requests, so no request asks about its started
-            // calls any more: the tools of its started `once` calls are quarantined.
+            // The failure of a task closes the task's requests, so no request asks any more about
+            // calls that were started. The tools of the started `once` calls are therefore
+            // quarantined.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..
@@ -107,7 +108,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // A late result only changes the stated reason: only a person lifts the quarantine.
+            // A late result changes only the stated reason, because only a person may lift the
+            // quarantine.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

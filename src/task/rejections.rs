@@ -10,7 +10,7 @@ use super::id::CallId;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectedCalls(Vec<RejectedCall>);
 
-/// A rejected call, with the tool and the arguments that an equal call has.
+/// A rejected call, with the tool and the arguments by which an equal call is recognized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RejectedCall {
     /// Id of the call that the person rejected.
@@ -45,7 +45,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // A person never saw arguments that do not parse, so no equal call can have been rejected.
+        // A call whose arguments do not parse is invalid, so people are never asked about an equal
+        // call.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,
@@ -69,7 +70,7 @@ impl RejectedCalls {
     }
 }
 
-/// Parses arguments. Empty text counts as an empty object, as it does when the tool is called.
+/// Parses arguments. Empty text counts as an empty object, just as in a call of the tool.
 fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     serde_json::from_str(if text.is_empty() { "{}" } else { text })
@@ -99,13 +100,13 @@ fn equal_json(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Returns a text that represents a value: two values have the same text only if they are equal as
-/// JSON.
+/// Returns a text by which JSON values can be compared: two values have the same text if and only
+/// if they are equal as JSON.
 #[must_use]
 pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // `-0.0` equals `0.0`.
+            // The sum turns `-0.0` into `0.0`, because both numbers are equal as JSON.
             Some(float) => format!("{:?}", float + 0.0),
             None => number.to_string(),
         },

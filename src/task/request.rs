@@ -1,4 +1,4 @@
-//! A request to a person, as it was opened. It never changes after the commit that opens it.
+//! The content of a request to people. The commit that opens the request fixes the content.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -24,32 +24,32 @@ pub struct Warning {
     pub detail: String,
 }
 
-/// One call, as it was when the request was opened.
+/// One call of a request. The members hold their values from the time when the request was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
     /// Id that this service gave the call.
     pub tool_call_id: CallId,
     /// Name of the called tool.
     pub name: String,
-    /// The exact argument text: shown, digested and run.
+    /// The exact argument text that people see, the digest covers, and the tool receives.
     pub arguments_text: String,
-    /// Effect of repeating the call; `once` if there is no such tool.
+    /// Effect of repeating the call; `once` if no tool has that name.
     pub effect: Effect,
-    /// Target of the tool's calls; the digest covers it.
+    /// Target of the tool's calls, see [`ToolSpec::target`]; `digest` covers the target.
     pub target: String,
-    /// Whole address of the call, as an approver sees it; `None` where `target` says as much.
+    /// Whole address of the call, as an approver sees it; `None` if `target` is the whole address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// Warnings for the approver; none for a call that is only shown for context.
+    /// Warnings for the approver; empty for a call that the request only shows for context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
     /// Whether this request decides the call; the turn's other calls are shown for context.
     pub needs_decision: bool,
     /// The policy's last verdict on the call.
     pub verdict: Verdict,
-    /// Rule that gave the verdict.
+    /// Name of the rule that gave the verdict; `None` if no rule did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Reason for the verdict, from the rule.
@@ -59,22 +59,23 @@ pub struct CallSpec {
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// Digest of the tool's definition, from which the call's digest can be recomputed without the
-    /// tool. `None` where there is no such tool. Not on the wire.
+    /// Digest of the tool's definition, stored so that the call's digest can be recomputed after
+    /// the tool has changed. `None` if the tool did not exist, and in requests that older versions
+    /// stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
-    /// Person who replaced the model's arguments with these. Where several approvals are required,
-    /// this person may not approve the call. Not on the wire.
+    /// User id of the person who replaced the model's arguments with `arguments_text`, if any. If
+    /// several approvals are required, this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// The standing decision that the rule offered about the call when the request was opened.
+    /// The standing decision that the rule offered about the call when the request was opened, if
+    /// any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
 }
 
 impl CallSpec {
-    /// Returns the target that an approver sees: the call's whole address, if it says more than
-    /// `target`.
+    /// Returns the target that an approver sees: `address` if the call has one, otherwise `target`.
     #[must_use]
     pub fn shown_target(&self) -> &str {
         self.address
@@ -82,8 +83,8 @@ impl CallSpec {
             .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether the digest and the address match the content. The digest of a call without a stored
-    /// definition cannot be recomputed and is not compared.
+    /// Whether `digest` and `address` match the other members. The digest of a call without a
+    /// stored definition cannot be recomputed and is not compared.
     fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let is_sealed =
             |address: &Address| *address == Address::new(&self.digest, address.text.clone());
@@ -137,13 +138,15 @@ pub struct RequestSpec {
     pub request_id: RequestId,
     /// Kind of the request, see [`RequestKind::properties`].
     pub kind: RequestKind,
-    /// Approval: all calls of the turn; other kinds: the one call that the request is about.
+    /// In an approval request, all calls of the turn; in any other request, the one call that the
+    /// request is about.
     pub pending_tool_calls: Vec<CallSpec>,
     /// Terms under which the request is decided.
     pub terms: Terms,
     /// Digest over the digests of the calls that the request decides, in order.
     pub digest: String,
-    /// The question in the words of the agent or of the tool's server; `None` where neither asks.
+    /// The question in the words of the agent or of the tool's server; `None` if the request has no
+    /// such question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// Further data for the approver. The members depend on the kind, for example the service of a
@@ -157,8 +160,9 @@ pub struct RequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
     /// Digest over the members that the other digests leave out: the request's id, kind, terms and
-    /// question; the service of a credentials request; the questions of a tool's server; for each
-    /// call, whether the request decides it and who edited it. Not on the wire.
+    /// question; the details of a credentials request; the details, the form and the questions of
+    /// an elicitation; for each call, `needs_decision` and `editor`. `None` in requests that older
+    /// versions stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -171,7 +175,7 @@ impl RequestSpec {
             .filter(|call| call.needs_decision)
     }
 
-    /// Sets `digest` and `seal` from the other members.
+    /// Returns the request with `digest` and `seal` computed from the other members.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.digest = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
@@ -185,9 +189,9 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The seal covers `details` and `form` where the decision depends on them: in a credentials
-        // request, `details` names the service whose login is asked for. In an elicitation, both
-        // belong to the question of the tool's server.
+        // The seal covers `details` and `form` only if the decision depends on them. The `details`
+        // of a credentials request name the service whose login is asked for. The `details` and the
+        // `form` of an elicitation belong to the question of the tool's server.
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
@@ -205,7 +209,8 @@ impl RequestSpec {
         ))
     }
 
-    /// Whether every digest of the request matches its content.
+    /// Whether every digest of the request matches the digested content. `tenant` and `task` are
+    /// those of the request's task; the digests of the calls cover them.
     #[must_use]
     pub fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let own = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
@@ -231,9 +236,10 @@ impl RequestSpec {
         }
     }
 
-    /// Returns the actions that this request accepts from any person. `required` is the number of
-    /// people who have to agree. Only an approval can have fewer actions than its kind: the rule's
-    /// `allow` limits them, and `respond` is not possible where 2 or more people have to agree.
+    /// Returns the actions that this request accepts, whoever answers. `required` is the number of
+    /// people who have to agree. An approval request accepts the actions of the rule's `allow`, but
+    /// no `respond` if 2 or more people have to agree. Any other request accepts all actions of its
+    /// kind.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let properties = self.kind.properties();
@@ -271,9 +277,9 @@ impl<'t> From<&'t ToolSpec> for DigestedTool<'t> {
     }
 }
 
-/// Returns the digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition,
-/// target, effect, argument bytes and rule, each length-prefixed (so that no separator can be
-/// forged). Opaque to clients.
+/// Returns the digest of one call: SHA-256 over tenant, task, call, tool name, the tool's
+/// definition, target, effect, argument bytes and rule. The length of each part precedes the part,
+/// so that different parts never give the same bytes. Clients treat the digest as opaque.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -301,8 +307,8 @@ pub fn call_digest(
     format_sha256(&hash.finalize())
 }
 
-/// Returns the digest over texts in their order, each length-prefixed. The digest of a request is
-/// over the digests of the calls that the request decides.
+/// Returns the digest over texts in their order. The length of each text precedes the text. A
+/// request's digest is computed over the digests of the calls that the request decides.
 #[must_use]
 pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();

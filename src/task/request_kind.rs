@@ -1,5 +1,6 @@
-//! The kinds of request. Every property of a kind is in its row of [`RequestKindProperties`]: a new
-//! kind adds a variant, a row, and the code that no other kind needs.
+//! The kinds of request. A constant of type [`RequestKindProperties`] holds all properties of a
+//! kind. A new kind needs a variant of [`RequestKind`], such a constant, and the code that no other
+//! kind needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,32 +47,34 @@ pub enum RequestKind {
 pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The question by which an agent opens a request of this kind; `None` if agents cannot open
-    /// one.
+    /// The question by which an agent opens a request of this kind; `None` if an agent cannot open
+    /// such a request.
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind takes, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a sealed link may take: no action that shows or takes a secret, runs
-    /// arguments that the policy has not judged, or states what happened outside of this service.
+    /// The actions that a person may take by a sealed link. A link never permits an action that
+    /// shows or takes a secret, runs arguments that the policy has not judged, or reports an event
+    /// outside of this service.
     pub link_actions: &'static [Action],
-    /// The content of a `respond`.
+    /// The content of a `respond` answer.
     pub response: ResponseKind,
     /// Whether no call of the turn runs while a request of this kind is open.
     pub blocks_turn: bool,
-    /// Whether a request of this kind decides calls of the turn under a rule: it shows the whole
-    /// turn, takes an answer for each call, and follows the rule's `allow` and `on_reject`. A
-    /// request of any other kind is about one call.
+    /// Whether a request of this kind decides calls of the turn under a rule. Such a request shows
+    /// the whole turn, takes an answer for each call, and follows the rule's `allow` and
+    /// `on_reject`. A request of any other kind is about one call.
     pub decides_calls: bool,
-    /// Whether the rule's number of approvers has to agree; otherwise one person answers.
+    /// Whether the rule's number of approvers has to agree; otherwise the answer of one person is
+    /// enough.
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether an answer depends on the tool's definition: a changed definition withdraws the
-    /// request.
+    /// Whether an answer depends on the tool's definition. If so, a change of the definition
+    /// withdraws the request.
     pub depends_on_tool: bool,
 }
 
-/// The content of a `respond`.
+/// The content of a `respond` answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
     /// A result for each call, inside `decisions`.
@@ -80,7 +83,7 @@ pub enum ResponseKind {
     Form,
     /// `result`: any JSON value.
     Result,
-    /// `result`: a JSON value that fits the form, where there is one.
+    /// `result`: a JSON value that fits the form, if the request has a form.
     FormResult,
 }
 
@@ -231,7 +234,8 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
-    /// Whether a request of this kind can be approved at all, whatever its rule allows.
+    /// Whether people can answer a request of this kind with `approve`, if the rule of the request
+    /// allows that.
     #[must_use]
     pub fn can_be_approved(self) -> bool {
         self.properties().actions.contains(&Action::Approve)

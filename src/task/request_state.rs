@@ -1,5 +1,5 @@
-//! Evaluates the answers to a request: which answer decided each call, who approved it, and the
-//! decision of the whole request.
+//! Derives from the answers to a request which answer decided each call, which answers approved
+//! each call, and the decision of the whole request.
 
 use std::collections::BTreeSet;
 
@@ -26,16 +26,17 @@ pub struct RequestState<'a> {
     pub expired: bool,
 }
 
-/// The decision of a whole request, from all its answers.
+/// The decision of a whole request, derived from all its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolution<'a> {
-    /// The answer that decided the last call.
+    /// The last answer, which closed the request.
     pub last: &'a TimedDecision,
-    /// The action of every call; `Mixed` where they differ.
+    /// The action that decided all calls; `Mixed` if different actions decided them. If no call is
+    /// decided, the action of the last answer.
     pub action: Action,
-    /// The consequence of a rejection; `None` where no call was rejected.
+    /// The consequence of the rejections; `None` if no call was rejected.
     pub then: Option<Then>,
-    /// The answer that decided each call.
+    /// The decided calls, each with the answer that decided the call.
     pub calls: Vec<(CallId, &'a TimedDecision)>,
 }
 
@@ -46,10 +47,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`: the first that settles the call alone, or the
-    /// approval that completed the required number. A closed request may have fewer approvals than
-    /// required, because without accounts one approval is enough. Then the last answer to the call
-    /// decided it.
+    /// Returns the answer that decided `call`, if any: the first answer that settles the call
+    /// alone, or the approval that completed the required number. If a closed request has no such
+    /// answer, the last answer about the call decided the call: in a service without accounts one
+    /// approval is enough, whatever number the terms require.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -58,9 +59,9 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // `Folded` counts the fewest people. If the setting `auth.user_ids` counted more people
-            // and they were enough, the answer that completed the number has `leave` and so settles
-            // the call.
+            // The setting `auth.user_ids` at the time of the answers is not stored. `Folded` never
+            // counts one person twice. If the approvals were enough only under `Exact`, the answer
+            // that completed the number has `leave` and so settles the call.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
@@ -73,8 +74,8 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns the answers that approve `call`, one for each person; empty where one approval is
-    /// enough.
+    /// Returns the answers that approve `call`, the first of each person. `ids` says which user ids
+    /// belong to one person. Empty if one approval is enough.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {
@@ -102,7 +103,7 @@ impl<'a> RequestState<'a> {
             .find(|(_, answer)| user.is(&answer.by) && about(answer))
     }
 
-    /// Returns the calls that `user` may still answer: undecided, and not answered by `user`.
+    /// Returns the calls of the request that are undecided and that `user` has not answered.
     pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a CallSpec> {
         self.spec.own_calls().filter(move |call| {
             let id = call.tool_call_id;
@@ -110,8 +111,7 @@ impl<'a> RequestState<'a> {
         })
     }
 
-    /// Returns the decision of the whole request; `None` unless all its calls are decided or an
-    /// answer ended the task.
+    /// Returns the decision of the whole request; `None` unless an answer closed the request.
     #[must_use]
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {

@@ -1,7 +1,7 @@
-//! Uncertain history after a restored backup or a promoted standby. The stored history ends early:
-//! calls that it shows as not started may have run in the lost part. Invariant: such a call runs
-//! only if its effect may be repeated, or if a person approves it after the restore or the
-//! promotion.
+//! Uncertain history after a restored backup or a promoted standby. The end of the stored history
+//! is lost. A call that was not started in the stored part may have run in the lost part.
+//! Invariant: such a call runs only if its effect may be repeated, or if a person approves the call
+//! after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
@@ -68,7 +68,8 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the call may have run in the lost history, whatever was decided since.
+    /// Whether the call must not be repeated and may have run in the lost history, whatever people
+    /// decided since.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self
@@ -78,7 +79,8 @@ impl CallState {
         self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
-    /// Whether the call may have run in the lost history, and no person has approved it since.
+    /// Whether the call must not be repeated, may have run in the lost history, and has no approval
+    /// since then.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.is_approval_certain

@@ -11,7 +11,8 @@ pub enum TaskStatus {
     Paused,
     /// The model gave its final answer.
     Completed,
-    /// The task cannot continue; `error` says why. `retry` or a message resumes it.
+    /// The task cannot continue; `error` says why. The command `retry` or a message resumes the
+    /// task.
     Failed,
     /// A person, a deadline or an ancestor canceled the task.
     Canceled,
@@ -57,15 +58,15 @@ impl TaskStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
-    /// Open: waits for a decision.
+    /// The request is open and waits for a decision.
     Pending,
-    /// Closed by an answer; the effects of the decision may not be committed yet.
+    /// An answer closed the request; the effects of the decision may not be committed yet.
     Responded,
     /// The effects of the decision are committed.
     Resumed,
     /// The deadline passed without a decision.
     Expired,
-    /// Closed without a decision, because the request no longer applies.
+    /// The request was closed without a decision, because it no longer applied.
     Withdrawn,
 }
 

@@ -1,5 +1,6 @@
-//! Decides the next step of a task. Pure and total: no clock, no I/O, no stored state. After a
-//! crash at any point, another call of `next_step` continues the task.
+//! Decides the next step of a task. The decision is a pure and total function: it uses no clock, no
+//! I/O and no stored state. After a crash at any point, another call of `next_step` continues the
+//! task.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ use super::progress::{LastMessage, Progress};
 use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
 
-/// The next step. Exhaustive: a driver that does not handle a new variant does not compile.
+/// The next step of a task. A driver matches all variants without a wildcard, so that the compiler
+/// reports a driver that does not handle a new variant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Call the model for its next turn.
@@ -31,15 +33,17 @@ pub enum Step {
     Wait(Vec<AwaitedEvent>),
     /// Start a sub-agent's task for each of these calls.
     StartSubAgents(Vec<CallId>),
-    /// Run these calls together; `next_step` is not asked again while any of them is in flight.
+    /// Run these calls together; `next_step` is not called again while any of these calls is in
+    /// flight.
     RunCalls(Vec<CallId>),
     /// Give this gate call's asker the permit to run the call.
     HandOver(CallId),
     /// Open a request for the next question of each call's server. The last attempt at each of
     /// these calls ended with questions.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of these calls. Each of them either was started, has no
-    /// result and is no longer in flight, or may have run in the lost part of an uncertain history.
+    /// Ask a person about the outcome of these calls. Each of these calls was started, has no
+    /// result and is no longer in flight; or it may have run in the lost part of an uncertain
+    /// history.
     Reconcile(Vec<CallId>),
     /// Write the results (outcome and text) of these calls, which will not run (again).
     Settle(Vec<(CallId, Outcome, String)>),
@@ -56,7 +60,7 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The close of a request: the tree has reached its limit of open requests.
+    /// The close of any request of the tree, which has reached the maximum number of open requests.
     RequestClosed,
     /// A user message or another command: the task is terminal.
     Message,
@@ -69,7 +73,7 @@ pub enum AwaitedEvent {
 pub enum Ending {
     /// With the model's final text.
     Completed(String),
-    /// A gate call: with the call's result.
+    /// With the result of a gate call.
     Settled,
     /// By a failure: the task cannot continue.
     Failed(Failure),
@@ -77,7 +81,7 @@ pub enum Ending {
     Canceled,
 }
 
-/// The input of [`next_step`] that the driver knows and the journal does not.
+/// The input of [`next_step`] that the driver knows and the journal does not contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
@@ -88,7 +92,8 @@ pub struct StepContext {
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether its asker waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep a conversation. The calls of each run one after the other.
+    /// Names of the sub-agents that keep a conversation. The calls of each such sub-agent run one
+    /// after the other.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -146,7 +151,8 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     unblocked_step(progress, context)
 }
 
-/// Decides the next step if no request blocks the turn and no attempt in flight forbids another.
+/// Decides the next step if no request blocks the turn and no attempt in flight forbids another
+/// attempt.
 fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     let external = external_result_requests(progress);
     if !external.is_empty() {
@@ -192,8 +198,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may still be in flight and forbids another one: the call must not
-/// be repeated, or an asker has the permit.
+/// Whether an attempt at the call may still be in flight and forbids another attempt, because the
+/// call must not be repeated or an asker has the permit.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Returns JSON with sorted keys and no blanks: equal values give equal text, however they were
-/// written. Digests of agents and of tools are over this text.
+/// Returns JSON with sorted keys and no blanks. Values that differ only in the order of members or
+/// in blanks give the same text. The digests of agents and of tools are computed over this text.
 #[must_use]
 pub(crate) fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
@@ -46,8 +46,8 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; an HTTP request with U+0000 is
-/// refused.
+/// Replaces each U+0000 by U+FFFD. This is for text from a model or a tool; the HTTP API refuses a
+/// request with U+0000.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {
@@ -74,7 +74,7 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// Returns the JSON pointer (RFC 6901) of the member `member` of the value at `at`.
+/// Returns the JSON pointer (RFC 6901) of the member `member` of the value at the pointer `at`.
 #[must_use]
 pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))

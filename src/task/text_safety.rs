@@ -26,7 +26,8 @@ pub(crate) const RIGHT_TO_LEFT: &str = "right_to_left";
 pub(crate) const OVERLAY: &str = "overlay";
 /// Warning code: blanks or line ends that push text out of sight.
 pub(crate) const LONG_BLANKS: &str = "long_blanks";
-/// Warning code: more text than a person reads at a glance.
+/// Warning code: arguments of more than `MAX_UNWARNED_BYTES` bytes, which people may not read to
+/// the end.
 pub(crate) const LARGE: &str = "large";
 
 /// Maximum size of arguments without a `LARGE` warning, in bytes.
@@ -42,8 +43,8 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// An emoji. Several characters may be rendered as one emoji, so the joiners between them hide
-/// nothing.
+/// Matches one emoji, which may consist of several characters. The invisible joiners inside of an
+/// emoji hide nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const ONE_EMOJI: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
     Regex::new(&format!(

@@ -1,4 +1,4 @@
-//! The specification of a tool: everything that is known of the tool without a call.
+//! The specification of a tool: all data about the tool that do not depend on a call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,11 +66,12 @@ pub struct ToolKindProperties {
     /// Whether another task or the API's client performs the calls. Such calls do not take part in
     /// the order in which the turn's other calls run.
     pub performed_elsewhere: bool,
-    /// Whether a call is itself a question to a person. Then a rule applies only if it names the
-    /// tool, an `allow` never applies, and an earlier rejection does not refuse the call.
+    /// Whether a call is itself a question to a person. A rule applies to such a call only if the
+    /// rule names the tool, an `allow` never applies, and an earlier rejection does not refuse the
+    /// call.
     pub asks_person: bool,
-    /// Where calls of this kind send a credential, as shown to the person who fills it in. `None`:
-    /// show the tool's [`ToolSpec::target`].
+    /// The receiver of a credential in calls of this kind, as shown to the person who provides the
+    /// credential. `None` if the receiver is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 
@@ -127,8 +128,8 @@ pub struct ToolSpec {
     /// Time after which one attempt is given up.
     pub timeout: Duration,
     /// `sha256:…` over kind, target (of an HTTP tool: method and whole URL), parameters, effect,
-    /// the unexpanded headers and env, and the services of `request_credentials`. Texts and timeout
-    /// are left out.
+    /// the unexpanded headers and env, and the services of `request_credentials`. The description,
+    /// the summary and the timeout are left out.
     pub definition: String,
     /// The credentials that the tool's headers, `url` and `env` refer to, each once, ordered by
     /// name.
@@ -147,7 +148,7 @@ pub enum SummaryPart<'t> {
     Argument(&'t str),
 }
 
-/// Returns the parts of a summary's template, in order. A `{` without its `}` is text.
+/// Returns the parts of a summary's template, in order. A `{` without a closing `}` is text.
 pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
     let mut rest = template;
     std::iter::from_fn(move || {
@@ -174,7 +175,7 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 
 impl ToolSpec {
     /// Returns the summary for an approver: the template with the arguments filled in as text, each
-    /// cut at 80 characters with an ellipsis. Without a template, the tool's name.
+    /// cut at 80 characters with an ellipsis. Without a template, the summary is the tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else {

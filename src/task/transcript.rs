@@ -1,5 +1,5 @@
-//! The journal as the conversation that the model sees. Every call of a turn has exactly one
-//! result, in the model's order, before the model is called again.
+//! Builds the conversation that the model sees from a task's journal. Every call of a turn has
+//! exactly one result, in the model's order, before the model is called again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +24,14 @@ pub enum Message {
     /// A turn of the model.
     Assistant {
         /// The provider's own JSON, sent back unchanged except for call ids that had to be
-        /// replaced; null if the other members say the same.
+        /// replaced; null if the other members have the same content.
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,
         /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
         calls: Vec<(String, String, String)>,
     },
-    /// The result of one call, right after the turn that asked for it.
+    /// The result of one call, right after the turn that proposed the call.
     Result {
         /// Id by which the provider knows the call.
         provider_id: String,
@@ -47,8 +47,8 @@ pub enum Message {
 /// Maximum size of a result that the model sees, in bytes.
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
-/// Returns the conversation of a journal. A call without a result gets a text that says so;
-/// `next_step` calls no model before every call has a result.
+/// Returns the conversation of a journal. A call without a result gets the text "There is no
+/// result."; `next_step` calls no model before every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), executed_edits(items));
@@ -87,9 +87,9 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// Returns the result of each call, as the model sees it. A late result replaces `unknown` in
-/// either order: an attempt may answer while its call is still open, and a cancel of the task may
-/// then end the call as `unknown`.
+/// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
+/// result, even if the late result came first: an attempt may answer while its call is still open,
+/// and a cancellation of the task may then end the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -122,8 +122,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 }
 
 /// Returns the edited arguments of the calls that ran with an edit. An edit counts if the call was
-/// started after the edit. For an external call, it counts if the result was requested with the
-/// edited arguments and supplied.
+/// started after the edit. For an external call, an edit counts if the result was requested with
+/// the edited arguments, and a person supplied the result.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -153,8 +153,8 @@ fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// Returns the text of a result for the model. `ran_with` are the arguments of a call that a person
-/// edited; the text then begins with them.
+/// Returns the text of a result for the model. `ran_with` holds the arguments of a call that ran
+/// with a person's edit; the text then begins with these arguments.
 fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = truncated(&result.content);
     match ran_with {
@@ -165,7 +165,8 @@ fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
     }
 }
 
-/// Returns the text of a journal's last result, as a model would see it; `None` without results.
+/// Returns the text of a journal's last result, as a model would see it; `None` if the journal has
+/// no results.
 #[must_use]
 pub fn last_result(items: &[Item]) -> Option<String> {
     let result = items.iter().rev().find_map(|item| {

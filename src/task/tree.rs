@@ -63,7 +63,8 @@ impl TreeProgress {
         }
     }
 
-    /// Progress of one task, with the state that all tasks of the tree share.
+    /// Returns the progress of one task, with the state that all tasks of the tree share; `None` if
+    /// no event of the task was read.
     #[must_use]
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
@@ -77,7 +78,8 @@ impl TreeProgress {
         })
     }
 
-    /// Progress of one task, without the state that all tasks of the tree share.
+    /// Returns the progress of one task, without the state that all tasks of the tree share; `None`
+    /// if no event of the task was read.
     #[must_use]
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tasks.get(&task)

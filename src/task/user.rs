@@ -1,6 +1,6 @@
-//! User ids: when two spellings belong to one person, and how an id is shown. Invariant: every
-//! comparison of user ids goes through here. Rows store the spelling; the current setting says how
-//! spellings compare, so a changed setting holds for rows stored before it.
+//! User ids: when two spellings belong to one person, and how an id is shown. Invariant: only this
+//! module compares user ids. Rows store the spelling of an id, and the current setting decides how
+//! spellings are compared. A change of the setting therefore applies to older rows, too.
 
 use std::fmt;
 
@@ -74,7 +74,7 @@ impl UserIds {
 
 /// Folds an id for canonical caseless matching (Unicode, D145): full case folding between two
 /// normalizations. Without the first normalization, equivalent spellings could fold differently.
-/// The second is needed because folding can leave marks in another order.
+/// The second normalization is needed because folding can leave marks in another order.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
@@ -127,7 +127,7 @@ impl UserId {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
     }
 
-    /// Whether `spelling` belongs to the same person.
+    /// Whether `spelling` belongs to the same person as this id.
     #[must_use]
     pub fn is(&self, spelling: &str) -> bool {
         self.spelling == spelling || self.ids.key(spelling) == self.key
@@ -226,8 +226,8 @@ mod tests {
         }
     }
 
-    /// The characters of planes 0 and 1 that folding or normalization changes or moves, without
-    /// Hangul syllables.
+    /// Returns the characters of planes 0 and 1 that folding or normalization changes or reorders,
+    /// without CJK ideographs, Hangul syllables and private-use characters.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| {
             !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)

@@ -17,7 +17,7 @@ pub enum Verdict {
     Hold,
     /// A rule refuses the call.
     Deny,
-    /// The tool is not offered or the arguments do not fit; the policy was not asked.
+    /// The tool is not offered, or the arguments do not fit the tool. The policy is not asked.
     Invalid,
     /// The call is itself a request to a person.
     Human,
@@ -42,8 +42,8 @@ pub struct Approvers {
 }
 
 impl Approvers {
-    /// Whether an answer by a sealed link counts. Unless the rule says otherwise, it counts where a
-    /// single person decides: a link proves only who reads a mailbox.
+    /// Whether an answer by a sealed link counts. Unless the rule says otherwise, such an answer
+    /// counts only if one approval is enough, because a link proves only access to a mailbox.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
         self.links.unwrap_or(self.required <= 1)
@@ -86,9 +86,10 @@ pub struct Terms {
     pub expires_in: Option<Duration>,
     /// Effect of the deadline on undecided calls.
     pub on_expiry: OnExpiry,
-    /// Consequence when every call of the request is rejected, unless the decision says `then`.
+    /// Consequence if people reject every call of the request, unless a decision names another in
+    /// `then`.
     pub on_reject: Then,
-    /// The actions that the rule allows on an approval.
+    /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,
     /// The operator's text for the request; `None`: "Human intervention required."
     pub message: Option<String>,

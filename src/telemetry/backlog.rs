@@ -1,4 +1,4 @@
-//! The gauges of waiting rows: their number, and the age of the oldest row.
+//! Gauges of rows that wait in the database: the number of rows, and the age of the oldest row.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The waiting rows that share one value of the label.
+/// The waiting rows with one label value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// The value of the label, such as the kind of the requests.
+    /// The label value, such as a kind of request.
     pub name: String,
     /// The number of rows.
     pub waiting: i64,
@@ -17,7 +17,8 @@ pub struct Backlog {
     pub oldest: Duration,
 }
 
-/// The two gauges of one sort of waiting rows, with one label.
+/// Two gauges with the same label: the number of waiting rows, and the age in seconds of the oldest
+/// waiting row.
 pub(super) struct BacklogGauges {
     waiting: IntGaugeVec,
     oldest: IntGaugeVec,
@@ -38,7 +39,7 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges to the counts of `backlogs`, and removes all other label values.
+    /// Sets the gauges for each label value in `backlogs`, and removes all other label values.
     pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

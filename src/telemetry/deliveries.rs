@@ -13,7 +13,7 @@ pub(super) struct DeliveryMetrics {
     unreachable: IntCounterVec,
 }
 
-/// Buckets in seconds, from a prompt delivery up to the last attempt.
+/// Buckets in seconds, from a prompt delivery up to 3 days, shortly before the last attempt.
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
@@ -52,7 +52,7 @@ impl DeliveryMetrics {
         })
     }
 
-    /// Counts an attempt to send a message, by its outcome.
+    /// Counts an attempt to send a message, or a delivery that is dropped, by outcome.
     pub(super) fn count_attempt(&self, target: &str, outcome: &str) {
         self.attempts.with_label_values(&[target, outcome]).inc();
     }
@@ -62,7 +62,8 @@ impl DeliveryMetrics {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
-    /// Records the time from a commit to the delivery of its message.
+    /// Records the seconds from a commit, or from the time at which a reminder was due, to the
+    /// delivery of the message.
     pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }

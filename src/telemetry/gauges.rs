@@ -1,6 +1,6 @@
-//! The gauges of `/metrics` that are counted in the database. A count reads the whole task table,
-//! and `/metrics` needs no key: therefore all scrapes within [`MAX_COUNT_AGE`] share one count, and
-//! two counts never run at once.
+//! The gauges of `/metrics` whose values are counted in the database. A count reads the whole task
+//! table, and `/metrics` needs no key. All scrapes within [`MAX_COUNT_AGE`] therefore share one
+//! count, and two counts never run at once.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// The age from which counts are stale: the next scrape counts again.
+/// Counts of this age or older are stale: the next scrape counts again.
 pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
 /// Counts tasks, open requests and waiting deliveries in the database.
@@ -56,15 +56,14 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. If no count is running and the last count began [`MAX_COUNT_AGE`]
-    /// ago or longer (or there was none), starts a count and waits for it. While a count runs,
-    /// other callers get the previous counts at once, so a slow count keeps one scrape of
-    /// `/metrics` waiting and not every scrape.
+    /// Returns the latest counts. Starts a count and waits for it if no count is running, and no
+    /// count has begun within the last [`MAX_COUNT_AGE`]. While a count runs, other callers get the
+    /// previous counts at once, so that a slow count delays only one scrape of `/metrics`.
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // A spawned count goes on when its scrape is abandoned. Otherwise the next scrape would
-            // have to start over.
+            // A spawned count goes on if its scrape is cancelled. Otherwise the next scrape would
+            // have to start the count again.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;
@@ -75,7 +74,7 @@ impl Gauges {
         self.lock().counts.clone()
     }
 
-    /// Whether the caller has to count. If so, the count is marked as begun.
+    /// Returns whether the caller has to count. If so, marks the count as running.
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();

@@ -1,4 +1,5 @@
-//! The fields of an observation: an event of `tracing` that feeds a metric.
+//! The fields of an observation. An observation is an event of `tracing` that is recorded in a
+//! metric.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The metrics of requests and of the decisions that people take.
+//! The metrics of requests and of people's decisions.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
@@ -54,7 +54,7 @@ impl RequestMetrics {
         self.decided.with_label_values(&[kind, action, door]).inc();
     }
 
-    /// Counts a request that was closed, and how long it had waited.
+    /// Counts a closed request. Records the seconds from its opening to its end, if they are known.
     pub(super) fn record_closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
         self.closed.with_label_values(&[kind, outcome]).inc();
         if let Some(seconds) = seconds {

@@ -3,8 +3,8 @@
 //! could read differently (repeated members, numbers that a double changes, lone surrogates), and
 //! every member that the tool does not declare.
 //!
-//! An empty text counts as `{}`: some models send it for a tool without arguments. A schema with
-//! required members still refuses it.
+//! An empty text counts as `{}`, because some models send an empty text for a tool without
+//! arguments. A schema with required members still refuses it.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! a definition's digest changes with everything that a call of the tool could do. It covers the
-//! operator's text, in which `${…}` stays unexpanded wherever it could hold a secret.
+//! a definition's digest covers everything that decides what a call of the tool does. It covers the
+//! operator's text, in which `${…}` stays unexpanded wherever its value could be a secret.
 
 mod checks;
 
@@ -82,10 +82,11 @@ pub struct CatalogEntry {
     pub spec: ToolSpec,
     /// The schema that the arguments are checked against.
     pub schema: CompiledSchema,
-    /// For an external tool: the schema of its result; `None` accepts anything.
+    /// The schema of an external tool's result; `None` if any result is accepted, and for other
+    /// tools.
     pub result_schema: Option<Value>,
-    /// `None` if the API's client, another agent or a person performs the tool's calls. Also `None`
-    /// for a tool of an MCP server before [`Catalog::with_tools`].
+    /// The implementation. `None` if the API's client, another agent or a person performs the
+    /// tool's calls. Also `None` for a tool of an MCP server before [`Catalog::with_tools`].
     pub tool: Option<Arc<dyn Tool>>,
 }
 
@@ -157,7 +158,7 @@ impl Settings {
     }
 
     /// Whether the settings say how the tool is performed. For a tool of an MCP server, the lock
-    /// file must have it, too.
+    /// file must have the tool, too.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()
@@ -274,9 +275,9 @@ impl Settings {
             .unwrap_or(&settings.working_dir)
     }
 
-    /// Returns `sha256:…` over everything a call could do: kind, method and whole URL (or
-    /// directory), parameters, effect, and the unexpanded headers and env. Texts and timeouts are
-    /// excluded.
+    /// Returns `sha256:…` over everything that decides what a call does: kind, method and whole URL
+    /// (or directory), parameters, effect, and the unexpanded headers and env. Texts and timeouts
+    /// are excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let raw_member = |keys: &[&str]| {
             keys.iter()
@@ -429,7 +430,7 @@ impl Catalog {
     }
 
     /// Sets the kinds of question that an agent may ask a human, and the services whose credentials
-    /// it may ask for.
+    /// the agent may ask for.
     #[must_use]
     pub fn with_human(
         mut self,

@@ -17,7 +17,7 @@ use crate::task::id::{RequestId, TaskId};
 
 pub(crate) mod settings;
 
-/// The beginning of a reference.
+/// The text with which each reference to a credential begins.
 pub(crate) const REFERENCE_START: &str = "{{credential:";
 
 /// The fields of one credential, by name.
@@ -72,8 +72,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a redactor for the secret values, except those too short or with whitespace
-    /// (`MIN_REDACTED_CHARS`).
+    /// Returns a redactor for the secret values. Values with whitespace, or with fewer characters
+    /// than `MIN_REDACTED_CHARS`, are not redacted.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self
@@ -92,10 +92,10 @@ impl Credentials {
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
-    /// Returns the value of a field. To be called right before sending.
+    /// Returns the value of a field, for use right before the call is sent.
     ///
     /// # Errors
-    /// Names the credential that is missing or cannot be sent; never its value.
+    /// A text that names the credential that is missing or cannot be sent; never its value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
         let Some(fields) = self.fields.get(name) else {
             return Err(format!("the credential `{name}` is missing"));
@@ -149,7 +149,7 @@ pub(crate) fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
 }
 
-/// Seals a person's input, bound to the row it will be stored in.
+/// Seals the credential that a person entered, and binds it to the row in which it will be stored.
 ///
 /// # Errors
 /// [`SealError::SealingFailed`].
@@ -251,7 +251,7 @@ mod tests {
         Sealer::new(vec![("k1".to_owned(), Secret::new([byte; 32]))]).unwrap()
     }
 
-    /// The row of a credential of the tenant `acme`.
+    /// Returns the row of a credential of the tenant `acme`.
     fn row(task: u128, request: u128, name: &str, token: &str) -> CredentialRow {
         let (task_id, request_id) = (
             TaskId(Uuid::from_u128(task)),

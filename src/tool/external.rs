@@ -1,6 +1,6 @@
-//! Tools that the API's client performs: a spec and the schema of the result. The engine asks for
-//! the result; this file calls nothing. A gate may also judge calls of tools that the configuration
-//! does not know: nothing is known of their arguments, and their effect is `once`.
+//! Tools that the API's client performs: a spec and the schema of the result. The engine asks the
+//! client for the result; this file calls nothing. A gate may also judge calls of tools that the
+//! configuration does not know: nothing is known of their arguments, and their effect is `once`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Settings {
 /// The target of an external tool's calls, as approvers see it.
 pub(super) const TARGET: &str = "external";
 
-/// The longest name of a tool that is not configured.
+/// The longest name of a tool that is not configured, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
 /// The compiled schema of the arguments of a tool that is not configured.

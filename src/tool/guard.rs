@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const GREETING: &str = "holdpoint guard 1";
 /// The longest order, in bytes.
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
-/// A script that waits for one line and then becomes the command: the same process, with empty
+/// A script that waits for one line and then, in the same process, runs the command with empty
 /// input. It unsets the variables that shells export by themselves.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
@@ -105,7 +105,8 @@ struct CapturedOutput {
     is_truncated: bool,
 }
 
-/// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
+/// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code: 0,
+/// or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     // The command runs as the same user and could otherwise read the order from the guard's memory.
@@ -119,7 +120,7 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
 
 /// Removes the capabilities to read the memory and environment of undumpable processes, for all
 /// children of this thread. Otherwise commands would have these capabilities where the service runs
-/// as root. Fails if the capabilities cannot be taken.
+/// as root. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability of ptrace; Linux lets holders of the other two read another
     // process's memory as well.
@@ -216,7 +217,8 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
     serde_json::from_slice(&text).map_err(io::Error::from)
 }
 
-/// Encodes an order for the guard: its length in four bytes, then JSON. Fails if it is too long.
+/// Encodes an order for the guard: its length in four bytes, then JSON. Fails if the order is too
+/// long.
 pub(crate) fn encode_order(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
     let length = u32::try_from(text.len())
@@ -267,7 +269,8 @@ fn watch(
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
     let exited = sender.clone();
     thread::Builder::new().spawn(move || {
-        // Waits without reaping: the process id must stay taken until the group is killed.
+        // The thread waits without reaping, so that the process id stays taken until the group is
+        // killed.
         while let Err(rustix::io::Errno::INTR) = waitid(
             WaitId::Pid(pid),
             WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,

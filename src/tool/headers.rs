@@ -10,7 +10,7 @@ use super::credential::Credentials;
 use super::template::Template;
 use crate::secret::Secret;
 
-/// Headers that an operator may not set: our own, and those of the connection.
+/// The headers that an operator may not set: Holdpoint's own, and those of the connection.
 const RESERVED_HEADERS: [&str; 6] = [
     "idempotency-key",
     "traceparent",
@@ -19,7 +19,7 @@ const RESERVED_HEADERS: [&str; 6] = [
     "connection",
     "te",
 ];
-/// The prefix of our other headers.
+/// The prefix of Holdpoint's other headers, which an operator may not set either.
 const RESERVED_PREFIX: &str = "holdpoint-";
 
 /// Checked headers, with references to credentials.
@@ -75,7 +75,8 @@ impl Headers {
     /// Returns the headers with credentials filled in.
     ///
     /// # Errors
-    /// Names the credential that is missing or that no header can hold; never its value.
+    /// A text that names the credential that is missing or that no header can hold; never its
+    /// value.
     pub(crate) fn fill(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
         let mut filled = self.fixed.clone();
         for (name, template) in &self.templates {
@@ -111,7 +112,7 @@ fn parse_header(
     Ok((parsed, value, template))
 }
 
-/// Returns a header value marked sensitive; `None` if no header can hold it.
+/// Returns a header value marked sensitive; `None` if no header can hold the value.
 fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);

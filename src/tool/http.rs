@@ -1,7 +1,7 @@
-//! HTTP tools. Invariant: one attempt is one request, never repeated here; a complete 2xx answer is
-//! never a failure; a request that provably never left is `Failed`; a request that may have had an
-//! effect is `Unknown` if its answer is incomplete, or is a gateway's 502 or 504. No text of an
-//! outcome holds a URL, a header's value or a known secret.
+//! HTTP tools. Invariant: an attempt sends at most one request, and never repeats the request. A
+//! complete 2xx answer is never a failure. A request that provably never left is `Failed`. A
+//! request that may have had an effect is `Unknown` if its answer is incomplete, or is a gateway's
+//! 502 or 504. No text of an outcome holds a URL, a header's value or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
-/// How many bytes of a failure's body are kept.
+/// The most bytes of a failure's body that are kept.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
 /// The longest timeout of one attempt.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
-/// Characters that are percent-encoded in our own headers: all that are not visible ASCII, and `%`.
-/// So every text can be sent, and different texts stay different.
+/// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters that
+/// are not visible ASCII. So every text can be sent, and different texts stay different.
 const HEADER_ESCAPES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// A tool that is an HTTP request.

@@ -1,7 +1,7 @@
 //! The three tools with which an agent asks a human: their texts for a model, and the question that
 //! a call asks. The engine performs the calls. Invariant: the form of a credential has only the
-//! operator's words; the agent's words are in `question`, `details` and its own form, which is flat
-//! and asks for no secret; an error about a call never quotes a value.
+//! operator's words; the agent's words are in `question`, `details` and the agent's own form, which
+//! is flat and asks for no secret; an error about a call never quotes a value.
 
 mod form;
 pub(crate) mod server_form;
@@ -25,7 +25,7 @@ pub struct Service {
     /// The purpose, in the operator's words.
     pub description: String,
     pub fields: Vec<ServiceField>,
-    /// How long the credential is kept at most; `None`: until the task ends.
+    /// How long the credential is kept at most; `None` if it is kept until the task ends.
     pub expires_in: Option<Duration>,
     /// The tools that receive the credential, such as `comment_ticket: POST https://jira.acme.com`.
     pub receivers: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Service {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceField {
     pub name: String,
-    /// JSON Schema `format` of the text.
+    /// The JSON Schema `format` of the text; `None` if any text fits.
     pub format: Option<String>,
     /// The label, in the operator's words.
     pub description: String,
@@ -49,7 +49,7 @@ pub(crate) struct Question {
     pub text: Option<String>,
     /// The call's arguments that are neither in `text` nor in `form`.
     pub details: Option<Value>,
-    /// JSON Schema of the answer.
+    /// The JSON Schema of the answer.
     pub form: Option<Value>,
 }
 
@@ -184,7 +184,7 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
     )
 }
 
-/// Returns the question that a call asks, from its arguments (already checked against the schema).
+/// Returns the question that a call asks. The arguments must have been checked against the schema.
 ///
 /// # Errors
 /// The reason why the call is invalid; never quotes a value.
@@ -267,9 +267,10 @@ fn non_empty(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
-/// Returns the form for a service's credential, in the operator's words: every field is a required
-/// text. `x-receivers` lists the tools that receive the credential, `x-expires-in` the number of
-/// seconds after which it is deleted at the latest.
+/// Returns the form in which a person enters a credential. The name, the descriptions and the
+/// fields are those of the configuration; every field is a required text. `x-receivers` lists the
+/// tools that receive the credential. `x-expires-in` is the number of seconds after which the
+/// credential is deleted, if it was not deleted before.
 #[must_use]
 pub(crate) fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();

@@ -1,4 +1,4 @@
-//! A tool of an MCP server, as the catalogue sees it. The module `mcp` performs its calls.
+//! A tool of an MCP server, as the catalog holds it. The module `mcp` performs the tool's calls.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Settings {
     pub server: String,
     /// The name of the tool at its server.
     pub tool: String,
-    /// The tool as the lock file has it. `None` if the lock file does not have it, which is a
+    /// The tool as the lock file has it. `None` if the lock file does not have the tool, which is a
     /// mistake of the configuration.
     #[serde(skip)]
     pub reviewed: Option<ReviewedTool>,
@@ -29,7 +29,7 @@ pub struct ReviewedTool {
     pub target: String,
     /// The server's `timeout`, which limits one call.
     pub timeout: Duration,
-    /// The credentials that the server's headers refer to.
+    /// The names of the credentials that the server's headers refer to.
     pub needs: Vec<String>,
     /// Whether the server is a child process, so that its code runs on this host.
     pub runs_locally: bool,

@@ -1,5 +1,5 @@
-//! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only
-//! specs; the engine handles their calls.
+//! Performs the calls of tools. All tools share one trait, and each kind of tool has its own file.
+//! `human`, `agent` and `external` tools are only specs; the engine handles their calls.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;
@@ -42,8 +42,8 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// Returns the reason why a call with these arguments can never be sent; `None` if there is
-    /// none. Never quotes a value.
+    /// Returns the reason why a call with these arguments can never be sent; `None` if there is no
+    /// such reason. The reason quotes no value.
     fn refusal_reason(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -61,8 +61,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if their
-    /// number is not limited. A call takes a slot before its start is journaled: a wait after the
-    /// start would use up the time to send.
+    /// number is not limited. A call takes a slot before its start is journaled, because a wait
+    /// after the start would use up the time to send.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -124,7 +124,7 @@ pub struct Invocation {
     /// The user id of the task's owner.
     pub owner: String,
     pub task_id: TaskId,
-    /// The same for every attempt; also sent as the `Idempotency-Key`.
+    /// The id of the call, which is the same for every attempt; also sent as the `Idempotency-Key`.
     pub call_id: CallId,
     /// The JSON of the arguments, exactly as it was judged and shown to approvers.
     pub arguments_text: String,
@@ -132,13 +132,13 @@ pub struct Invocation {
     pub arguments: Value,
     /// The approvers, joined by commas, if the call was approved by people.
     pub decided_by: Option<String>,
-    /// The W3C trace context to pass on.
+    /// The W3C trace context (`traceparent`) to pass on.
     pub traceparent: String,
     pub permit: AttemptPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
-    /// The server's state and the answers to its questions, if the previous attempt ended with
-    /// questions.
+    /// The server's state and the answers to the server's questions, if the previous attempt ended
+    /// with questions.
     pub resume: Option<Resume>,
     /// The slot for an answer that comes after the timeout.
     pub late: LateSlot,
@@ -271,8 +271,8 @@ impl AttemptPermit {
         found.as_ref().map(|decided| decided.at)
     }
 
-    /// Whether the attempt may be sent now. To be asked right before the first byte; after `false`,
-    /// nothing may be sent.
+    /// Whether the attempt may be sent now. The caller must ask right before the first byte, and
+    /// after `false` it must send nothing.
     #[must_use]
     pub fn holds(&self) -> bool {
         let decided = self.decided.borrow().clone();

@@ -10,8 +10,9 @@ pub(crate) fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }
-    // Upper case first: `to_lowercase` alone leaves `ſ` different from `s`, and `ß` from `ss`.
-    // Character by character, because `str::to_lowercase` writes a final sigma differently.
+    // The name is converted to upper case first, because `to_lowercase` alone leaves `ſ` different
+    // from `s`, and `ß` from `ss`. Each character is converted by itself, because
+    // `str::to_lowercase` writes a final sigma differently.
     let upper = name
         .nfkc()
         .flat_map(char::to_uppercase)

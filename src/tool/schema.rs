@@ -1,4 +1,4 @@
-//! The one place where a JSON Schema is compiled (draft 2020-12). Invariant: nothing outside the
+//! The only place where JSON Schemas are compiled (draft 2020-12). Invariant: nothing outside the
 //! schema is fetched or read, patterns run in linear time, the size of the schema is bounded, and
 //! an error about a value names the place and the expectation, never the value.
 
@@ -14,15 +14,15 @@ use crate::task::text::{cut, pointer};
 
 /// The longest JSON text of a schema, in bytes.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
-/// Maximum number of misfits in one error.
+/// The maximum number of violations in one error.
 const MAX_VIOLATIONS: usize = 8;
-/// How much of a place or name is quoted, in bytes.
+/// The most bytes of a place or a name that are quoted.
 const MAX_QUOTED_BYTES: usize = 120;
 
 /// A place in a value where the value does not fit its schema.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchemaViolation {
-    /// JSON pointer of the place; empty for the whole value.
+    /// The JSON Pointer to the place; empty for the whole value.
     pub pointer: String,
     /// The unmet expectation, such as `is required`; never the value.
     pub detail: String,
@@ -66,9 +66,9 @@ pub struct CompiledSchema {
 }
 
 impl CompiledSchema {
-    /// Compiles the schema of a tool's arguments. It refuses members that the schema does not
-    /// declare, at any level, except where the schema has `additionalProperties` or declares no
-    /// `properties`.
+    /// Compiles the schema of a tool's arguments. The compiled schema refuses members that the
+    /// schema does not declare, at any level, except where the schema has `additionalProperties` or
+    /// declares no `properties`.
     ///
     /// # Errors
     /// The flaws of the schema.
@@ -120,7 +120,7 @@ impl CompiledSchema {
     /// Checks a value.
     ///
     /// # Errors
-    /// The first few places that do not fit.
+    /// The places that do not fit; at most eight of them.
     pub fn check(&self, value: &Value) -> Result<(), SchemaViolations> {
         if self.validator.is_valid(value) {
             return Ok(());
@@ -160,7 +160,7 @@ impl CompiledSchema {
 }
 
 /// Returns the schema that a call's arguments are checked against: `schema`, closed as by
-/// [`CompiledSchema::closed`]. `None` if it has flaws.
+/// [`CompiledSchema::closed`]. `None` if `schema` has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     rewrite(schema, true).ok()

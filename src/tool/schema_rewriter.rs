@@ -73,7 +73,7 @@ pub(super) struct Rewriter<'s> {
     /// Maps the target of a `$ref`, and whether its inside is closed, to the number of its copy in
     /// `$defs`.
     targets: BTreeMap<(String, bool), usize>,
-    /// Targets whose copy is not made yet.
+    /// The targets that are not copied yet.
     pending: Vec<(String, bool)>,
     flaws: BTreeSet<String>,
 }
@@ -95,7 +95,7 @@ pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>>
 }
 
 /// Returns the schema that a local `$ref` names by `#`, a JSON pointer or an anchor; `None` if
-/// there is none.
+/// there is no such schema.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)

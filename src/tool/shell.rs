@@ -1,7 +1,8 @@
 //! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program.
 //! Invariant: the command ends with the call, even if the service is killed or the call is dropped;
-//! its environment is exactly what the operator named; without the guard's report the outcome is
-//! unknown, unless the guard ended before it reported the command's group.
+//! the environment of the command has only the variables that the operator named; without the
+//! guard's report the outcome is unknown, unless the guard ended before it reported the command's
+//! group.
 
 use std::fmt::Write as _;
 use std::io;
@@ -66,8 +67,8 @@ impl GuardCommand {
 }
 
 impl Default for GuardCommand {
-    /// Returns the command line of this program itself. It works even if the program's file has
-    /// been replaced since the start.
+    /// Returns the command line of this program itself. The command line works even if the
+    /// program's file has been replaced since the start.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
         let program = if program.exists() {
@@ -86,7 +87,7 @@ impl Default for GuardCommand {
 /// (`PR_SET_DUMPABLE` 0).
 ///
 /// # Errors
-/// When the system refuses.
+/// The system refuses the change.
 pub(crate) fn make_undumpable() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
@@ -349,8 +350,8 @@ pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // Only if the leader still exists and leads its group: by now the process id may belong to
-    // another process.
+    // The group is killed only if the leader still exists and leads its group, because by now the
+    // process id may belong to another process.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

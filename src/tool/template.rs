@@ -47,7 +47,7 @@ impl Template {
     /// Returns the text with the credentials filled in.
     ///
     /// # Errors
-    /// Names the credential that is missing or cannot be sent; never its value.
+    /// A text that names the credential that is missing or cannot be sent; never its value.
     pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
         let mut text = String::new();
         for piece in &self.0 {

@@ -30,9 +30,9 @@ enum Piece {
 
 #[derive(Clone, Debug)]
 pub(crate) struct UrlTemplate {
-    /// Scheme, host and port as shown: `http://payments.internal`.
+    /// The scheme, host and port as they are shown, such as `http://payments.internal`.
     pub origin: String,
-    /// The text before the path, as sent.
+    /// The text before the path, with which the URL of each call begins.
     start: String,
     path: Vec<Piece>,
     query: Option<Vec<Piece>>,
@@ -93,8 +93,8 @@ impl UrlTemplate {
         })
     }
 
-    /// Returns the names of the arguments, each with `true` if the argument is in the path, `false`
-    /// if in the query.
+    /// Returns the names of the arguments, each with `true` if the argument is in the path, and
+    /// with `false` if it is in the query.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -134,7 +134,7 @@ impl UrlTemplate {
     /// not name go into the query.
     ///
     /// # Errors
-    /// The reason why there is no URL. Names the argument or the credential, never its value.
+    /// The reason why there is no URL. It names the argument or the credential, never its value.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
@@ -147,7 +147,7 @@ impl UrlTemplate {
     }
 
     /// Returns the reason why these arguments give no URL, whatever the credentials; `None` if
-    /// there is none. Names the argument, never its value.
+    /// there is no such reason. The reason names the argument, never its value.
     #[must_use]
     pub(crate) fn refusal_reason(
         &self,

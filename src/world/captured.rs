@@ -3,18 +3,18 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The output of a test's subscriber.
+/// The log output of one test. Clones share the output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
-    /// A `MakeWriter` for a subscriber.
+    /// Returns a `MakeWriter` with which a subscriber adds to this output.
     pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let writer = self.clone();
         move || writer.clone()
     }
 
-    /// All captured output.
+    /// Returns the output so far.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()

@@ -18,6 +18,13 @@ const CORE_FILES: [&str; 3] = [
 const LONGEST_FUNCTION: usize = 60;
 const LONGEST_TEST_FUNCTION: usize = 100;
 
+#[test]
+fn readme_is_shorter_than_150_lines() {
+    let readme = std::fs::read_to_string(super::root().join("README.md")).expect("README.md");
+    let lines = readme.lines().count();
+    assert!(lines < 150, "README.md has {lines} lines");
+}
+
 /// Files over the limit, with their numbers of lines.
 fn long_files(sources: &[Source]) -> Vec<String> {
     let longest = |path: &str| {

@@ -1,5 +1,5 @@
-//! Gates: files with and without agents, the definition of a gate, and the mistakes and warnings
-//! about gates.
+//! Tests of gates: files with and without agents, the definition of a gate, and the mistakes and
+//! warnings about gates.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ gates:
   billing: { description: Refunds., tools: [pay, look], use_within: 2h, report: optional }
 ";
 
-/// The gate of a file.
+/// Returns the first gate of a file.
 fn gate(text: &str) -> Agent {
     let agents = read(text).unwrap().agents();
     let (agent, _) = agents.gates().next().unwrap();
     (**agent).clone()
 }
 
-/// The warnings about a file.
+/// Returns the warnings about a file.
 fn warnings(text: &str) -> Vec<String> {
     let (_, report) = with(text, &[], &Flags::default()).unwrap();
     let lines = report.warnings.iter().map(ToString::to_string);
@@ -134,7 +134,7 @@ fn variable_overrides_a_setting_of_a_gate() {
     );
 }
 
-/// A file's text after [`GATES`], and all messages.
+/// Pairs of a file's text after [`GATES`], and all messages about the file.
 const BAD: &[(&str, &[&str])] = &[
     (
         "gates: { t: { tools: [t] }, a: { tools: [t] }, request_credentials: { tools: [t] } }\n",

@@ -1,5 +1,5 @@
-//! MCP servers: their reviewed tools as tools of the configuration, and the mistakes in their
-//! settings and in the lock file.
+//! Tests of MCP servers: their reviewed tools as tools of the configuration, and the mistakes in
+//! their settings and in the lock file.
 
 use serde_json::json;
 
@@ -77,7 +77,7 @@ fn read(file: &str) -> Result<Config, String> {
     load_with(file, Some(&lock().to_string()))
 }
 
-/// The mistakes of a file, without their positions.
+/// Returns the mistakes of a file, without their positions.
 fn mistakes(file: &str, lock: &Value) -> Vec<String> {
     let report = load_with(file, Some(&lock.to_string())).expect_err("mistakes");
     let lines = report.lines().filter(|line| !line.starts_with("warning"));

@@ -1,5 +1,5 @@
-//! The people whom the questions of each rule reach, as `check` lists them, and the warnings about
-//! rules whose questions reach no person.
+//! Tests of the lines in which `check` lists the recipients of each rule's questions, and of the
+//! warnings about rules whose questions reach no person.
 
 use super::super::tests_bad::{BASE, TOOL};
 use super::*;
@@ -12,14 +12,14 @@ const POLICY: &str = "policy:
 const SERVER: &str = "mail: { url: 'smtp://smtp.acme.com', from: h@acme.com }, ";
 const BOB: &str = "{ user: bob, email: b@acme.com }";
 const EVE: &str = "{ user: eve, email: e@acme.com }";
-/// zoe has no key.
+/// The person zoe, who has no key.
 const ZOE: &str = "{ user: zoe, groups: [g], email: z@acme.com }";
 const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
 const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
 const NOBODY: &str = "approvers: no message is sent about this rule's questions";
 
-/// The lines about the rules, and the warnings from their path on, with these people and these
-/// members of `notify`.
+/// Returns the lines about the rules, and the warnings without their positions, for a file with
+/// these people and these members of `notify`.
 fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     let auth = format!(
         "auth: {{ api_keys: [ {{ user: bob, groups: [g], key: '0123456789abcdef' }}, {{ user: eve, key: '0123456789abcdeF' }} ], people: [ {people} ] }}\n"
@@ -33,7 +33,8 @@ fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     (config.recipient_lines(), warnings.filter(about).collect())
 }
 
-/// The lines about both rules that hold.
+/// Returns the expected lines of `check`: the parameter `r` has the recipients of the rule `r`, and
+/// the parameter `s` those of the rule `s`.
 fn reach(r: &str, s: &str) -> Vec<String> {
     let line = |(rule, who)| format!("A question of the rule `{rule}` reaches {who}.");
     [("r", r), ("s", s)].map(line).to_vec()

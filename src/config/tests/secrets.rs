@@ -1,5 +1,5 @@
-//! Secret values do not appear in messages, and expanded values appear neither in schemas nor in
-//! the working directory that people see as a shell tool's target.
+//! Tests that secret values do not appear in messages, and that expanded values appear neither in
+//! schemas nor in the working directory that people see as a shell tool's target.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rules that require more people than may approve.
+//! Tests of rules that require more people than may approve.
 
 use super::*;
 

@@ -1,13 +1,13 @@
-//! Mistakes in the people whom messages reach, and in their links.
+//! Tests of mistakes in `auth.people` and in `notify.links`.
 
 use super::*;
 
-/// Keys of bob in the group `g` and of eve, without the end of the section.
+/// The beginning of a section `auth` with the keys of bob, who is in the group `g`, and of eve.
 const KEYS: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ], ";
 const SECRETS: &str =
     "secrets: { keys: [ { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
 
-/// The messages about a file with these lines, each from its path on.
+/// Returns the messages about a file with these lines, without their positions.
 fn found(lines: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{lines}\n");
     let found = read(&text).err().unwrap_or_default();

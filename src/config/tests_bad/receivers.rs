@@ -1,4 +1,4 @@
-//! Mistakes in the receivers of messages.
+//! Tests of mistakes in the entries of `notify.to` with a webhook or mail.
 
 use super::*;
 use crate::config::environment::Environment;
@@ -7,7 +7,8 @@ use crate::world::Mistakes;
 
 const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
 
-/// The messages about an entry with these settings beside `name` and `webhook`.
+/// Returns the mistakes in a file with this section `auth` and this entry of `notify.to`, each from
+/// its path below `notify` on.
 pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
     let text = text.replace("SECRET", SECRET);
@@ -199,7 +200,8 @@ fn entry_without_a_tenant_among_several_is_refused() {
 
 const PEOPLE: &str = "people: [ { user: eve, email: eve@acme.com } ]";
 
-/// The messages about mail entries, with a mail server of these settings and eve as the one person.
+/// Returns the mistakes in a file with this mail server, this section `policy` and this entry of
+/// `notify.to`. The only person in the file is eve.
 fn found_by_mail(server: &str, policy: &str, entry: &str) -> Vec<String> {
     let auth = AUTH.replace("api_keys:", &format!("{PEOPLE}, api_keys:"));
     let text = format!("{BASE}{TOOL}{auth}{policy}notify: {{ mail: {server}, to: [ {entry} ] }}\n");

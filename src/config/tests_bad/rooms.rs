@@ -1,4 +1,4 @@
-//! Mistakes in the rooms that are told of questions.
+//! Tests of mistakes in the entries of `notify.to` with Slack or Teams.
 
 use super::receivers::found;
 

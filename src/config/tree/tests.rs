@@ -1,4 +1,4 @@
-//! Reading YAML into the tree.
+//! Tests of reading YAML into the tree.
 
 use super::*;
 

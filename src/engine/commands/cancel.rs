@@ -1,5 +1,5 @@
-//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: once a cancel has
-//! answered, no call of these tasks is sent from any replica.
+//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: after the answer to a
+//! cancel, no replica sends a call of these tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,13 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 impl Engine {
-    /// Cancels a task and its descendants. Returns once none of their calls can be sent any more:
-    /// the version fences off a start that was not committed before the cancel, and the cancel
-    /// waits for an earlier start.
+    /// Cancels a task and its descendants. Returns once no call of these tasks can be sent any
+    /// more. The cancel increments the tasks' versions, so that no start can be committed after it,
+    /// and waits for starts that were committed before.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`; `Conflict` when the task is completed or failed.
+    /// `NotFound`, `Forbidden`, `KeyReused`; `Conflict` if the task is completed or failed;
+    /// `Unavailable` when the database does not answer.
     pub async fn cancel(
         self: &Arc<Self>,
         caller: &Caller,
@@ -50,8 +51,8 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // The task is canceled already: only the idempotency key is stored. If this POST is
-                // repeated after the task was reopened, it must not cancel the task again.
+                // The task is already canceled, so only the idempotency key is stored. If this POST
+                // is repeated after the task was reopened, it must not cancel the task again.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
@@ -75,8 +76,8 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment,
-    /// in database time, after which no further start can be committed.
+    /// Waits until no replica can send a started call of these tasks any more. `now` is a time, by
+    /// the database's clock, after which no further start of these calls can be committed.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut remote_wait = Duration::ZERO;
         let mut sent_here = Vec::new();
@@ -85,8 +86,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered_attempt)
         {
-            // If a driver of this process is committing another start of the call, this also
-            // forbids sending that attempt; its commit will be refused.
+            // A driver of this process may be committing another attempt at the call. `cancel` also
+            // forbids sending that attempt, whose commit will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

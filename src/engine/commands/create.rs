@@ -16,8 +16,8 @@ impl Engine {
     /// Creates a task and begins to drive it; returns once the task is stored.
     ///
     /// # Errors
-    /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does
-    /// not answer.
+    /// `Invalid` if no agent of this name is open to the caller; `KeyReused` if another POST with
+    /// the same key and another body comes first; `Unavailable` when the database does not answer.
     pub async fn create(
         self: &Arc<Self>,
         caller: &Caller,
@@ -68,7 +68,7 @@ impl Engine {
         if let Some(accepted) = self.submit(session).await? {
             return Ok(accepted);
         }
-        // The database refused the insert: another POST with the same key came first.
+        // The insert was refused. If the POST has a key, another POST with the same key came first.
         match &key {
             Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
             None => Err(Refusal::Internal),

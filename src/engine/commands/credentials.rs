@@ -20,8 +20,8 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the opened credentials of the task and of its ancestors. The set is also empty if
-    /// the service has no sealing key or the rows are corrupt.
+    /// Returns the opened credentials of the task and of its ancestors. Returns no credentials if
+    /// the service has no sealing key or the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -58,7 +58,8 @@ impl Engine {
             .merged_with(&self.stored_credentials(session).await?.redactor()))
     }
 
-    /// Removes the submitted form fields that hold a secret of the task or of the configuration.
+    /// Returns `fields`, the fields of a submitted form, without those that hold a secret of the
+    /// task or of the configuration.
     ///
     /// # Errors
     /// `NotFound` for a task that is gone; `Unavailable` when the database does not answer.
@@ -73,8 +74,8 @@ impl Engine {
         Ok(fields)
     }
 
-    /// Refuses edited arguments that hold a secret. Each item of `edits` is the id of a call and
-    /// the arguments that a person wrote for it.
+    /// Refuses edited arguments that hold a secret. Each item of `edits` is the id of a call, and
+    /// the arguments that a person wrote for that call.
     ///
     /// # Errors
     /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
@@ -103,8 +104,8 @@ impl Engine {
         }
     }
 
-    /// Returns the credential that the request asks for, as configured now. `None` if this agent no
-    /// longer has such a credential.
+    /// Returns the credential that the request asks for, as configured now. `None` if the agent no
+    /// longer has a credential of that name.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog
@@ -114,7 +115,7 @@ impl Engine {
     }
 
     /// Whether the configuration still asks for the same fields, receivers and lifetime as this
-    /// request. Descriptions do not count.
+    /// request. Changed descriptions are ignored.
     pub(in crate::engine) fn form_is_unchanged(
         &self,
         agent: Option<&Agent>,
@@ -127,11 +128,11 @@ impl Engine {
             && now.map(without_descriptions) == spec.form.clone().map(without_descriptions)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row, and an object for readers
-    /// of the decision: the name of each field with `null` for its value.
+    /// Seals the values that a person provided. Returns the sealed row and, for readers of the
+    /// decision, an object that has the name of each field with the value `null`.
     ///
     /// # Errors
-    /// `Internal` where the values cannot be sealed: then nothing is stored.
+    /// `Internal` if the values cannot be sealed. The caller then stores nothing.
     pub(in crate::engine) fn seal(
         &self,
         session: &TaskSession,
@@ -171,8 +172,8 @@ impl Engine {
     }
 }
 
-/// Removes the descriptions from a form, for comparison: a form with new wording asks for the same
-/// values.
+/// Removes the descriptions from a form before a comparison, because a form with new wording asks
+/// for the same values.
 fn without_descriptions(mut form: Value) -> Value {
     if let Some(members) = form.as_object_mut() {
         members.remove("description");

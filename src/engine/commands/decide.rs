@@ -1,6 +1,6 @@
-//! Applies a person's decision, whichever HTTP route it came by: appends facts, and the driver
-//! continues the task. The version fences the write: of concurrent decisions one is committed
-//! first, and each other decision is checked again against the new state.
+//! Applies a person's decision, whichever HTTP route it came by: appends facts, and the driver then
+//! continues the task. The task's version fences the commit. If another commit came first, the
+//! decision is checked again against the new state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,9 +31,11 @@ impl Engine {
     ///
     /// # Errors
     /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then
-    /// `Withdrawn` or `AlreadyDecided`. A refusal stores nothing, with two exceptions, both
-    /// answered with `Withdrawn`: a request whose tool has changed is closed, and a damaged task
-    /// fails. `Unavailable` when the database does not answer.
+    /// `Withdrawn` or `AlreadyDecided`; last, `Invalid` for edited arguments or standing decisions
+    /// that the current rules do not permit. A refusal stores nothing, with two exceptions that
+    /// return `Withdrawn`: a request whose tool has changed is closed, and a task with damaged data
+    /// fails. `KeyReused` if another POST with the same key and another body came first.
+    /// `Unavailable` when the database does not answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -45,7 +47,7 @@ impl Engine {
         self.decide_read(caller, read, answer, key).await
     }
 
-    /// Like [`Engine::decide`], for code that has just read the request and its task's journal.
+    /// Like [`Engine::decide`], for a caller that has just read the request and its task's journal.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -77,7 +79,8 @@ impl Engine {
             let decision = self.validate_answer(caller, &row, &answer).await?;
             let mut session = self.load_session(&row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // The request was closed after its row was read: read the row again.
+                // The request was closed after its row was read, so the next try reads the row
+                // again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
@@ -129,7 +132,7 @@ impl Engine {
         read.ok_or(Refusal::NotFound)
     }
 
-    /// Loads the session of the request's task, from `journal` if that is `Some`.
+    /// Loads the session of the request's task, from `journal` unless that is `None`.
     async fn load_session(
         &self,
         row: &RequestRow,
@@ -142,8 +145,8 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer as far as the request's row allows. The journal is read only if the
-    /// answer is invalid and contains edited arguments.
+    /// Validates an answer as far as the request's row allows. Reads the journal only if the answer
+    /// is invalid and contains edited arguments.
     async fn validate_answer(
         &self,
         caller: &Caller,
@@ -152,6 +155,7 @@ impl Engine {
     ) -> Result<ValidDecision, Refusal> {
         match self.validate_by_row(caller, row, answer) {
             // The error's pointer may name a member of the arguments, and that name may be secret.
+            // In that case `refuse_secrets` returns an error without the name.
             Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
                 let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                 self.refuse_secrets(&session, answer.edits().collect())
@@ -162,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// Validates an answer by the request's row alone. The errors come in the order that
+    /// Validates an answer by the request's row alone. Returns errors in the order that
     /// [`Engine::decide`] documents.
     fn validate_by_row(
         &self,
@@ -200,7 +204,8 @@ impl Engine {
     }
 
     /// Adds to the session everything that the decision's commit writes: the decision, sealed
-    /// credentials, and the new judgements of edited calls.
+    /// credentials, and the new judgements of edited calls. If the decision cancels the task, adds
+    /// the withdrawal of the open requests instead of the judgements.
     async fn apply_decision(
         &self,
         caller: &Caller,
@@ -258,13 +263,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges a call with the arguments that a person wrote (`text`). Returns the edit and, if the
-    /// edit does not approve the call but changes its judgement, the new judgement.
+    /// Judges a call with `text`, the arguments that a person wrote. Returns the edit. Also returns
+    /// the new judgement if the edit does not approve the call but changes its judgement.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses the arguments, when they do not fit, when the tool is gone, or
-    /// when the call was already sent: its receiver knows the call by its idempotency key, and
-    /// expects the same arguments when the call is repeated.
+    /// `Invalid` if a rule refuses the arguments, if the arguments do not fit, if the tool is gone,
+    /// or if the call was already sent. The receiver of a sent call knows the call by its
+    /// idempotency key, and expects the same arguments when the call is repeated.
     async fn judge_edit(
         &self,
         caller: &Caller,
@@ -326,8 +331,8 @@ impl Engine {
         ))
     }
 
-    /// Whether the configuration has changed a part that the answer depends on: the definition of a
-    /// tool, or the form of a credential.
+    /// Whether the configuration has changed a part that the answer depends on: the definition of
+    /// the tool of one of `calls`, or the form of a credential.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
@@ -359,8 +364,8 @@ impl Engine {
             })
     }
 
-    /// Closes a request whose tool has changed; its calls are judged again. Returns `false` when
-    /// another commit came first; then nothing was written.
+    /// Closes a request whose tool has changed, so that the driver judges its calls again. Returns
+    /// `false`, with nothing written, when another commit came first.
     async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -375,8 +380,8 @@ impl Engine {
         Ok(self.submit(session).await?.is_some())
     }
 
-    /// Fails a task whose stored request is damaged, so that none of its calls runs. Returns
-    /// `false` when another commit came first; then nothing was written.
+    /// Fails a task whose stored request or agent version is damaged, so that none of the task's
+    /// calls runs. Returns `false`, with nothing written, when another commit came first.
     async fn fail_damaged_task(
         &self,
         mut session: TaskSession,
@@ -394,7 +399,7 @@ impl Engine {
     }
 }
 
-/// Journals the judgements of edited calls.
+/// Adds the new judgements of edited calls to the session.
 fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
     for (tool_call_id, judgement) in judgements {
         let Some(state) = session.own.progress.call(tool_call_id) else {
@@ -411,8 +416,11 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
 }
 
 /// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
-/// judgement of the edited arguments; `terms` are the terms of the request. If a rule refuses the
-/// arguments, or they do not fit the tool, the error says which arguments are expected.
+/// judgement of the edited arguments; `terms` are the terms of the request.
+///
+/// # Errors
+/// The expected arguments, in words for the person, if a rule refuses the arguments or the
+/// arguments do not fit the tool.
 fn judgement_after_edit(
     now: &Judgement,
     terms: &Terms,

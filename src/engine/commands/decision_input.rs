@@ -1,4 +1,4 @@
-//! A person's answer as sent, and its validation against the request. Writes nothing.
+//! A person's answer as sent, and its validation against the request. This module writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,17 +22,17 @@ use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, SchemaViolations};
 
-/// A person's answer to a request, as sent; `validate` checks it.
+/// A person's answer to a request, as sent. `validate` checks the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionInput {
-    /// The digest that the approver was shown. If it differs from the request's, the answer is
-    /// refused. `None` skips this check.
+    /// The digest that the approver was shown. An answer is refused if its digest differs from the
+    /// request's. `None` skips this check.
     pub digest: Option<String>,
     pub body: DecisionBody,
 }
 
 impl DecisionInput {
-    /// Whether the answer requests a standing decision, for the whole request or for a call.
+    /// Whether the answer requests a standing decision, either for the whole request or for a call.
     fn requests_grant(&self) -> bool {
         match &self.body {
             DecisionBody::Whole { remember, .. } => remember.is_some(),
@@ -42,7 +42,7 @@ impl DecisionInput {
         }
     }
 
-    /// Returns the edited arguments, each after the id of its call. The id is not validated yet.
+    /// Returns the edited arguments, each after the id of its call. The ids are not validated yet.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
         let replies = if let DecisionBody::PerCall(replies) = &self.body {
             Some(replies)
@@ -57,21 +57,21 @@ impl DecisionInput {
     }
 }
 
-/// One answer for the whole request, or one for each call.
+/// Either an answer for the whole request, or answers for single calls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecisionBody {
     /// One `action`, in the body or in the path, for every call of the request.
     Whole {
         action: Action,
         reason: Option<String>,
-        /// The consequence of a rejection; only beside [`Action::Reject`].
+        /// The consequence of a rejection. Allowed only with [`Action::Reject`].
         then: Option<Then>,
-        /// The filled-in form of the request, as JSON text. It is secret because the form may ask
-        /// for a credential.
+        /// The filled-in form of the request, as JSON text. The text is secret because the form may
+        /// ask for a credential.
         response: Option<Secret<String>>,
         /// The result of the call, supplied by the person as JSON text.
         result: Option<String>,
-        /// The standing decision that the person requests beside the approval.
+        /// The standing decision that the person requests with the approval.
         remember: Option<GrantRequest>,
     },
     /// The body's `decisions`: an answer for each named call, by `tool_call_id` as sent.
@@ -84,21 +84,22 @@ pub struct CallReply {
     pub action: Action,
     pub reason: Option<String>,
     /// The consequence of a rejection. All replies of an answer that name a consequence must name
-    /// the same.
+    /// the same consequence.
     pub then: Option<Then>,
-    /// The new arguments of the call beside [`Action::Edit`], verbatim JSON text.
+    /// The new arguments of the call with [`Action::Edit`], as verbatim JSON text.
     pub arguments: Option<String>,
     /// The result of the call, supplied by the person as JSON text.
     pub result: Option<String>,
-    /// The standing decision that the person requests beside the approval of this call.
+    /// The standing decision that the person requests with the approval of this call.
     pub remember: Option<GrantRequest>,
 }
 
 /// Validates an answer against its request.
 ///
 /// # Errors
-/// `Forbidden` when the caller approves arguments that they wrote themselves, or when the caller's
-/// link may not give this answer; `Invalid` with the places that do not fit.
+/// `Forbidden` if the caller approves arguments that they wrote themselves, or if the caller's link
+/// may not give this answer; `Invalid` with the parts of the answer that do not fit; `Internal` if
+/// the request's form is unusable.
 pub(crate) fn validate(
     roster: &Roster,
     caller: &Caller,
@@ -219,8 +220,8 @@ fn per_call(
     })
 }
 
-/// Returns the members of a reply that do not fit its call. Each comes as a JSON pointer relative
-/// to the reply, and the expected value.
+/// Returns the members of a reply that do not fit its call: for each, its JSON pointer relative to
+/// the reply, and the expected value.
 fn reply_errors(
     caller: &Caller,
     spec: &RequestSpec,
@@ -248,7 +249,8 @@ fn reply_errors(
     errors
 }
 
-/// Reads the filled-in form and checks it against the request's `form`.
+/// Parses the filled-in form and checks it against the request's `form`. Returns `None` if the
+/// answer needs no form.
 fn read_response(
     spec: &RequestSpec,
     action: Action,
@@ -306,8 +308,8 @@ fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the answer has a result if and only if it needs one, and that the result of an
-/// external tool fits the schema in the request's `form`, if any.
+/// Checks that the answer has a result if and only if the answer needs a result. Also checks that
+/// the result of an external tool fits the schema in the request's `form`, if there is a schema.
 fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let content = spec.kind.properties().response;
     let is_wanted = action == Action::Respond
@@ -360,7 +362,7 @@ fn one_of(actions: &[Action]) -> String {
     }
 }
 
-/// Returns [`Refusal::Invalid`] with one error. `detail` says the expected value.
+/// Returns [`Refusal::Invalid`] with one error. `detail` describes the expected value.
 pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError {
         pointer: pointer.to_owned(),

@@ -1,5 +1,5 @@
-//! Closes requests whose deadline has passed; their tasks continue, or are canceled where the rule
-//! says so.
+//! Closes requests whose deadline has passed. The task of such a request then continues, or is
+//! canceled if the rule says so.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 impl Engine {
     /// Closes the requests whose deadline has passed by the database's clock. Returns the number of
-    /// requests that it closed, at most `MAX_EXPIRED_AT_ONCE`.
+    /// closed requests, at most `MAX_EXPIRED_AT_ONCE`.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -48,7 +48,7 @@ impl Engine {
         request_id: RequestId,
         task: TaskId,
     ) -> Result<bool, Refusal> {
-        // The commit may fail because another commit of the tree, such as a decision, came first.
+        // Each try may fail because another commit of the tree, such as a decision, came first.
         for _ in 0..MAX_TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);
@@ -70,8 +70,8 @@ impl Engine {
                 return Ok(true);
             }
         }
-        // Another commit came first each time. If the request is still open, the next round closes
-        // it.
+        // Another commit came first at each try. If the request is still open, the next call of
+        // `expire` closes the request.
         Ok(false)
     }
 }

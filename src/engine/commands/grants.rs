@@ -1,4 +1,4 @@
-//! Ends standing decisions, and tells why a standing decision no longer counts.
+//! Ends standing decisions, and finds the reason why a standing decision no longer counts.
 
 use super::Refusal;
 use crate::engine::Engine;
@@ -27,8 +27,9 @@ impl Engine {
         (!counts).then_some(GrantEnd::Giver)
     }
 
-    /// Whether `caller` may end a standing decision. Its giver, an admin, and anyone who may now
-    /// decide requests of its rule may.
+    /// Whether `caller` may end a standing decision. The caller needs the permission to decide. The
+    /// caller must also be the person who gave the standing decision, an admin, or a person who may
+    /// now decide requests of its rule. In a service without accounts, the permission is enough.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
@@ -42,7 +43,8 @@ impl Engine {
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision: from then on no call starts with it. Idempotent.
+    /// Ends a standing decision, so that no further call starts by it. Ending a standing decision
+    /// again has no effect.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`. `Unavailable` when the database does not answer.

@@ -1,4 +1,4 @@
-//! Idempotency: a POST that repeats an earlier POST with the same key gets the earlier answer and
+//! Idempotency: a POST with the key of an earlier POST returns the result of the earlier POST, and
 //! changes nothing.
 
 use super::{Accepted, CommitPosition, Refusal};
@@ -18,13 +18,13 @@ pub struct IdempotencyKey {
     pub path: String,
     /// The value of the `Idempotency-Key` header, verbatim.
     pub key: String,
-    /// The body. Its digest is stored, and compared when the key is used again.
+    /// The body. The digest of the body is stored, and compared when the key is used again.
     pub body: DigestedBody,
 }
 
 impl IdempotencyKey {
-    /// The row to store in the same commit as the command's effect. `request_id` is the decided
-    /// request if the command is a decision.
+    /// Returns the row to store in the same commit as the command's effect. `request_id` is the
+    /// decided request if the command is a decision.
     pub(in crate::engine) fn row(
         &self,
         caller: &Caller,
@@ -45,12 +45,13 @@ impl IdempotencyKey {
 }
 
 impl Engine {
-    /// Returns the result of an earlier POST with the same key; `None` if there is none. A command
-    /// calls this before its other checks.
+    /// Returns the result of an earlier POST with the same key; `None` if no earlier POST had this
+    /// key. The HTTP handlers call this before they check the rest of a POST.
     ///
     /// # Errors
-    /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has since lost the
-    /// right to this command.
+    /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
+    /// to this command; `NotFound` if the task is gone; `Unavailable` when the database does not
+    /// answer.
     pub async fn replay(
         &self,
         caller: &Caller,
@@ -77,7 +78,7 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The earlier POST may be a cancel that still waits. This POST waits as well, because a
+            // The earlier POST may be a cancel that still waits. This POST must wait too, because a
             // cancel is answered only once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
@@ -105,7 +106,7 @@ impl Engine {
             let command = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
-                // Creating a task needs the same right as sending a message to it.
+                // Creating a task needs the same right as sending a message to the task.
                 Some(_) | None => Command::Message,
             };
             return Ok(self.may_command(caller, command, task).is_ok());
@@ -121,8 +122,10 @@ impl Engine {
         ))
     }
 
-    /// If the command was refused (`result`), looks the key up again and replays the earlier POST:
-    /// it may have been stored since the first look-up. Leaves `Unavailable` as it is.
+    /// Returns `result`, the result of a command. If the command was refused, first looks the key
+    /// up again, because an earlier POST with this key may have been stored since the first
+    /// look-up; if so, returns the result of that POST. Does not look the key up after
+    /// `Unavailable`.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,
@@ -137,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// [`Engine::replay`] if there is a key, else `None`.
+    /// Returns the result of [`Engine::replay`] if there is a key, otherwise `None`.
     pub(in crate::engine) async fn replay_if_keyed(
         &self,
         caller: &Caller,

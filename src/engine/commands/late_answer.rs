@@ -1,4 +1,4 @@
-//! Stores the answer that a tool gives to an attempt after the timeout of this attempt.
+//! Stores the answers of tools that arrive after the attempt has timed out.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// An attempt that timed out. `answer` receives the tool's late answer, if there is one.
+/// An attempt that timed out. `answer` holds the future that waits for the tool's late answer, if
+/// such an answer can still come.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
@@ -19,8 +20,8 @@ pub(in crate::engine) struct LateAttempt {
 }
 
 impl Engine {
-    /// Waits in the background for the answers to these attempts and stores them. Stops waiting
-    /// when the service stops.
+    /// Waits in the background for the late answers to these attempts, and stores each of them. The
+    /// wait ends when the service shuts down.
     pub(in crate::engine) fn await_late_answers(
         self: &Arc<Self>,
         task: TaskId,
@@ -66,7 +67,8 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started. The answer to that attempt is the call's result.
+                // A later attempt was started, and the answer to that later attempt is the call's
+                // result.
                 session.push(Fact::LateResult(result.clone()));
             } else {
                 session.add_results(vec![result.clone()]);

@@ -17,8 +17,9 @@ impl Engine {
     /// descendants that have not ended.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while the task runs, or while it is paused
-    /// and `supersede` is not set.
+    /// `NotFound`, `Forbidden`, `NotARoot`, `KeyReused`; `Conflict` while the task runs, while it
+    /// is paused and `supersede` is not set, or if the task is a gate call; `Unavailable` when the
+    /// database does not answer.
     pub async fn message(
         self: &Arc<Self>,
         caller: &Caller,
@@ -54,7 +55,7 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // If the agent is gone, the driver fails the task.
+            // If the configuration no longer has the agent, the driver fails the task.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }

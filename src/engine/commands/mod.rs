@@ -1,5 +1,5 @@
 //! The commands of users and approvers, one file for each verb of the API. A command appends facts
-//! in one commit, and the driver does the rest.
+//! in one commit, and the driver then carries out the task's next steps.
 
 mod cancel;
 mod create;
@@ -31,14 +31,14 @@ use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
 /// The maximum number of times that a command loads its task and tries to commit. A try fails if
-/// another commit comes first. After the last try the command is refused as `unavailable`.
+/// another commit comes first. After the last failed try, the command is refused as `unavailable`.
 pub(crate) const MAX_TRIES: u32 = 200;
 
-/// The input of [`Engine::create`]. The HTTP handler has checked its shape and size; the engine
-/// checks the agent.
+/// The input of [`Engine::create`]. The HTTP handler has checked the shape and the size of the
+/// input; the engine checks the agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
-    /// Name of the agent; `None` is the default agent.
+    /// Name of the agent; `None` stands for the default agent.
     pub agent: Option<String>,
     /// Parts of the first message.
     pub items: Vec<Part>,
@@ -50,7 +50,8 @@ pub struct TaskInput {
     pub metadata: String,
 }
 
-/// The input of [`Engine::message`]. The HTTP handler has checked its shape and size.
+/// The input of [`Engine::message`]. The HTTP handler has checked the shape and the size of the
+/// input.
 #[derive(Clone, Debug)]
 pub struct MessageInput {
     pub items: Vec<Part>,
@@ -63,20 +64,22 @@ pub struct MessageInput {
 /// The result of a command whose effect is stored.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The task that the response shows. For a decision it is the root.
+    /// The task that the response shows; for a decision, the root task.
     pub task_id: TaskId,
-    /// The root of the task's tree. If the POST waits, it waits for this task.
+    /// The root of the task's tree. A POST that waits for a result waits for this task.
     pub root: TaskId,
-    /// Whether an earlier POST with the same key had the effect.
+    /// Whether an earlier POST with the same idempotency key had the effect, and this POST had
+    /// none.
     pub replayed: bool,
-    /// Subscription to the tree's events, opened before the commit so that no later event is
-    /// missed. `None` where nothing was started.
+    /// A listener for the tree's commits, opened before the command's commit so that no later
+    /// commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// Position of the commit; `None` for a cancel.
+    /// Position of the command's commit; `None` for a cancel that is not a replay.
     pub position: Option<CommitPosition>,
 }
 
-/// The position of a command's commit in the tree's events: a reader of events starts there.
+/// The position of a command's commit in the tree's events. A reader of events starts at this
+/// position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitPosition {
     /// The commit that stored this task's item with this `seq`.
@@ -86,7 +89,7 @@ pub enum CommitPosition {
 }
 
 impl Accepted {
-    /// Returns the result of a command that started nothing: there are no events to wait for.
+    /// Returns the result of a command without a listener and without a position.
     pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
@@ -107,7 +110,7 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// The reason why a command had no effect. Each variant becomes the problem code in its comment.
+/// The reason why a command had no effect. The comment of each variant names its problem code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `not_found`: the id is unknown in the caller's tenant.
@@ -122,7 +125,7 @@ pub enum Refusal {
     /// `idempotency_key_reused`: an earlier POST with the same key had another body.
     #[error("the key was used with another body")]
     KeyReused,
-    /// `digest_mismatch`: the answer names a digest that is not the request's.
+    /// `digest_mismatch`: the digest in the answer differs from the request's digest.
     #[error("the digest is not that of the request")]
     DigestMismatch(RequestId),
     /// `request_expired`: the deadline of the request has passed.
@@ -131,14 +134,16 @@ pub enum Refusal {
     /// `request_withdrawn`: the request was closed without a decision.
     #[error("the request was withdrawn")]
     Withdrawn(RequestId),
-    /// `already_decided`: the request or the call is decided, or this person has answered it.
+    /// `already_decided`: the request or the call is decided, or the caller has already approved
+    /// the call.
     #[error("the request or the call is already decided")]
     AlreadyDecided {
         request: RequestId,
-        /// The call that was already answered, if the refusal is about one call.
+        /// The call that is already decided or approved; `None` if the refusal is about the whole
+        /// request.
         call: Option<CallId>,
     },
-    /// The task's status or kind does not allow the command. The problem code is that of `code`.
+    /// The task's status or kind does not allow the command. `code` determines the problem code.
     #[error("the task is {status:?}")]
     Conflict {
         code: ConflictCode,
@@ -153,7 +158,8 @@ pub enum Refusal {
         /// Status of the task, not of the root.
         status: TaskStatus,
     },
-    /// `unavailable`: the database does not answer, or the service is going down.
+    /// `unavailable`: the database does not answer, the service is shutting down, or other commits
+    /// came first at every try.
     #[error("the service is unavailable")]
     Unavailable,
     /// `internal`: the cause is in the log.
@@ -164,15 +170,15 @@ pub enum Refusal {
 /// The conflicts between a command and a task's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictCode {
-    /// A message to a running task.
+    /// The command is a message, and the task is running.
     TaskRunning,
-    /// A message to a paused task.
+    /// The command is a message without `supersede`, and the task is paused.
     TaskPaused,
-    /// Cancel of a completed or failed task.
+    /// The command is a cancel, and the task is completed or failed.
     TaskFinal,
-    /// Retry of a task that is not failed.
+    /// The command is a retry, and the task has not failed.
     TaskNotFailed,
-    /// A message to the task of a gate call, or a retry of such a task.
+    /// The command is a message or a retry, and the task is a gate call.
     NotAConversation,
 }
 
@@ -189,8 +195,9 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Checks that `caller` may give this command, by the rules of [`may_command`] and the current
-    /// configuration. An agent that is gone from the configuration is open to no caller.
+    /// Checks that `caller` may give this command to the task, by the rules of [`may_command`] and
+    /// the current configuration. An agent that the configuration no longer has is open to no
+    /// caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.
@@ -209,7 +216,7 @@ impl Engine {
         may_command(caller, command, &task.tenant, &task.user_id, open)
     }
 
-    /// Loads the task for a command, if the caller may give this command to it.
+    /// Loads a task for a command, if the caller may give this command to the task.
     async fn load_for(
         &self,
         caller: &Caller,

@@ -1,5 +1,6 @@
-//! Standing decisions that a person gives with an approval. Invariant: a standing decision is given
-//! only for a call for which the rule still offers one, and only within the bounds of that offer.
+//! The standing decisions that a person gives with an approval. Invariant: a standing decision is
+//! given only for a call for which the rule still offers a standing decision, and only within the
+//! bounds of the offer.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,8 @@ use crate::task::progress::RequestProgress;
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::units::format_duration;
 
-/// Returns why a requested standing decision (`requested`) does not fit a call: the place within
-/// the answer, and the expected value. `None` if it fits.
+/// Returns why the standing decision `requested` does not fit a call: a JSON pointer relative to
+/// the reply, and the expected value. `None` if the standing decision fits.
 pub(super) fn grant_misfit(
     caller: &Caller,
     spec: &RequestSpec,
@@ -48,11 +49,11 @@ pub(super) fn grant_misfit(
     })
 }
 
-/// Refuses a standing decision that is requested by a link or a chat: both show a single question,
-/// and a standing decision is about later calls.
+/// Refuses a standing decision that is requested through a link or through Slack, where a person
+/// sees a single question. A standing decision is about later calls.
 ///
 /// # Errors
-/// `Forbidden`.
+/// `Forbidden` if the caller came by a link or through Slack.
 pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
     match caller.door {
         None | Some(Door::Key | Door::Session) => Ok(()),
@@ -64,10 +65,10 @@ pub(super) fn check_door(caller: &Caller) -> Result<(), Refusal> {
 }
 
 impl Engine {
-    /// The standing decisions that an answer gives, by call.
+    /// Returns the standing decisions that an answer gives, by call.
     ///
     /// # Errors
-    /// `Invalid` when the rule no longer offers a standing decision for a call.
+    /// `Invalid` if the rule no longer offers the same standing decision for a call.
     pub(super) async fn requested_grants(
         &self,
         session: &TaskSession,
@@ -111,7 +112,8 @@ impl Engine {
 }
 
 impl ValidDecision {
-    /// Returns the standing decision requested for a call, and a JSON pointer to it in the answer.
+    /// Returns the standing decision that the answer requests for a call, and the JSON pointer of
+    /// this part of the answer.
     fn requested_grant(&self, call: CallId) -> Option<(GrantRequest, String)> {
         match &self.by_call {
             Some(by_call) => {

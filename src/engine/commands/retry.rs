@@ -13,7 +13,8 @@ impl Engine {
     /// Continues a failed task.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when the task is not failed.
+    /// `NotFound`, `Forbidden`, `NotARoot`, `KeyReused`; `Conflict` if the task has not failed or
+    /// is a gate call; `Unavailable` when the database does not answer.
     pub async fn retry(
         self: &Arc<Self>,
         caller: &Caller,

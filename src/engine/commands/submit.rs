@@ -1,4 +1,5 @@
-//! Submits a change: commits it, answers the command, and continues as a driver.
+//! Submits the pending facts of a command: commits them, answers the command, and continues as a
+//! driver.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use crate::people::Caller;
 use crate::store::CommitError;
 
 impl Engine {
-    /// Commits a command's facts and continues as a driver. Returns once that first commit is
-    /// durable. `None` when another commit came first: the command then loads the task again.
+    /// Commits a command's facts and drives the task in the background. Returns once the first
+    /// commit is durable; `None` when another commit came first, so that the command loads the task
+    /// again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -31,7 +33,7 @@ impl Engine {
         }))
     }
 
-    /// Waits for the session's first commit. `false` when another commit came first.
+    /// Waits for the session's first commit. Returns `false` when another commit came first.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
@@ -51,8 +53,8 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::submit`]; the commit also stores the idempotency key. When another commit
-    /// came first, returns the result of an earlier POST with the same key, if any.
+    /// Like [`Engine::submit`], but the commit also stores the idempotency key. When another commit
+    /// came first, returns the result of an earlier POST with the same key, if there is one.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,

@@ -1,4 +1,5 @@
-//! An answer that fits its request: the calls that it concerns, and the decision that it becomes.
+//! An answer that fits its request. Finds the calls that the answer concerns, and builds the
+//! decision for the journal.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ use crate::task::progress::RequestProgress;
 /// An answer that `validate` has checked against its request.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
-    /// The answers by call; `None`: one answer for every call that is still undecided.
+    /// The answers by call. `None` if the answer concerns every call that is still undecided.
     pub(super) by_call: Option<BTreeMap<CallId, CallReply>>,
-    /// If `by_call` is `None`, the action on every call; else the action that all answers share, or
-    /// `Mixed`.
+    /// If `by_call` is `None`, the action for every undecided call; otherwise the action that all
+    /// answers share, or `Mixed`.
     pub(super) action: Action,
     pub(super) reason: Option<String>,
     pub(super) then: Option<Then>,
@@ -43,10 +44,11 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided`. With answers by call: when a named call is decided, or the caller has
-    /// already answered it. With one answer for all calls: when the caller has already answered
-    /// every undecided call, or when the action is neither `Approve` nor `Retry` and the caller has
-    /// already answered an undecided call.
+    /// `AlreadyDecided`. If the answer names calls, the error is returned if one of these calls is
+    /// decided or was already approved by the caller. If the answer is for the whole request, the
+    /// error is returned if no undecided call is left, if the caller has already approved every
+    /// undecided call, or if the caller has already approved one of them and the action is neither
+    /// `Approve` nor `Retry`.
     pub(super) fn targets(
         &self,
         caller: &Caller,
@@ -92,7 +94,7 @@ impl ValidDecision {
         }
     }
 
-    /// The edited arguments, by call.
+    /// Returns the edited arguments, by call.
     pub(super) fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let by_call = self.by_call.iter().flatten();
         by_call.filter_map(|(call, reply)| {
@@ -116,7 +118,8 @@ impl ValidDecision {
         })
     }
 
-    /// The decision for the journal. `shown` is the part of the response that every reader may see.
+    /// Returns the decision for the journal. `shown` is the part of the response that every reader
+    /// of the decision may see.
     pub(super) fn decision(
         &self,
         caller: &Caller,
@@ -168,7 +171,7 @@ impl ValidDecision {
         }
     }
 
-    /// The consequence of a rejection, and whether this answer closes the request.
+    /// Returns the consequence of a rejection, and whether this answer closes the request.
     fn consequence(
         &self,
         open: &RequestProgress,

@@ -1,6 +1,6 @@
-//! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their
-//! values from everything that is stored. Invariant: an opened value is dropped once the tool call
-//! or the model's answer that needed it is recorded.
+//! Opens a task's credentials right before calls are sent, requests missing credentials, and
+//! redacts the values of credentials from everything that is stored. Invariant: an opened value is
+//! dropped once the tool call or the model's answer that needed it is recorded.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// Returns the opened credentials of the task and of its ancestors. Commits pending credentials
-    /// first. Retries while the database does not answer.
+    /// Returns the opened credentials of the task and of its ancestors. First commits pending
+    /// credentials. Tries again as long as the database does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -34,7 +34,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A redactor for every value that the configuration or a credential keeps secret.
+    /// Returns a redactor for every value that the configuration or a credential keeps secret.
     pub(crate) async fn redactor(&mut self) -> Result<Redactor, Stop> {
         Ok(self
             .engine
@@ -47,7 +47,7 @@ impl Driver<'_> {
         Ok(self.redactor().await?.redact(text).into_owned())
     }
 
-    /// Redacts the model's answer. Marks a call whose arguments held a secret.
+    /// Redacts the model's answer. Marks each call whose arguments held a secret.
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
         let redactor = self.redactor().await?;
         let clean = |text: &str| redactor.redact(text).into_owned();
@@ -65,8 +65,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Requests the credentials that these calls need and the task lacks: one request for each
-    /// credential, about the first call that needs it. `true` if a credential was missing.
+    /// Requests the credentials that these calls need and the task lacks. Opens one request for
+    /// each missing credential, about the first call that needs the credential. Returns `true` if a
+    /// credential was missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],
@@ -112,7 +113,8 @@ impl Driver<'_> {
         is_missing
     }
 
-    /// Returns the first credential that the tool needs and `known` does not have in full.
+    /// Returns the name of the first credential that the tool needs and of which `known` lacks a
+    /// field.
     pub(super) fn missing_credential<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -19,18 +19,18 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// The minimum time between two deltas of text, so that a client gets fewer than 20 a second. The
-/// deltas that complete an answer do not wait.
+/// The minimum time between two deltas of text, so that a client gets fewer than 20 deltas a
+/// second. The deltas that complete an answer do not wait.
 const MIN_DELTA_INTERVAL: Duration = Duration::from_millis(60);
 
-/// The deltas of one answer. Dropping this before the answer is stored retracts the deltas.
+/// The deltas of one answer. Dropping the stream before the answer is stored retracts the deltas.
 pub(crate) struct DeltaStream {
     publisher: Arc<DeltaPublisher>,
     /// Counts the model call against the tree's limit until the answer is stored or dropped.
     _guard: Option<ModelCallGuard>,
 }
 
-/// Publishes the deltas of one answer, and keeps track of the published part.
+/// Publishes the deltas of one answer, and records which part of the answer is published.
 pub(crate) struct DeltaPublisher {
     store: Store,
     clock: Arc<dyn Clock>,
@@ -50,9 +50,9 @@ struct PublishState {
     attempt: Uuid,
     calls: Vec<StreamedCall>,
     texts: BTreeMap<AnswerPart, PartText>,
-    /// The parts with unpublished text, in order of arrival.
+    /// The parts with unpublished text, in the order in which the text arrived.
     waiting: VecDeque<AnswerPart>,
-    /// Uptime from which the next delta of text may be published.
+    /// The uptime from which the next delta of text may be published.
     next: Duration,
     /// Whether a subscriber may have received a delta.
     has_published: bool,
@@ -64,18 +64,20 @@ struct StreamedCall {
     is_published: bool,
 }
 
-/// A text of an answer: the answer's own text, or the arguments of the call with this number.
+/// A part of an answer that has text: the answer's own text, or the arguments of the call with this
+/// number, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AnswerPart {
     Text,
     Arguments(usize),
 }
 
-/// The redacted text of a part, as far as it has arrived.
+/// The redacted text of a part, as far as the text has arrived.
 struct PartText {
     redacting: StreamRedactor,
     arrived: String,
-    /// Length of the published prefix, in bytes; `offset` counts it in characters.
+    /// The length of the published prefix of `arrived`, in bytes. `offset` is the same length in
+    /// characters.
     published_bytes: usize,
     offset: u64,
 }
@@ -175,8 +177,8 @@ impl DeltaPublisher {
         });
     }
 
-    /// Publishes names without delay: a client may open a form while the model still writes the
-    /// arguments.
+    /// Publishes the names of calls without delay, because a client may open a form while the model
+    /// still writes the arguments.
     fn publish_names(&self, state: &mut PublishState) {
         let new = |call: &&mut StreamedCall| !call.is_published && call.name.is_some();
         let names = state.calls.iter_mut().filter(new).filter_map(|call| {
@@ -218,8 +220,8 @@ impl DeltaPublisher {
         self.publish(state, content);
     }
 
-    /// Publishes text while it arrives. Never returns: the caller drops the future once the answer
-    /// is complete.
+    /// Publishes the answer's text while it arrives. Never returns; the caller drops the future
+    /// once the answer is complete.
     pub(crate) async fn publish_arriving_text(&self) -> Infallible {
         loop {
             self.text_arrived.notified().await;
@@ -236,7 +238,7 @@ impl DeltaPublisher {
         }
     }
 
-    /// Time until the next delta of text may be published; `None` when no text waits.
+    /// Returns the time until the next delta of text may be published; `None` if no text waits.
     fn time_to_next(&self) -> Option<Duration> {
         let state = self.lock_state();
         (!state.waiting.is_empty()).then(|| state.next.saturating_sub(self.clock.uptime()))
@@ -249,8 +251,8 @@ impl DeltaPublisher {
         *state = PublishState::new(self.ids.fresh(), state.next);
     }
 
-    /// Publishes the unpublished rest of the complete answer, or retracts the deltas if they are
-    /// not a prefix of the answer. Returns the ids of the answer's calls.
+    /// Publishes the unpublished rest of the complete answer. Retracts the deltas if they are not a
+    /// prefix of the answer. Returns the ids of the answer's calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut state = self.lock_state();
         let begun = !state.texts.is_empty() || !state.calls.is_empty();
@@ -314,8 +316,8 @@ impl PublishState {
 }
 
 impl DeltaStream {
-    /// Opens the deltas of turn `turn`. Returns the handle that the session keeps, and the
-    /// publisher that the model's client writes to.
+    /// Opens the stream of deltas of the turn `turn`. Returns the handle that the session keeps,
+    /// and the publisher to which the model's client writes.
     pub(crate) fn open(
         engine: &Engine,
         session: &TaskSession,
@@ -350,8 +352,8 @@ impl DeltaStream {
         self.publisher.lock_state().has_published = false;
     }
 
-    /// Publishes the rest of the answer, or retracts its deltas. Returns the ids of the answer's
-    /// calls, the same as in the deltas.
+    /// Publishes the rest of the answer, or retracts the deltas if they do not fit the answer.
+    /// Returns the ids of the answer's calls, which are the same as in the deltas.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

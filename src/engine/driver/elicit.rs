@@ -1,4 +1,4 @@
-//! Elicitation: asks people the questions with which a tool's server interrupts a call, and sends
+//! Asks people the questions with which a tool's server interrupts a call (elicitation), and sends
 //! the answers with the next attempt. Invariant: the server's state is stored sealed if there is a
 //! sealing key.
 
@@ -14,7 +14,7 @@ use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
 use crate::task::verdict::Terms;
 
-/// The maximum number of bytes of a server's text in the message of a request. The request's
+/// The maximum length of a server's text in the message of a request, in bytes. The request's
 /// question has the whole text.
 const MAX_MESSAGE_BYTES: usize = 300;
 
@@ -48,8 +48,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the open questions of a call: those left after a request was answered, or those with
-    /// which the last attempt ended. `None` if the server's state cannot be sealed.
+    /// Returns the open questions of a call: the questions left after a request was answered, or
+    /// the questions with which the last attempt ended. `None` if there are none, or if the
+    /// server's state cannot be sealed.
     fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::ServerAsks {
             return state.elicitation.clone();
@@ -72,8 +73,8 @@ impl Driver<'_> {
         Some(elicitation)
     }
 
-    /// Returns the associated data for sealing the server's state. It binds the sealed state to the
-    /// call and the round: for another call or round, the state cannot be opened.
+    /// Returns the associated data for sealing the server's state. The data binds the sealed state
+    /// to the call and the round, so that the state cannot be opened for another call or round.
     fn associated_data(&self, call: CallId, round: u32) -> [String; 5] {
         let row = &self.session.own.row;
         [
@@ -85,8 +86,8 @@ impl Driver<'_> {
         ]
     }
 
-    /// Returns the terms of a question. If the call's rule names the tool exactly, they are the
-    /// terms of the rule. Otherwise the owner answers, within the rule's deadline.
+    /// Returns the terms of a request with a server's question. If the call's rule names the tool
+    /// exactly, the rule's terms apply. Otherwise the owner answers, within the rule's deadline.
     fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
         let of_rule = state.terms();
         let names_tool = state
@@ -107,11 +108,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the answers and the server's state for the next attempt of a call; `None` if the
-    /// server has asked nothing.
+    /// Returns the answers and the server's state for the next attempt at a call; `None` if the
+    /// server has asked no questions.
     ///
     /// # Errors
-    /// The server's state cannot be opened: then the call must not be sent.
+    /// [`SealError`] if the server's state cannot be opened. The call must then not be sent.
     fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
         let Some(elicitation) = &state.elicitation else {
             return Ok(None);
@@ -139,7 +140,7 @@ impl Driver<'_> {
     }
 
     /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a
-    /// server's state cannot be opened, fails the call and returns `None`: the driver then asks
+    /// server's state cannot be opened, fails the call and returns `None`, so that the driver asks
     /// `next_step` again.
     pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
         let (mut known, mut failed) = (BTreeMap::new(), Vec::new());

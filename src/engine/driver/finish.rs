@@ -1,4 +1,4 @@
-//! Ends a task: one commit ends the task and its descendants, and wakes its parent.
+//! Ends a task. One commit ends the task and its descendants, and queues its parked parent.
 
 use super::Stop;
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::task::step::Ending;
 use crate::task::transcript::last_result;
 
 impl Engine {
-    /// Ends a task. Always returns `false`: the driver has no next step.
+    /// Ends a task. Always returns `false`, because the driver has no next step.
     pub(in crate::engine) async fn finish(
         &self,
         session: &mut TaskSession,
@@ -51,8 +51,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Ends a task whose agent cannot be loaded: canceled if a decision or a deadline has ended the
-    /// task, failed otherwise.
+    /// Ends a task whose agent cannot be loaded. The task is canceled if a decision or a deadline
+    /// has ended the task; otherwise the task fails. Always returns `false`.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,
@@ -79,8 +79,8 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the change from a terminal status to Running separately: a stored terminal status
-    /// may change only to Running.
+    /// Commits a change from a terminal status to Running separately, because a stored terminal
+    /// status may change only to Running.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.has_pending_facts() {
             self.save(session, self.take_lease()).await?;

@@ -1,7 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision is
 //! compared with the current rule, tool and accounts each time, and covers only calls of the rule
-//! that offered it. If it no longer counts when the call is about to start, people are asked about
-//! the call; the commit of the start compares once more.
+//! that offered it. If the standing decision no longer counts when the call is about to start,
+//! people are asked about the call. The commit of the start checks once more that the standing
+//! decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};
@@ -10,21 +11,19 @@ use crate::task::grant::{GrantEnd, GrantScope, Offer};
 use crate::task::id::GrantId;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// The moment of a judgement.
+/// The point in a call's life at which the call is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JudgedAt {
-    /// When the model proposes the call.
+    /// The model proposes the call.
     Proposal,
-    /// Right before the call starts: only the standing decision that has let the call through
-    /// counts.
+    /// The call is about to start. Only the standing decision that has let the call through counts.
     Start,
 }
 
 impl Driver<'_> {
-    /// Returns `judged`, the policy's judgement of a call. If that is a hold, and a standing
-    /// decision that the rule offers covers the call, returns an allow instead. A call that
-    /// `hold_if_uncertain` would hold stays held, and the reason becomes that of
-    /// `hold_if_uncertain`.
+    /// Returns an allow if a standing decision covers a held call, and otherwise `judged`, the
+    /// policy's judgement of the call. The standing decision must be one that the rule offers. A
+    /// call that `hold_if_uncertain` would hold stays held, with the reason of `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -65,8 +64,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Returns the newest standing decision that covers the call. `held` is the policy's judgement
-    /// of the call.
+    /// Returns the newest standing decision that covers the call; `None` if there is none. `held`
+    /// is the policy's judgement of the call.
     async fn find_covering_grant(
         &self,
         state: &CallState,
@@ -122,8 +121,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision counts and has a use left for this call. Earlier calls of this
-    /// task that rely on the standing decision and have not started yet count as uses.
+    /// Whether a standing decision counts and has a use left for this call. A use is reserved for
+    /// each earlier call of this task that the standing decision allows and that has not started
+    /// yet.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {
@@ -140,13 +140,14 @@ impl Driver<'_> {
     }
 }
 
-/// Whether this standing decision allows the call, and the call has not started.
+/// Whether the call is allowed by this standing decision and has not started.
 fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// Returns the reason for allowing a call by a standing decision. It names the person who gave the
-/// decision, the end of the decision's validity, and the time at which it was given, in UTC.
+/// Returns the reason for allowing a call by a standing decision. The reason names the person who
+/// gave the standing decision, and the times, in UTC, at which it was given and at which it
+/// expires.
 fn grant_reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, given_at) = (

@@ -1,6 +1,6 @@
-//! Calls at a gate: tells whether the asker of a call waits, and gives the permit to run a call
-//! elsewhere. Invariant: a permit is committed only by the connection that answers with it, and an
-//! approved call starts only while its asker waits.
+//! Handles gate calls: finds whether the asker of a call waits, and gives the asker the permit to
+//! run the call elsewhere. Invariant: a permit is committed only by the connection that answers
+//! with it, and an approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
-/// The result text of a call that was released: the gate asks for no report of the outcome.
+/// The result text of a released call, whose gate requires no report of the outcome.
 const RELEASED_TEXT: &str = "Let through; the outcome is not known here.";
 
 impl Driver<'_> {
-    /// Returns whether the asker of this gate call waits for it, or is too late; `None` if the task
-    /// is not a gate call.
+    /// Returns whether the asker of this gate call waits for the call, has left, or is too late.
+    /// `Present` if the call already has its result. `None` if the task is not a gate call.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
         self.agent.gate.as_ref()?;
         let Some(state) = self.session.own.progress.unfinished().next() else {
@@ -42,8 +42,8 @@ impl Driver<'_> {
     }
 
     /// Whether a client waits for a call that this service performs, according to the row's
-    /// `asker_until`. Without that member, a call counts as awaited if it needed no approval: its
-    /// client waited when it proposed the call.
+    /// `asker_until`. If the row has no `asker_until`, only a call without an approval counts as
+    /// awaited, because its client waited when it proposed the call.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -51,8 +51,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the end of the time in which a gate call can be started; `None` if its phase allows
-    /// no start.
+    /// Returns the time until which a gate call can be started, or started again; `None` if the
+    /// phase of the call allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -87,8 +87,8 @@ impl Driver<'_> {
         Some(end.since(self.session.now))
     }
 
-    /// Journals that the asker runs the call, and ends the drive. The commit comes before the
-    /// answer with the permit. At a gate that asks for no report, the same commit settles the call.
+    /// Journals that the asker runs the call, and commits this fact before the asker gets the
+    /// permit. At a gate that requires no report, the same commit also settles the call.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
         if !self.may_start(&[id]).await? {
             return Ok(true);
@@ -121,8 +121,8 @@ impl Driver<'_> {
             replica: AttemptStart::replica_of_asker(ask, &runner),
             grant: state.grant_use(),
         });
-        // The answer with the permit counts as delivered: the permit must never be given a second
-        // time.
+        // The answer with the permit counts as delivered, because the permit must never be given a
+        // second time.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

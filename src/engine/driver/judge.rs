@@ -1,7 +1,7 @@
-//! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and
-//! again right before the call starts. Invariant: the second judgement can deny or hold a call, but
-//! never release it. A call that a rule holds needs a person's approval or a standing decision that
-//! this rule offers (`grants.rs`).
+//! Judges calls when the model proposes them, and again right before they start, by their arguments
+//! and the policy. Invariant: the second judgement can deny or hold a call, but never lets a held
+//! or denied call run. A call that a rule holds needs a person's approval, or a standing decision
+//! that this rule offers (`grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,10 +26,11 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::{Catalog, CatalogEntry};
 use crate::tool::{DefinitionChange, arguments, human};
 
-/// The reason why a call is invalid: its arguments held a secret, so they are stored redacted.
+/// The reason why a call whose arguments held a secret is invalid. The arguments of such a call are
+/// stored redacted.
 const SECRET_REASON: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
-/// The reason why a call is held while another task of its tree is unreadable.
+/// The reason for holding a call while another task of its tree is unreadable.
 const TREE_DAMAGED_REASON: &str = "The stored data of another task of this tree cannot be read: the effects of that task are not known.";
 
 impl Driver<'_> {
@@ -58,8 +59,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Judges a call by its arguments, the rejections and quarantine of its tree, the policy, and
-    /// the standing decisions that the rules offer.
+    /// Judges a call by its arguments, the rejections and the quarantine of its tree, the policy,
+    /// and the standing decisions that the rules offer.
     async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
         if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -73,13 +74,14 @@ impl Driver<'_> {
     }
 
     /// Holds an allowed call if its tool is in quarantine, or if a part of the tree's history is
-    /// lost or unreadable.
+    /// lost or unreadable. Other judgements stay unchanged.
     pub(super) fn hold_if_uncertain(&self, state: &CallState, judgement: Judgement) -> Judgement {
         self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
     }
 
-    /// Denies a call that equals a call which a person rejected, without a new request. A call that
-    /// a person approved, or that itself asks a person, is exempt.
+    /// Returns a denial if a person has rejected an equal call, so that people are not asked about
+    /// the same call again; otherwise `None`. Exempt are calls that a person approved, and calls
+    /// that themselves ask a person.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
@@ -113,8 +115,7 @@ impl Driver<'_> {
         })
     }
 
-    /// Holds a call whose tool is in quarantine even if the policy allows the call, unless a person
-    /// approved it.
+    /// Holds an allowed call whose tool is in quarantine, unless a person approved the call.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
@@ -134,17 +135,16 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds an allowed `once` call of a turn after a lost part of the history: the model may
-    /// repeat a call of that part. The user's next message ends this. While another task of the
-    /// tree is unreadable, also holds each `once` call that neither starts a sub-agent nor was
-    /// approved by a person.
+    /// Holds an allowed `once` call of a turn that came after a lost part of the history, because
+    /// the model may repeat a call of the lost part. Such calls are held until the user's next
+    /// message. While another task of the tree is unreadable, also holds each `once` call that
+    /// neither starts a sub-agent nor was approved by a person.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // An unreadable task may have run the same call, or a person may have rejected the call
-        // there.
+        // In an unreadable task, the same call may have run, or a person may have rejected it.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -163,7 +163,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the reason why a call is invalid whatever the policy says; `None` if there is none.
+    /// Returns the reason why a call is invalid regardless of the policy; `None` if there is no
+    /// such reason.
     fn invalid_reason(&self, state: &CallState) -> Option<String> {
         if let LastMessage::Model(turn) = &self.session.own.progress.last_message
             && turn.turn == state.turn
@@ -203,9 +204,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. Returns `true` if a call may not run any more
-    /// (`stricter_judgement`) or its effect has changed. Then no call may start, and the driver
-    /// asks `next_step` again.
+    /// Judges calls again right before they start. Returns `true` if a call may no longer run
+    /// (`stricter_judgement`) or its effect has changed. Then none of the calls may start, and the
+    /// driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -234,9 +235,9 @@ impl Driver<'_> {
         Ok(differs)
     }
 
-    /// Returns the call's effect by the current configuration. If the tool has changed since the
-    /// call was started, the effect is `once`: a repetition would be a second call, perhaps to
-    /// another receiver. A call that was and is `read_only` is exempt.
+    /// Returns the call's effect according to the current configuration. If the call was started
+    /// and its tool has changed since, the effect is `once`, because a repetition would be a second
+    /// call, perhaps to another receiver. A call that was and still is `read_only` is exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;
@@ -270,9 +271,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the judgement to journal if the call may not run any more, otherwise `None`. A call
-    /// without an approval may run only if `now` allows it. An approved call may not run if `now`
-    /// is deny or invalid, if its tool has changed, or if its approvals do not suffice any more.
+    /// Returns the judgement to journal if the call may no longer run, otherwise `None`. A call
+    /// without an approval may run only if `now` allows it. An approved call may no longer run if
+    /// `now` is deny or invalid, if its tool has changed, or if its approvals no longer suffice.
     fn stricter_judgement(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);
@@ -338,8 +339,9 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// Returns the tool of exactly this name, if the agent offers it. The task's version of the
-    /// agent says which tools are offered; the tool itself comes from the current configuration.
+    /// Returns the tool of exactly this name; `None` if the agent does not offer it. The task's
+    /// version of the agent determines which tools are offered; the tool itself comes from the
+    /// current configuration.
     pub(in crate::engine) fn offered<'a>(
         &'a self,
         agent: &Agent,
@@ -360,8 +362,8 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// Judges a call by its arguments and the policy alone. A call whose tool is not offered is
-    /// invalid.
+    /// Judges a call by its arguments, the policy and the review of its tool, without the task's
+    /// history. A call whose tool is not offered is invalid.
     pub(in crate::engine) async fn verdict(
         &self,
         session: &TaskSession,
@@ -424,15 +426,15 @@ impl Engine {
     }
 }
 
-/// Returns an entry for a tool that the gate does not list, if the gate lets the rules judge such
-/// tools (`other_tools: judge`).
+/// Returns a catalog entry for a tool that the gate does not list; `None` unless the gate lets the
+/// rules judge such tools (`other_tools: judge`).
 fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     let gate = agent.gate.as_ref()?;
     let judged = gate.other_tools == OtherTools::Judge && agent.offered_tool(name).is_none();
     judged.then(|| Catalog::unconfigured(name)).flatten()
 }
 
-/// Holds or denies a call if the server has changed its tool since the tool was reviewed.
+/// Holds or denies a call if the tool's server has changed the tool since its review.
 fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
     let Some(change) = change else {
         return judgement;

@@ -1,6 +1,7 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of its ancestors' agents. The limits `max_model_calls`, `max_tasks` and
-//! `max_rejections` of each of these tasks count its whole subtree since the user's last message.
+//! of its own agent and of its ancestors' agents. For the task and for each ancestor,
+//! `max_model_calls`, `max_tasks` and `max_rejections` count the whole subtree of that task since
+//! the user's last message.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::task::verdict::Verdict;
 
 impl Driver<'_> {
     /// Returns the task and its ancestors, each with the current limits of its agent. Leaves out
-    /// ancestors whose agent is gone from the configuration.
+    /// ancestors whose agent the configuration no longer has.
     pub(crate) fn limits_on_path(&self) -> Vec<(&TaskRow, Limits)> {
         let mut levels = vec![(&self.session.own.row, self.agent.limits)];
         for task in self.session.tree.ancestors(&self.session.own.row) {
@@ -30,9 +31,9 @@ impl Driver<'_> {
         levels
     }
 
-    /// Returns the limit, of this task or of an ancestor, that forbids the call to start a
-    /// sub-agent, in words for the model. `None` if no limit is reached or the call starts no
-    /// sub-agent.
+    /// Returns the limit that forbids the call to start a sub-agent, in words for the model. The
+    /// limit may be that of this task or of an ancestor. `None` if no limit is reached or the call
+    /// starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -80,8 +81,8 @@ impl Driver<'_> {
     }
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that the
-    /// call would exceed, counting the model calls that relatives have in flight. A task without
-    /// relatives gets no guard and is not checked here: `step_context` has checked it.
+    /// call would exceed if the model calls in flight of relatives count too. A task without
+    /// relatives gets no guard; `step_context` has already checked its limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -94,8 +95,8 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after the registration, so that an answer which a relative has stored
-        // since is not counted as a model call in flight.
+        // The tree is read after the registration, so that no model call counts twice: once as in
+        // flight, and once by an answer that was stored meanwhile.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {
@@ -114,8 +115,8 @@ impl Driver<'_> {
             .map_or(Ok(Some(guard)), Err))
     }
 
-    /// Returns the name of a reached limit. `calling` has a task for each model call in flight; a
-    /// model call in flight counts like a finished one.
+    /// Returns the name of a reached limit; `None` if no limit is reached. `calling` has one task
+    /// for each model call in flight, which counts like a finished model call.
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =

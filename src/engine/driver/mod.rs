@@ -1,7 +1,7 @@
-//! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the
-//! pending change, commits once before the next effect, and asks again; it ends at `Wait` or
-//! `Finish`. A crash between any two lines loses at most the effect under way. If that effect is a
-//! tool call, a `tool_started` item records it.
+//! The loop that drives a task. The loop asks `next_step`, adds the results of steps without an
+//! effect to the pending change, commits once before the next effect, and asks again; it ends at
+//! `Wait` or `Finish`. A crash at any point loses at most the effect in flight. If that effect is a
+//! tool call, a `tool_started` item records the call.
 
 mod credentials;
 mod delta_stream;
@@ -47,8 +47,8 @@ impl Engine {
         self.drive_to_end(session).await;
     }
 
-    /// Like [`Engine::drive`]. Returns the session, unless another driver has the task or facts are
-    /// still pending: then the session may differ from the journal.
+    /// Like [`Engine::drive`], but returns the session. `None` if another driver has the task or
+    /// facts are still pending, because the session may then differ from the journal.
     pub(in crate::engine) async fn drive_to_end(
         self: Arc<Self>,
         mut session: TaskSession,
@@ -71,7 +71,7 @@ impl Engine {
         (ended && !session.has_pending_facts()).then_some(session)
     }
 
-    /// Takes one step. `false` when the driver has nothing more to do.
+    /// Takes one step. Returns `false` when the driver has nothing more to do.
     async fn step(&self, session: &mut TaskSession) -> Result<bool, Stop> {
         self.refresh_tree(session).await?;
         if session.has_ended_ancestor() {
@@ -148,8 +148,8 @@ impl Driver<'_> {
 
     /// Whether another driver holds the task, perhaps with calls in flight. This driver then only
     /// commits its facts; the other driver reads them before its own next commit, and continues
-    /// from there. Always `false` if a decision or a deadline has ended the task: then this driver
-    /// ends it.
+    /// from there. Always `false` if a decision or a deadline has ended the task, because then this
+    /// driver completes the end.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
@@ -163,8 +163,8 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Parks the task. The same commit opens its requests, so no answer to them can come before the
-    /// task is parked.
+    /// Parks the task. The commit that parks the task also opens its requests, so no answer to a
+    /// request can come before the task is parked.
     async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
         if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
             return Ok(false);

@@ -1,5 +1,5 @@
 //! Calls the model for its next turn, and journals the answer. Invariant: everything in the prompt
-//! is durable before the call.
+//! is durable before the model is called.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,8 @@ use crate::tool::catalog::CatalogEntry;
 use crate::tool::{self, human};
 
 impl Driver<'_> {
-    /// Commits the pending facts, calls the model and journals its turn or the task's failure.
+    /// Commits the pending facts, calls the model, and journals the model's turn or the task's
+    /// failure.
     pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
         let Some(client) = self.engine.models.get(&self.agent.model) else {
             let failure = Failure::new(
@@ -63,7 +64,7 @@ impl Driver<'_> {
     }
 
     /// Calls the model with the stored conversation, and publishes the answer while it arrives.
-    /// Returns `Lost` without a call if a fact is not stored yet.
+    /// Returns `Lost` without calling the model if a fact is not stored yet.
     async fn call_model_streaming(
         &mut self,
         client: &dyn ModelClient,
@@ -116,7 +117,7 @@ impl Driver<'_> {
         }
     }
 
-    /// The tools with which the agent asks a person.
+    /// Returns the tools with which the agent asks a person.
     fn human_tools(&self) -> impl Iterator<Item = &CatalogEntry> {
         self.agent
             .human
@@ -124,8 +125,8 @@ impl Driver<'_> {
             .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
-    /// Returns the system prompt: the agent's instructions, and a paragraph on when to ask a
-    /// person.
+    /// Returns the system prompt: the agent's instructions, and a paragraph about when to ask a
+    /// person. `None` if the prompt would be empty.
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()
@@ -139,8 +140,9 @@ impl Driver<'_> {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. Its calls get ids of this service. The provider's ids are kept
-    /// for the next prompts; an id that is empty or repeated within the answer is replaced by ours.
+    /// Journals the model's turn. The calls of the turn get ids of this service. The provider's ids
+    /// are kept for the next prompts, but an id that is empty or repeated within the answer is
+    /// replaced by the id of this service.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let delta_ids = self

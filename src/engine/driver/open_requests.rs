@@ -1,4 +1,5 @@
-//! Opens requests to people. Content and terms of a request never change after its commit.
+//! Opens requests to people. Invariant: the content and the terms of a request never change after
+//! the request is committed.
 
 use serde_json::{Value, json};
 
@@ -19,16 +20,17 @@ use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
-/// The maximum number of bytes shown of the name of a tool that does not exist.
+/// The maximum length of a shown name of a tool that does not exist, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The default problem in a reconcile request: the call was started and has no result.
+/// The problem that a reconcile request shows if no other problem is known: the call was started
+/// and has no result.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
-    /// Opens each request that a turn needs. An approval shows all calls of the turn; any
-    /// other kind shows its one call.
+    /// Opens the requests that a turn needs. An approval shows all calls of the turn; a request of
+    /// any other kind shows only the call that the request is about.
     pub(crate) async fn open_requests(
         &mut self,
         requests: Vec<PlannedRequest>,
@@ -76,8 +78,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Returns the terms of a request, without `edit` if the gate is an `ext_authz` gateway that
-    /// reports no outcome: such a gateway cannot change the call.
+    /// Returns the terms of a request. Removes `edit` from an approval if the gate is an
+    /// `ext_authz` gateway that reports no outcome, because such a gateway cannot change the call.
     fn terms_of(&self, kind: RequestKind, mut terms: Terms, first: &CallState) -> Terms {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -94,7 +96,8 @@ impl Driver<'_> {
         terms
     }
 
-    /// Adds the agent's question and the form of the answer to a request.
+    /// Adds the agent's question and the form of the answer to a request, if the request needs
+    /// them.
     fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {
@@ -115,8 +118,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls with an unknown outcome. Such a call was
-    /// started and no process runs it any more, or it may have run in a lost part of the history.
+    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Either the call
+    /// was started and no process runs it any more, or it may have run in a lost part of the
+    /// history.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
@@ -141,7 +145,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a request about these calls, still without question, details, form and seal.
+    /// Returns a request about these calls. The caller adds the question, the details, the form and
+    /// the seal.
     pub(crate) fn new_request(
         &self,
         kind: RequestKind,
@@ -168,8 +173,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a call as its approvers see it. `needs_decision`: whether the request asks about
-    /// this call, or shows it only because it belongs to the same turn.
+    /// Returns a call as its approvers see it. If `needs_decision` is true, the request asks about
+    /// this call. Otherwise the request shows the call only because the call belongs to the same
+    /// turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
         let call = &state.call;
         let judgement = state.judgement.as_ref();
@@ -226,7 +232,7 @@ impl Driver<'_> {
     }
 }
 
-/// Cuts the name of an unknown tool: the model may write a name of any length.
+/// Shortens the name of an unknown tool, because the model may write a name of any length.
 fn shortened_name(name: &str) -> String {
     let shown = cut(name, MAX_NAME_BYTES);
     if shown == name {

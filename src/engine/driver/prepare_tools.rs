@@ -1,5 +1,6 @@
-//! Brings tools of MCP servers up to date before their calls are judged and before the calls start.
-//! Invariant: no call starts without a recent comparison of its tool with the reviewed definition.
+//! Compares tools of MCP servers with their reviewed definitions, before calls of these tools are
+//! judged, and again before the calls start. Invariant: no call starts without a recent comparison
+//! of its tool.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// A call whose tool is not up to date: its id, the reason why it may start (`None` before the
-/// first judgement), and the tool.
+/// A call whose tool must be compared again: the call's id, the reason why the call may start
+/// (`None` before the first judgement), and the tool.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
-    /// Compares the tools of these calls before the first judgement. Ignores a failure: the
-    /// comparison before the start reports it.
+    /// Compares the tools of these calls before the calls are judged for the first time. Ignores a
+    /// failure, because the comparison before the start reports the failure.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -29,7 +30,7 @@ impl Driver<'_> {
     }
 
     /// Compares the tools of these calls right before the calls start. If some tools cannot be
-    /// compared, fails their calls and returns `false`: the driver then asks `next_step` again.
+    /// compared, fails their calls and returns `false`, so that the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -50,8 +51,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools are not up to date. `start` gets whether a person approved the
-    /// call, and returns the reason why the call may start.
+    /// Returns the calls whose tools must be compared again. `start` maps whether a person approved
+    /// the call to the reason why the call may start.
     fn stale_tools(
         &self,
         calls: &[CallId],
@@ -68,8 +69,8 @@ impl Driver<'_> {
     }
 
     /// Compares these tools with their reviewed definitions. Returns a failed result for each call
-    /// whose tool could not be compared. Leaves out calls that lack a credential: a person is asked
-    /// for the credential first.
+    /// whose tool could not be compared. Leaves out calls that lack a credential, because a person
+    /// is asked for the credential first.
     async fn compare_tools(
         &mut self,
         stale: Vec<StaleTool>,

@@ -1,4 +1,4 @@
-//! Permits sending calls, and records their answers.
+//! Builds the permits of calls, and records the answers of the tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Records the results of these calls. `began` is the uptime at which their permits were
-    /// decided.
+    /// Records the `answers` to these attempts, in the same order. `began` is the uptime at which
+    /// the permits of the attempts were decided.
     ///
     /// # Errors
-    /// `Lost` when the lease was over before a call was sent, and there is no result to store.
+    /// `Lost` if the lease ended before a call was sent, and there is no result to store.
     pub(crate) fn record_answers(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
@@ -26,7 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // The duration of the calls counts toward the task's limit before the next model call.
+        // The duration of the calls must count toward the task's time limit even before the next
+        // commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -67,8 +68,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // The next driver of the task opens requests about the started calls. Results that arrived
-        // here are still stored.
+        // If the lease was lost, the next driver of the task opens requests about the started
+        // calls. Results that arrived here are still stored.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {
@@ -76,8 +77,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the permit of a call: whether it may be sent now. It may while the lease lasts,
-    /// within [`SEND_WINDOW`] of the commit of its start, and unless it was canceled.
+    /// Returns a function that returns whether the call may be sent now. The call may be sent while
+    /// the lease lasts, within [`SEND_WINDOW`] of the commit of its start, and unless a cancel
+    /// forbids sending it.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,
@@ -93,8 +95,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the data that the tool needs for one attempt. Credentials and continuation are still
-    /// empty.
+    /// Returns the data that a tool needs for one attempt. The caller adds the credentials and
+    /// `resume`.
     pub(crate) fn invocation(
         &self,
         state: &CallState,

@@ -1,5 +1,5 @@
-//! Slots of this process: a driver needs one for an effect. It gets none when the service stops or
-//! another task is driven alone.
+//! A driver needs a slot of this process for an effect. A driver gets no slot when the service
+//! stops or another task is driven alone.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::Driver;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver leaves the next effect to another process or to a later driver: it has
-    /// no slot, the service stops, or another task is to be driven alone and this driver has stored
-    /// an item.
+    /// Whether this driver leaves the next effect to another process or to a later driver. The
+    /// driver does so if it has no slot, if the service stops, or if another task is to be driven
+    /// alone and this driver has stored an item.
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
@@ -25,10 +25,10 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// Returns a slot. `None` if none is free, while tasks are queued in the database (they get
-    /// slots first, each tenant in turn), or during a lone drive. A command whose facts are not
-    /// stored yet waits up to [`SLOT_WAIT`] for a slot, because a queued task costs a claim and
-    /// another reading of the journal.
+    /// Returns a slot. `None` if no slot is free, during a lone drive, or while tasks are queued in
+    /// the database, because queued tasks get slots first, each tenant in turn. A command whose
+    /// facts are not stored yet waits up to [`SLOT_WAIT`] for a slot, because a queued task costs a
+    /// claim and another reading of the journal.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -1,6 +1,6 @@
-//! Starts calls that may run: judges each once more, journals its start, and sends it, each attempt
-//! at most once. Invariant: no permit is decided before the start is committed, and the tool asks
-//! for the permit right before it sends the first byte.
+//! Starts calls that may run. Judges each call once more, journals its start, and sends it; each
+//! attempt is sent at most once. Invariant: no permit is decided before the start is committed, and
+//! the tool asks for the permit right before it sends the first byte.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,12 +26,13 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The tools of calls, each as its server defines it for the task now.
+/// The present definition of each call's tool. The server of the tool may show this definition to
+/// this task only.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends the calls that get a slot of their tool and may still run. The driver then
-    /// asks `next_step` again about the other calls.
+    /// Starts and sends those of the calls that get a slot of their tool and may still run. The
+    /// driver then asks `next_step` again about the other calls.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -50,8 +51,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Another task's comparison has found a changed tool meanwhile: `next_step` starts the
-            // calls again.
+            // Meanwhile, the comparison of another task has found a changed tool. No call is
+            // started, and the driver asks `next_step` again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -88,8 +89,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the calls that get a slot of their tool, with these slots. If no call gets a slot,
-    /// waits for one. While it waits, the driver holds no slot, so that drivers cannot deadlock,
-    /// and has no pending facts.
+    /// waits for one slot. During this wait, the driver holds no slot of a tool, so that drivers
+    /// cannot deadlock, and has no pending facts.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -135,7 +136,8 @@ impl<'e> Driver<'e> {
         present.collect()
     }
 
-    /// Fails calls that no tool of this service performs: `next_step` would return them forever.
+    /// Fails calls that no tool of this service performs. Otherwise `next_step` would return these
+    /// calls forever.
     fn fail_unperformed(&mut self, calls: &[CallId]) {
         let text = "No tool of this service can run this call.";
         let failed = calls
@@ -145,8 +147,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Journals the start of each call that a tool of this service performs. `compared` has the
-    /// tools as they were when the calls were judged. Returns the attempts and, in the same order,
-    /// the handles that decide their permits.
+    /// definitions of the tools as they were when the calls were judged. Returns the attempts and,
+    /// in the same order, the handles that decide their permits.
     fn journal_starts(
         &mut self,
         calls: &[CallId],
@@ -199,7 +201,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Whether these calls may still start, according to the history, the stored requests that
-    /// approved them, and the current policy. If `false`, the driver asks `next_step` again.
+    /// approved the calls, and the current policy. After `false`, the driver asks `next_step`
+    /// again.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -212,10 +215,11 @@ impl<'e> Driver<'e> {
         Ok(!self.recheck(calls).await?)
     }
 
-    /// Returns the input of `next_step` that is not in the journal.
+    /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // Whether the process of an attempt has ended, or is this process: the calls that this
-        // process has in flight are added below.
+        // Attempts of this process count as ended here, because the calls that this process still
+        // has in flight are added below. A store with a sole process has no attempts of other live
+        // processes.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self
@@ -235,8 +239,8 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns the time until the last attempt that may still be running counts as over. Leaves out
-    /// attempts of this service that may be repeated.
+    /// Returns the time until the last attempt that may still be running counts as over; `None` if
+    /// there is no such attempt. Leaves out attempts of this service that may be repeated.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
         let attempts = self
@@ -260,7 +264,7 @@ impl<'e> Driver<'e> {
 }
 
 /// Performs one attempt. A tool with `connects_first` is called before the permit is decided, and
-/// waits for the decision itself.
+/// itself waits for the decision.
 async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;

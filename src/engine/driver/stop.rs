@@ -1,9 +1,9 @@
-//! The result of a driver that stops early.
+//! The reasons for which a driver stops early.
 
-/// The reason why a driver stops before the task waits.
+/// The reason why a driver stops before the task waits or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit came first, and the session now has the new journal: the driver asks
+    /// Another commit came first, and the session now has the new journal. The driver asks
     /// `next_step` again.
     Reloaded,
     /// Another driver has the task, the command that opened the session was refused, the task

@@ -1,5 +1,6 @@
-//! Starts sub-agents: the commit that records the start of a sub-agent's call also creates a task
-//! for the call. Invariant: each call starts at most one task, whatever crashes.
+//! Starts sub-agents. The commit that records the start of a sub-agent's call also creates or
+//! reopens the sub-agent's task. Invariant: each call starts at most one task, even after a crash
+//! at any point.
 
 use serde_json::Value;
 
@@ -34,7 +35,8 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// Creates or reopens a task for each of these calls, if they may still run.
+    /// Creates or reopens a task for each of these calls, if the calls may still start and no limit
+    /// is reached.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_start(calls).await? {
             return Ok(());
@@ -44,7 +46,7 @@ impl Driver<'_> {
                 continue;
             };
             let name = &state.call.name;
-            // The limit also counts earlier calls of the same commit.
+            // The limit also counts the sub-agents that earlier calls of the same commit start.
             let limit = self.sub_agent_limit(&state);
             let (Some(sub), Some(known), None) = (
                 self.agent.sub_agent(name),
@@ -129,8 +131,8 @@ impl Driver<'_> {
         self.session.tree.add(draft);
     }
 
-    /// Returns the ended task that continues the conversation with a sub-agent of `session: true`;
-    /// `None` for the first call and for other sub-agents.
+    /// Returns the ended task in which the next call of a sub-agent with `session: true` continues
+    /// the conversation. `None` at the first call, and for sub-agents without `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let is_of_sub_agent = |row: &&TaskRow| {

@@ -1,6 +1,6 @@
-//! Ask: a client proposes a call, or names an earlier one, and waits for the verdict. Every surface
-//! calls [`Engine::ask_until`] for this. The connection that waits is the call's asker: it stores
-//! its presence, starts the call once it is approved, and ends its presence when it leaves.
+//! In an ask, a client proposes a call, or names an earlier call, and waits for the verdict. Every
+//! surface asks through [`Engine::ask_until`]. The waiting connection is the call's asker: it
+//! stores its presence, starts the call after approval, and ends its presence when it leaves.
 
 use std::sync::Arc;
 
@@ -28,16 +28,17 @@ use crate::tool::arguments::parse;
 pub struct GateAnswer {
     /// The call, as its asker sees it.
     pub call: GateCall,
-    /// Whether the ask named an earlier call, by key or id, and proposed no new one.
+    /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
     pub replayed: bool,
-    /// Set if the answer has a result that was not delivered yet: the surface reports the delivery.
+    /// The handle by which the surface reports the delivery. `Some` if the answer has a result that
+    /// was not delivered yet.
     pub delivery: Option<Delivery>,
-    /// The result as the MCP server wrote it, if this process received it while a connection waited
-    /// for the call.
+    /// The result as the MCP server wrote it. `None` unless this process received the result while
+    /// a connection waited for the call.
     pub raw: Option<Arc<str>>,
 }
 
-/// An ask about a stored call, while it waits.
+/// The state of an ask that waits for a stored call.
 struct Waiter<'w> {
     engine: &'w Arc<Engine>,
     caller: &'w Caller,
@@ -45,18 +46,19 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The moment from which this ask no longer starts an approved call. `None`: it may start one
-    /// until its wait ends.
+    /// The time from which this ask no longer starts an approved call. With `None`, the ask may
+    /// start an approved call until its wait ends.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// Notified of the commits of this process, from before the first read, so that no commit is
-    /// missed. The first pause moves it to `replica_commits`.
+    /// A listener for the commits of this process, opened before the first read so that no commit
+    /// is missed. The first pause moves the listener to `replica_commits`.
     local_commits: Option<Listener>,
-    /// Notified of the commits of every replica. `None` until the first pause.
+    /// A listener for the commits of every replica. `None` until the first pause.
     replica_commits: Option<Listener>,
     /// The id of this ask, and the runner that the proposal names, or `""`.
     ask: (Uuid, String),
-    /// Whether the client names the call by key or id: then every ask gets the result.
+    /// Whether the client names the call by key or id. Every ask that names the call gets the
+    /// result.
     by_key: bool,
     /// Whether this ask continues an earlier call.
     continues: bool,
@@ -67,17 +69,20 @@ struct Waiter<'w> {
 /// The result of one round of a wait.
 enum Round {
     Answer(Box<GateAnswer>),
-    /// The call may have changed: the next round uses this session, or loads the task again.
+    /// The call may have changed. The next round uses this session; with `None`, it loads the task
+    /// again.
     Retry(Option<Box<TaskSession>>),
-    /// Another asker gets this call; the proposal becomes a new call.
+    /// Another asker gets this call, or has stored the same key. The proposal is handled again from
+    /// the start, usually as a new call.
     TakenByOther,
 }
 
 impl Engine {
-    /// Proposes a call, or asks again about an earlier one, and waits for the verdict.
+    /// Proposes a call, or asks again about an earlier call, and waits for the verdict.
     ///
     /// # Errors
-    /// [`GateRefusal`]. A refused proposal has no effect.
+    /// [`GateRefusal`]. After `Unavailable` or `Internal`, the call may have been stored; after any
+    /// other refusal, no new call was stored.
     pub async fn ask(
         self: &Arc<Self>,
         caller: &Caller,
@@ -86,8 +91,8 @@ impl Engine {
         self.ask_until(caller, proposal, None).await
     }
 
-    /// Like [`Engine::ask`], but starts no approved call after `claim_until`: the client would not
-    /// get the permit in time.
+    /// Like [`Engine::ask`], but starts no approved call after `claim_until`, because the client
+    /// would not get the permit in time.
     ///
     /// # Errors
     /// As for [`Engine::ask`].
@@ -150,8 +155,8 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// Returns the task that the proposal's key or id names. An id counts only if the task's call
-    /// is the proposed one.
+    /// Returns the task that the proposal's key or id names. An id counts only if the task has the
+    /// proposed call, with the same caller, gate and session.
     async fn find_known_call(
         &self,
         caller: &Caller,
@@ -176,7 +181,7 @@ impl Engine {
         Ok(same.then_some(task))
     }
 
-    /// Answers a call that is only counted (`record: held`): the call is released, and nothing is
+    /// Answers a call that is only counted (`record: held`). The call is released, and nothing is
     /// stored.
     async fn answer_counted(
         &self,
@@ -263,7 +268,7 @@ impl Waiter<'_> {
                 self.guard.mark_answered();
                 Ok(self.answer(call, None))
             }
-            // This ask's own drive got no slot and queued the call: a worker starts it.
+            // The drive of this ask got no slot and queued the call. A worker will start the call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
@@ -285,7 +290,7 @@ impl Waiter<'_> {
     }
 
     /// Answers a settled call. If the client does not name the call by key or id, only one ask may
-    /// get the result: a fenced commit reserves it.
+    /// get the result, and a fenced commit reserves the result for this ask.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,
@@ -300,7 +305,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If it leaves, this ask gets the result.
+                // Another ask has reserved the result. If that ask leaves, this ask gets the
+                // result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
@@ -321,7 +327,7 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // If the result is not delivered, the next ask can get it at once.
+                // If the result is not delivered, the next ask can get the result at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)
@@ -329,7 +335,8 @@ impl Waiter<'_> {
         Ok(self.answer(call, delivery))
     }
 
-    /// Starts an approved call for this asker: in this service, or by the permit in the answer.
+    /// Starts an approved call for this asker. Either this service runs the call, or the answer
+    /// gives the asker the permit to run it.
     async fn claim(
         &mut self,
         mut session: TaskSession,
@@ -394,12 +401,12 @@ impl Waiter<'_> {
         self.pause().await
     }
 
-    /// Waits for a commit of the call's task on any replica, or for the end of the wait.
+    /// Waits until a replica commits to the call's task, or until the wait is over.
     async fn pause(&mut self) -> Result<Round, GateRefusal> {
         self.pause_until(self.end).await
     }
 
-    /// Like [`Waiter::pause`], but ends at `end` if that is earlier.
+    /// Like [`Waiter::pause`], but lasts until `end` at most.
     async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
@@ -414,8 +421,8 @@ impl Waiter<'_> {
         Ok(Round::Retry(None))
     }
 
-    /// Adds the proposal's key to the next commit if the key is new and the proposal continues an
-    /// equal call.
+    /// Adds the proposal's idempotency key to the next commit, if the key is new and the proposal
+    /// continues an equal call.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.by_key && self.continues {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);
@@ -442,16 +449,16 @@ impl Waiter<'_> {
         }))
     }
 
-    /// Returns the presence to store: until the end of the wait, and then `returns_within` or at
-    /// least [`PRESENCE_GRACE`].
+    /// Returns the presence to store. It lasts until the end of the wait, and after that for
+    /// `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
     fn presence(&self) -> AskerPresence {
         let remaining = self.end.saturating_duration_since(Instant::now());
         AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
     }
 }
 
-/// Returns the result of a round in which the commit of a presence failed. `Refused` means that
-/// another ask has stored the same key.
+/// Returns the result of a round in which storing a presence failed with `error`. `Refused` means
+/// that another ask has stored the same key.
 fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     match error {
         CommitError::Stale | CommitError::Unknown => Ok(Round::Retry(None)),
@@ -460,7 +467,7 @@ fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     }
 }
 
-/// Waits for the next commit.
+/// Waits until `listener` reports a commit; skips other notifications.
 pub(super) async fn next_commit(listener: &mut Listener) {
     while listener.next().await != Notification::Commit {}
 }
@@ -470,7 +477,7 @@ fn is_permit_returned(session: &TaskSession) -> bool {
     calls.first().is_some_and(|state| state.is_permit_returned)
 }
 
-/// Whether two argument texts are the same JSON value, or the same bytes.
+/// Whether two texts of arguments are equal as JSON values, or have the same bytes.
 fn is_equal_json(one: &str, other: &str) -> bool {
     one == other
         || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))

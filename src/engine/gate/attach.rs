@@ -1,6 +1,6 @@
-//! Compares a proposed call with earlier calls of its tool: finds an equal call that the proposal
-//! continues, and the caution that the earlier calls require. Invariant: a call that may be
-//! executing is never started a second time without a person.
+//! Compares a proposed call with earlier calls of its tool. Finds an equal call that the proposal
+//! continues, or the caution that the earlier calls require. Invariant: a call that may still be
+//! running is never started a second time without a person's approval.
 
 use std::time::Duration;
 
@@ -32,13 +32,13 @@ pub(super) enum EarlierCalls {
     Requires(Caution),
 }
 
-/// A restriction of a new call because of earlier calls.
+/// The effect that earlier calls have on the judgement of a new call.
 pub(super) enum Caution {
-    /// A person must approve the call, whatever the rules say. The text is the reason.
+    /// A person must approve the call even if the rules allow it. The text is the reason.
     Hold(String),
     /// If a rule holds the call, its request shows this notice.
     Notice(String),
-    /// A person has rejected the same call: this one is denied.
+    /// A person has rejected the same call before, so the new call is denied.
     Reject {
         call: crate::task::id::CallId,
         /// The reason that the person gave.
@@ -46,8 +46,8 @@ pub(super) enum Caution {
     },
 }
 
-/// Returns the tool and the hash by which equal calls are found. `None` if the arguments cannot be
-/// parsed: such a call never runs.
+/// Returns the tool and the key by which equal calls are found. `None` if the arguments cannot be
+/// parsed, because such a call never runs.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
@@ -71,9 +71,10 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The prefix in the key of a call that a later equal call may continue.
+/// The prefix of the key of a call that a later proposal of an equal call may continue.
 const EQUAL_PREFIX: &str = "b:";
-/// The prefix in the key of a call that a later proposal continues only by the caller's own key.
+/// The prefix of the key of a call that a later proposal continues only if it names the call by the
+/// caller's own key or by id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -115,7 +116,8 @@ impl Engine {
         let mut continued: Vec<_> = equal()
             .filter(|row| may_continue && row.call_key.starts_with(EQUAL_PREFIX))
             .collect();
-        // The order: undelivered results, calls that may start, calls that wait for people.
+        // Ended calls come first, because their results may be undelivered. Calls that may start
+        // come next, and calls that wait for people come last.
         continued.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
@@ -138,8 +140,8 @@ impl Engine {
         Ok(caution.map_or(EarlierCalls::Nothing, EarlierCalls::Requires))
     }
 
-    /// Takes the calls of `equal` that ended less than `no_lasts` ago, and of these the newest.
-    /// Returns its rejection if a person rejected it, else `None`.
+    /// Returns the rejection of the newest call of `equal` that ended less than `no_lasts` ago.
+    /// `None` if there is no such call, or no person rejected it.
     async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
@@ -158,7 +160,8 @@ impl Engine {
         Ok(rejection(&session))
     }
 
-    /// Returns how a proposed call relates to an earlier equal call that it might continue.
+    /// Returns the relation of a proposed call to an earlier equal call that the proposal might
+    /// continue.
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
@@ -194,7 +197,8 @@ impl Engine {
     }
 }
 
-/// The relation of a proposed call to one earlier call; compare [`EarlierCalls`].
+/// The relation of a proposed call to one earlier call. The variants mean the same as in
+/// [`EarlierCalls`].
 enum Relation {
     Nothing,
     Continues,
@@ -202,7 +206,7 @@ enum Relation {
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query looks
-/// this much further back; the rows that it finds are compared by the database's clock.
+/// further back by this time; the found rows are then compared by the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {
@@ -210,7 +214,7 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the rejection by which a person ended this call.
+/// Returns the rejection by which a person ended this call; `None` if no person rejected the call.
 fn rejection(session: &TaskSession) -> Option<Caution> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(Outcome::Rejected) = state.phase else {

@@ -1,4 +1,4 @@
-//! A gate call as its asker sees it, derived from the journal.
+//! Derives the state of a gate call, as its asker sees it, from the journal.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ use crate::task::verdict::Verdict;
 pub enum GateDecision {
     /// The call may run now, or has run.
     Allow,
-    /// The call never started, and will not.
+    /// The call never started, and will not start.
     Deny,
-    /// A person is asked, or the call is under way elsewhere.
+    /// The call waits for a person or for its asker, or it runs and this asker has no permit.
     Pending,
 }
 
 impl GateDecision {
-    /// Returns the word on the wire and in metrics.
+    /// Returns the name of the decision on the wire and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,26 +43,26 @@ impl GateDecision {
 /// The state of a gate call, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateState {
-    /// The call waits for a person's decision or another answer.
+    /// The call waits for a judgement, a person's decision, or an answer to its server's questions.
     Pending,
     /// The call may start once its asker waits.
     Approved,
     /// The call runs, in this service or elsewhere.
     Started,
-    /// The outcome is unknown: a person is asked about it.
+    /// The outcome is unknown, and a person is asked about the outcome.
     Doubtful,
     /// The call has its result and will not run again.
     Settled,
 }
 
-/// The one leave to run a call elsewhere.
+/// The right to run one attempt at a call outside this service. Only one asker has the permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// The attempt that the permit allows, from 1.
+    /// The number of the permitted attempt, from 1.
     pub attempt: u32,
     /// The end of the permit, by the database's clock.
     pub expires_at: Time,
-    /// The time from the answer to `expires_at`, for clients with another clock.
+    /// The time from the read of the call to `expires_at`, for clients with another clock.
     pub expires_in: Duration,
 }
 
@@ -76,7 +76,7 @@ pub struct GateCall {
     pub tool: String,
     /// The caller's session id; `gate` if the proposal named none.
     pub session_id: String,
-    /// The arguments that run: after an edit the edited text.
+    /// The arguments with which the call runs; after an edit, the edited text.
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
@@ -90,12 +90,12 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The people who approved the call.
+    /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
     /// The open permit; `None` if this viewer has none.
     pub permit: Option<Permit>,
-    /// The result, unless the caller ran the call itself. A call that the caller ran has one only
-    /// if a person supplied it.
+    /// The result of a call that this service ran, or that a person supplied. `None` for a result
+    /// that the caller reported.
     pub result: Option<ToolResult>,
     /// The last request about the call, open or closed.
     pub request: Option<Box<RequestRow>>,
@@ -105,23 +105,25 @@ pub struct GateCall {
     pub runs_elsewhere: bool,
     /// The time of the proposal, by the database's clock.
     pub created_at: Time,
-    /// The time at which the present state ends by itself; `None` if it does not.
+    /// The time at which the present state ends if nothing else happens. `None` if the state does
+    /// not end by itself.
     pub expires_at: Option<Time>,
     /// The database's clock when the call was read.
     pub now: Time,
 }
 
-/// The client for which a call is shown.
+/// The client to which a call is shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Viewer<'v> {
-    /// A client that reads the call without waiting for it: it never gets a permit.
+    /// A client that reads the call but is not its asker, and never gets a permit.
     Reader,
-    /// The client of the ask with this id, and its runner; `""` if the proposal names no runner.
+    /// The client of the ask with this id, and the runner that its proposal names; `""` if the
+    /// proposal names no runner.
     Asker(Uuid, &'v str),
 }
 
 impl Engine {
-    /// Returns the call of a session's task, as `viewer` sees it.
+    /// Returns the gate call of the session's task, as `viewer` sees it.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call; `Unavailable` when the database does not answer.
@@ -151,7 +153,7 @@ impl Engine {
 }
 
 impl GateCall {
-    /// Returns the call of this task; `None` if the journal has no call or no status.
+    /// Returns the call of the session's task; `None` if the journal has no call or no status.
     fn from_session(
         session: &TaskSession,
         use_within: Duration,
@@ -235,7 +237,8 @@ struct CallView<'c> {
 }
 
 impl<'c> CallView<'c> {
-    /// Calls `find` on the facts, the last fact first. Returns the first value that is not `None`.
+    /// Calls `find` on the facts, the last fact first, and returns the first value that is not
+    /// `None`.
     fn find_last<T>(&self, find: impl Fn(&'c Fact) -> Option<T>) -> Option<T> {
         self.items.iter().rev().find_map(|item| find(&item.fact))
     }
@@ -267,7 +270,8 @@ impl<'c> CallView<'c> {
         }
     }
 
-    /// Returns the open permit if `viewer` is the asker or the runner that has it.
+    /// Returns the open permit if it was given to `viewer` or to the runner of `viewer`, otherwise
+    /// `None`.
     fn permit(&self, now: Time, viewer: Viewer<'_>) -> Option<Permit> {
         let start = self.state.start.as_ref()?;
         let (permitted_ask, permitted_runner) = start.permit_holder()?;
@@ -295,12 +299,13 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Whether the asker is shown the result. A result that the asker itself reported is left out.
+    /// Whether the result is shown to the asker. A result that the asker itself reported is left
+    /// out.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Returns the last request about the call, with the status that the journal says.
+    /// Returns the last request about the call, with the status that follows from the journal.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
         let id = self.find_last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {
@@ -326,7 +331,7 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Returns the reason that a person gave for a rejection.
+    /// Returns the reason that a person gave for rejecting the call; `None` if there is none.
     fn rejection(&self) -> Option<String> {
         let Phase::Done(Outcome::Rejected) = self.state.phase else {
             return None;
@@ -342,7 +347,7 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Returns the people who approved the call, each once.
+    /// Returns the user ids of the people who approved the call, each once.
     fn approvers(&self) -> Vec<String> {
         let mut by: Vec<String> = Vec::new();
         let approval = self.state.approval.as_ref();

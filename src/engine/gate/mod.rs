@@ -1,8 +1,8 @@
-//! Calls that agents outside this service propose at a gate. The agent runs the call itself, or
-//! lets this service run it. A gate call is a root task of one turn without a model of this
-//! service, so the journal, the requests and the guarantees are those of every task. A surface is a
-//! protocol by which calls are proposed: the REST API, MCP, or that of a gateway. Invariant: an
-//! approved call starts only while its asker waits.
+//! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
+//! or lets this service run the call. A gate call is stored as a root task with one turn, which no
+//! model of this service wrote. So the journal, the requests and the guarantees of a gate call are
+//! those of every task. A surface is a protocol by which calls are proposed: the REST API, MCP, or
+//! the protocol of a gateway. Invariant: an approved call starts only while its asker waits.
 
 mod ask;
 mod attach;
@@ -25,15 +25,15 @@ use super::{FieldError, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
-/// The path under which idempotency keys of gate calls are stored. All surfaces share it, so that a
-/// key names the same call at each.
+/// The path under which idempotency keys of gate calls are stored. All surfaces share this path, so
+/// that a key names the same call at every surface.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
-/// The session id of a proposal that names none. A fresh id would keep a repeated call from being
-/// recognized.
+/// The session id of a proposal that names no session. With a fresh id, a repeated call would not
+/// be recognized.
 pub(crate) const DEFAULT_SESSION: &str = "gate";
 
-/// A call as an agent proposes it. The surface has checked shapes and sizes.
+/// A call as an agent proposes it. The surface has checked the shape and the size of each field.
 #[derive(Clone, Debug)]
 pub struct Proposal {
     /// `None` stands for the only gate that is open to the caller.
@@ -45,28 +45,30 @@ pub struct Proposal {
     pub session_id: Option<String>,
     /// The agent's own explanation of the call, shown to approvers as unverified.
     pub context: String,
-    /// JSON text of an object. Rules can read it, and the caller gets it back.
+    /// JSON text of an object, for rules and for readers of the task.
     pub metadata: String,
-    /// The way in which the call is recognized when it is proposed again.
+    /// Determines which earlier call this proposal repeats, if any.
     pub identity: Identity,
-    /// The name of the process that runs the call, or `None`. A runner gets its permit again if its
-    /// connection broke.
+    /// The name of the process that runs the call, or `None`. A runner that has lost its connection
+    /// can get its permit again.
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` for which the asker still counts as waiting. Not zero for a client
+    /// The time after `wait` during which the asker still counts as waiting. Not zero for a client
     /// that asks again by itself.
     pub returns_within: Duration,
-    /// Shows the surface the request that the call waits for, while the ask goes on.
+    /// The cell from which the surface reads the request that the call waits for, while the ask
+    /// goes on.
     pub progress: AskProgress,
 }
 
-/// A cell into which an ask writes the request that its call waits for, for the surface to show.
+/// A cell into which an ask writes the request that its call waits for. The surface can then show
+/// the request.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
 impl AskProgress {
-    /// Returns the request that the call waits for; `None` if the ask has shown none.
+    /// Returns the request that the call waits for; `None` if the ask has written no request.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,32 +80,34 @@ impl AskProgress {
     }
 }
 
-/// The way in which a proposed call is recognized as an earlier call.
+/// Determines whether a proposed call is recognized as an earlier call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// By the owner, the session, the tool and the arguments as a JSON value.
+    /// The earlier call must have the same owner, session and tool, and arguments that are equal as
+    /// JSON values.
     Value,
-    /// By the owner, the session, the tool and the bytes of the arguments. For surfaces that
-    /// forward the client's own bytes.
+    /// The earlier call must have the same owner, session and tool, and the same bytes of
+    /// arguments. For surfaces that forward the client's own bytes.
     Bytes,
-    /// By the caller's key. With `attach`, a proposal with a new key is also recognized by value.
+    /// The earlier call must have the same idempotency key. With `attach`, a proposal with a new
+    /// key is also recognized as under `Value`.
     Key {
         /// The caller's idempotency key.
         key: String,
-        /// Whether the proposal may continue an equal call that has another key or none.
+        /// Whether the proposal may continue an equal call that has another key or no key.
         attach: bool,
     },
-    /// The call is never recognized: each proposal is a new call.
+    /// The call is never recognized, so each proposal is a new call.
     New,
-    /// By the task id that an earlier answer named. If the task's call differs, the proposal is
-    /// new.
+    /// The earlier call is the call of this task, whose id the client got in an earlier answer. If
+    /// the task has a different call, the proposal is new.
     Call(TaskId),
 }
 
 /// The reason why a gate gave no verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum GateRefusal {
-    /// A refusal that every command can get.
+    /// A refusal that any command can return.
     #[error(transparent)]
     Command(#[from] Refusal),
     /// `call_in_hand`: another runner has the permit.
@@ -112,7 +116,7 @@ pub enum GateRefusal {
     /// `call_settled`: the report differs from the stored outcome.
     #[error("the call is settled")]
     Settled(Box<GateCall>),
-    /// `too_many`: the caller has as many pending calls as the gate permits.
+    /// `too_many`: the caller has as many pending calls as the gate's `max_open`.
     #[error("too many calls of this user wait at the gate")]
     TooManyOpen,
 }

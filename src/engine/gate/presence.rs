@@ -1,5 +1,5 @@
-//! The presence of askers: whether a client waits for a call, and whether the call's result was
-//! delivered. Presence is an end time in the task's row, fenced by the row's version like every
+//! Stores the presence of askers: whether a client waits for a call, and whether the call's result
+//! was delivered. Presence is an end time in the task's row, fenced by the row's version like every
 //! write. If a process dies, the presence of its askers ends at that time.
 
 use std::collections::BTreeMap;
@@ -13,29 +13,30 @@ use crate::store::CommitError;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, LeaseChange};
 use crate::task::id::TaskId;
 
-/// The minimum time that an asker counts as present after its wait: the answer may be on its way,
-/// or the client may ask again.
+/// The minimum time for which an asker counts as present after its wait, because the answer may be
+/// on its way, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
-/// The calls that connections of this process wait for. They are needed beside the stored presence:
+/// The calls that connections of this process wait for. The stored presence is not enough, because
 /// between the commit of a result and its delivery, the row says that no asker waits.
 pub(in crate::engine) type AwaitedCalls =
     crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
 
-/// The connections of this process that wait for a call, and a result for them.
+/// The number of connections of this process that wait for a call, and the call's result for these
+/// connections.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct AwaitedCall {
     connections: usize,
-    /// The result as the MCP server wrote it, once it has arrived.
+    /// The result as the MCP server wrote it; `None` until it has arrived.
     raw: Option<Arc<str>>,
 }
 
-/// A guard of a connection that waits for a call. When it is dropped before the answer, the stored
-/// presence ends.
+/// A guard of a connection that waits for a call. If the guard is dropped before the asker is
+/// answered, it ends the stored presence.
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
     task: TaskId,
-    /// Whether the row has a presence that must end with this guard.
+    /// Whether the row has a presence that must end when this guard is dropped.
     present: bool,
 }
 
@@ -55,7 +56,8 @@ impl AskerGuard {
         self.present = true;
     }
 
-    /// Marks the asker as answered: the answer's commit or the stored time ends the presence.
+    /// Marks the asker as answered, so that dropping the guard does not end the presence. The
+    /// answer's commit or the stored time ends the presence.
     pub(super) fn mark_answered(&mut self) {
         self.present = false;
     }
@@ -85,8 +87,8 @@ impl Drop for AskerGuard {
     }
 }
 
-/// A handle by which the surface reports that a settled call's result has reached the client. If
-/// the handle is dropped without [`Delivery::delivered`], the next ask gets the result.
+/// A handle by which the surface reports that the result of a settled call has reached the client.
+/// If the handle is dropped without [`Delivery::delivered`], the next ask gets the result.
 pub struct Delivery {
     guard: AskerGuard,
     session: Box<TaskSession>,
@@ -126,21 +128,21 @@ impl Delivery {
 }
 
 impl Engine {
-    /// Whether a connection of this process waits for the call or delivers its result.
+    /// Whether a connection of this process waits for the call or delivers the call's result.
     pub(super) fn is_awaited_here(&self, task: TaskId) -> bool {
         self.askers.lock().contains_key(&task)
     }
 
-    /// Keeps `raw`, the result of a call as the MCP server wrote it, as long as connections wait
-    /// for the call. Drops `raw` if no connection waits.
+    /// Keeps `raw`, the result of a call as the MCP server wrote it, as long as a connection of
+    /// this process waits for the call. Drops `raw` if no connection waits.
     pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
         if let Some(awaited) = self.askers.lock().get_mut(&task) {
             awaited.raw = Some(raw);
         }
     }
 
-    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
-    /// this process waited.
+    /// Returns the result of a call as the MCP server wrote it. `None` if no such result came while
+    /// a connection of this process waited for the call.
     pub(super) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
         self.askers.lock().get(&task)?.raw.clone()
     }
@@ -151,8 +153,9 @@ impl Engine {
         self.askers.lock().len()
     }
 
-    /// Writes the presence of a call's asker, unless the result has been delivered. Ignores
-    /// failures: the stored presence then ends by its time.
+    /// Writes the presence of a call's asker, unless the row has no presence or the result has been
+    /// delivered. The first try uses `session` if that is `Some`. Ignores failures, because the
+    /// presence then ends at its stored time.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,
@@ -177,7 +180,8 @@ impl Engine {
         }
     }
 
-    /// Commits a presence and the session's idempotency key, fenced by the session's version.
+    /// Commits the presence `asker` and the session's idempotency key, fenced by the session's
+    /// version.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

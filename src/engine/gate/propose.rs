@@ -1,5 +1,5 @@
-//! Proposes a call: judges it in memory, compares it with equal calls, and stores it as a task in
-//! one commit. If the call may start at once, the same commit starts it.
+//! Handles the proposal of a call: judges the call in memory, compares it with equal calls, and
+//! stores it as a task in one commit. If the call may start at once, the same commit starts it.
 
 use std::sync::Arc;
 
@@ -29,34 +29,38 @@ use crate::task::status::TaskStatus;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
-/// The result of a proposal, before a verdict.
+/// The result of a proposal, before the asker has a verdict.
 pub(super) enum Proposed {
     /// The proposal continues the call of this task.
     Continues(TaskId),
-    /// The proposal is a new call: it is stored, and driven in the background.
+    /// The proposal is a new call, which is stored and driven in the background.
     Stored(GateDrive),
-    /// The call is allowed and, by the gate's `record: held`, only counted and not stored.
+    /// The call is allowed. Because of the gate's `record: held`, the call is only counted and not
+    /// stored.
     Counted(Box<TaskSession>),
 }
 
-/// A drive of a gate call, whose first commit is durable.
+/// A drive of a gate call. The first commit of the drive is durable.
 pub(super) struct GateDrive {
     pub task: TaskId,
-    /// Notified of every commit of this process, from the first on.
+    /// Notified of the commits of this process, from the first commit of the drive on.
     pub listener: Listener,
     pub guard: AskerGuard,
-    /// Yields the session at the end of the drive; `None` if it may differ from the journal.
+    /// Yields the session at the end of the drive; `None` if the session may differ from the
+    /// journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
-/// The `listener` and the `end` of a [`GateDrive`].
+/// The fields `listener` and `end` of a [`GateDrive`].
 type DriveHandle = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
-    /// Returns the gate of this name; without a name, the only gate that is open to the caller.
+    /// Returns the gate called `name`. If `name` is `None`, returns the only gate that is open to
+    /// the caller.
     ///
     /// # Errors
-    /// `Invalid` if the caller has no such gate, or gives no name and several gates are open.
+    /// `Invalid` if no such gate is open to the caller, or if there is no name and several gates
+    /// are open to the caller.
     pub(super) fn gate_of(
         &self,
         caller: &Caller,
@@ -75,8 +79,8 @@ impl Engine {
         }
     }
 
-    /// Returns the idempotency key of a proposal; `None` if it has none. The key's body is the part
-    /// of the proposal that a repetition must not change.
+    /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The body of
+    /// the key is the part of the proposal that a repetition must not change.
     pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
@@ -90,7 +94,8 @@ impl Engine {
         })
     }
 
-    /// Judges a new call and stores it, unless it continues an equal call.
+    /// Judges a proposed call, and stores it as a new call unless the proposal continues an equal
+    /// call. `ask` is the id of the ask, and the runner or `""`.
     pub(super) async fn propose(
         self: &Arc<Self>,
         caller: &Caller,
@@ -122,9 +127,9 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key, by which equal calls are found: a repetition is denied
-        // even without the key, and a row with the key would hide the earlier rejection from the
-        // look-up.
+        // A denied call gets no call key, by which equal calls are found. A repetition of the call
+        // is denied without this key. With the key, the denied call would be the newest ended call,
+        // and hide the person's rejection from the look-up.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -150,7 +155,7 @@ impl Engine {
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Checks that the caller has less than `max_open` pending calls at the gate.
+    /// Checks that the caller has fewer than `max_open` pending calls at the gate.
     async fn check_open(
         &self,
         caller: &Caller,
@@ -166,10 +171,11 @@ impl Engine {
         }
     }
 
-    /// Returns the task of an earlier proposal with the same key.
+    /// Returns the task of an earlier proposal with the same key; `None` if there is no such
+    /// proposal.
     ///
     /// # Errors
-    /// `KeyReused` if that proposal differs in gate, tool, session or arguments.
+    /// `KeyReused` if the earlier proposal differs in gate, tool, session or arguments.
     pub(super) async fn known_by_key(
         &self,
         caller: &Caller,
@@ -180,7 +186,8 @@ impl Engine {
         Ok(self.task_of_key(caller, key.as_ref()).await?)
     }
 
-    /// Returns the unsaved task of a proposed call. Its facts end with the turn that has the call.
+    /// Returns the unsaved task of a proposed call. The task's last fact is the turn that has the
+    /// call.
     fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
         let task_id = TaskId(self.ids.fresh());
         let session_id = proposal.session_id.clone();
@@ -269,8 +276,8 @@ impl Engine {
     }
 
     /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background task holds
-    /// `guard` until the first commit: if the asker leaves earlier, there is no row yet in which
-    /// its presence could end.
+    /// `guard` until the first commit, because before this commit there is no row in which the
+    /// asker's presence could end.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
@@ -284,7 +291,7 @@ impl Engine {
         Ok((drive?, guard))
     }
 
-    /// Drives a gate call in the background. Returns once the first commit is durable; `None` when
+    /// Drives a gate call in the background. Returns once the first commit is durable. `None` when
     /// another commit came first, or when there was nothing to commit.
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
@@ -301,7 +308,8 @@ impl Engine {
     }
 }
 
-/// Whether a call is allowed, is `read_only` and runs elsewhere.
+/// Whether a gate with `record: held` only counts the call: the call is allowed, is `read_only`,
+/// and runs elsewhere.
 fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly

@@ -1,4 +1,5 @@
-//! Reads a gate call without asking for it: the reader gets no permit and has no presence.
+//! Reads a gate call for a client that is not the call's asker. Such a client gets no permit and
+//! has no presence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +16,24 @@ use crate::task::change::ASKER_UNTIL_DELIVERED;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
-/// The client behind a gate call, as of the last read.
+/// The state of a gate call's asker, as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskerStatus {
     /// Whether a client waits for the verdict.
     pub is_waiting: bool,
-    /// Whether the client runs the call itself.
+    /// Whether the client, and not this service, runs the call.
     pub runs_elsewhere: bool,
-    /// The time after an approval in which the client must ask again, or the call is given up.
+    /// The time after an approval within which the client must ask again. After this time, the call
+    /// is given up.
     pub use_within: Duration,
 }
 
 impl Engine {
-    /// Returns the client behind the call of this task; `None` unless `agent`, the name of the
-    /// root's agent, is a gate.
+    /// Returns the state of the asker of this task's call. `None` if the task does not exist, or if
+    /// `agent`, the name of the root's agent, is not a gate.
     ///
     /// # Errors
-    /// As for reading a task.
+    /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
     pub async fn asker_status(
         &self,
         task: TaskId,
@@ -53,7 +55,8 @@ impl Engine {
         }))
     }
 
-    /// Whether this service, and not the caller, runs the calls of a tool of this gate.
+    /// Whether this service runs the calls of `tool` at `gate`. `false` if the caller runs these
+    /// calls, or if the gate does not offer the tool.
     #[must_use]
     pub fn runs_here(&self, gate: &str, tool: &str) -> bool {
         let gate = self.agents.get(gate);
@@ -61,12 +64,12 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task to its owner. Waits up to `wait` for a change of the
-    /// call's decision.
+    /// Returns the gate call of this task, if the caller is its owner. Waits up to `wait` until the
+    /// call's decision changes.
     ///
     /// # Errors
-    /// `NotFound` for a task that is not a gate call, or of another tenant; `Forbidden` for a call
-    /// of another user.
+    /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
+    /// call belongs to another user; `Unavailable` when the database does not answer.
     pub async fn read_call(
         self: &Arc<Self>,
         caller: &Caller,

@@ -1,5 +1,5 @@
 //! Stores the outcome that an asker reports for a call that it has run. Invariant: no report is
-//! lost; a report that comes after the call was settled is journaled as a late result.
+//! lost. A report that comes after the call was settled is journaled as a late result.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use crate::task::tool_spec::ToolKind;
 pub enum ReportedOutcome {
     /// The call ran and returned a result.
     Succeeded,
-    /// The call failed, or was not made.
+    /// The call failed, or the asker did not make the call.
     Failed,
-    /// The call may have run: a person is asked about the outcome.
+    /// The call may have run, so a person is asked about the outcome.
     Unknown,
 }
 
-/// A report of a call's outcome, as its asker sent it.
+/// A report of a call's outcome, as the asker sent it.
 #[derive(Clone, Debug)]
 pub struct OutcomeReport {
     /// The task of the call, or the idempotency key of its proposal.
     pub call: Result<TaskId, String>,
-    /// The attempt that the report is about; `None` is the last one.
+    /// The number of the attempt that the report is about; `None` stands for the last attempt.
     pub attempt: Option<u32>,
     pub outcome: ReportedOutcome,
     /// The text of the result, not yet redacted.
@@ -41,22 +41,23 @@ pub struct OutcomeReport {
 
 /// The effect of a report on a call.
 enum ReportEffect {
-    /// The journal has the reported outcome already.
+    /// The journal already has the reported outcome, or the report adds nothing.
     Nothing,
     /// The facts of the report are pending in the session.
     Stores,
-    /// The call has another outcome: the report is refused.
+    /// The call has another reported outcome, so the report is refused.
     Conflicts,
 }
 
 impl Engine {
-    /// Stores the outcome of a call that its asker has run. Returns the call, and whether an
-    /// earlier report with the same key was stored instead.
+    /// Stores the outcome of a call that its asker has run. Returns the call, and `true` if an
+    /// earlier report with the same key was stored instead of this report.
     ///
     /// # Errors
-    /// `NotFound` and `Forbidden` as for [`Engine::read_call`]; `Invalid` if no permit was given
-    /// for the call, or if `attempt` is not its last attempt; `Settled` if another outcome is
-    /// stored.
+    /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
+    /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
+    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not its last
+    /// attempt; `Settled` if another outcome is stored.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,
@@ -99,10 +100,11 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// Returns the task of an earlier command with the same key.
+    /// Returns the task of an earlier command with the same key; `None` if there is no such
+    /// command.
     ///
     /// # Errors
-    /// `KeyReused` if that command had another body.
+    /// `KeyReused` if the earlier command had another body.
     pub(super) async fn task_of_key(
         &self,
         caller: &Caller,
@@ -137,7 +139,8 @@ impl Engine {
     }
 }
 
-/// Checks that a permit was given for the call, and that the report is about its last attempt.
+/// Checks that a permit was given for the call, and that the report is about the call's last
+/// attempt.
 fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRefusal> {
     let pointer = if report.call.is_ok() {
         "/task_id"
@@ -160,7 +163,7 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session, if the report says something new.
+/// Adds the facts of a report to the session, if the report has something new.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -190,14 +193,16 @@ fn apply_report(
         (Phase::Done(_), _) => apply_late_report(session, result),
         _ => {
             session.add_results(vec![result]);
-            // The reporter knows the result: a later equal call is a new call.
+            // The asker that reports the result already has it. The result therefore counts as
+            // delivered, and a later equal call is a new call.
             session.own.asker = Some(AskerPresence::Delivered);
             ReportEffect::Stores
         }
     }
 }
 
-/// Adds the first report about a settled call as a late result; a further report must equal it.
+/// Adds a report about a settled call as a late result, if it is the first report that says how the
+/// call ended. A further report must equal an earlier report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     if result.outcome == Outcome::Unknown {
         return ReportEffect::Nothing;

@@ -1,6 +1,6 @@
 //! Loads the agent of a task in the version that the task is pinned to, even if the current
-//! configuration has another. Invariant: limits and access come from the current configuration; no
-//! task is driven with a definition that does not match its digest.
+//! configuration has another version. Invariant: limits and access come from the current
+//! configuration, and no task is driven with a definition that does not match its digest.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::task::failure::{Failure, FailureCode};
 const MAX_CACHED: usize = 256;
 
 impl Engine {
-    /// Returns the agent in the version of a task. The inner `Err` is the failure of a task whose
-    /// agent cannot be loaded.
+    /// Returns the agent of a task in the version that the task is pinned to. The inner `Err` is
+    /// the failure of a task whose agent cannot be loaded.
     ///
     /// # Errors
-    /// `Unavailable` when an earlier definition has to be read and the database does not answer.
+    /// `Unavailable` when a stored definition must be read and the database does not answer.
     pub(in crate::engine) async fn agent_of(
         &self,
         row: &TaskRow,
@@ -61,8 +61,8 @@ impl Engine {
         agent
     }
 
-    /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
-    /// waits for this driver, refuses the command instead.
+    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. If a
+    /// command waits for this driver, refuses the command instead of trying again.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,
@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-/// Returns the failure of a task whose version of the agent cannot be used.
+/// Returns the failure of a task whose pinned version of the agent cannot be used.
 fn unusable(row: &TaskRow, why: &DefinitionError) -> Failure {
     tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
     let agent = &row.agent;

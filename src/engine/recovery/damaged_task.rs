@@ -1,6 +1,6 @@
-//! Ends a task from its row alone, if its journal is unreadable or reading it kills the process.
-//! Invariant: none of the task's calls runs, the task is not claimed again and again, and no other
-//! task is delayed; a pending result is still written.
+//! Ends a task from its row alone, if the journal is unreadable or reading the journal kills the
+//! process. Invariant: none of the task's calls runs, the task is not claimed again and again, no
+//! other task is delayed, and a pending result is still written.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
 impl Engine {
-    /// Ends the tasks that this process has found to be unreadable since the last call.
+    /// Ends the tasks that this process has found unreadable since the last call of this function.
     pub(in crate::engine) async fn end_damaged_tasks(&self) {
         for task in self.store.take_unreadable() {
             match self.end_from_row(task, Vec::new()).await {
@@ -30,10 +30,10 @@ impl Engine {
         }
     }
 
-    /// Ends a task and its descendants, unless it has ended, and writes `late` results of its
-    /// calls. If a newer version of this program may be able to read the journal, ends the task
-    /// only once it was taken over `Settings::takeovers` times. Returns `false` if the journal can
-    /// be read after all; then nothing is written.
+    /// Ends a task and its descendants, unless the task has already ended, and writes `late` as
+    /// late results of the task's calls. If a newer version of this program may be able to read the
+    /// journal, ends the task only once it was taken over `Settings::takeovers` times. Returns
+    /// `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
     /// [`CommitError`] of the commit or of the reads before it.
@@ -84,20 +84,20 @@ impl Engine {
     }
 
     /// Whether the task has lost its lease without a new item as often as is allowed:
-    /// [`LONE_DRIVE_AFTER`] times while driven beside other tasks, then `Settings::takeovers` times
-    /// while driven alone. `fruitless` is the number of these losses.
+    /// [`LONE_DRIVE_AFTER`] times while driven beside other tasks, and `Settings::takeovers` times
+    /// while driven alone. `fruitless` is the number of all these losses.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
-    /// Whether the task has lost its lease once more after `is_out_of_takeovers` was true. The
-    /// driver of that lease only had to load the task and end it, so reading the task kills
-    /// processes.
+    /// Whether the task has lost its lease once more after `is_out_of_takeovers` became true. The
+    /// driver with that lease only had to load the task and end it, so reading the task must have
+    /// killed its process.
     pub(in crate::engine) fn reading_kills_processes(&self, fruitless: i32) -> bool {
         fruitless > LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
-    /// Ends a task without reading an item of its tree, because loading the task kills processes.
+    /// Ends a task without reading any item of its tree, because reading the task kills processes.
     pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
         while let Err(error) = self.try_to_end_unread(task).await {
             if error == CommitError::Refused {
@@ -154,6 +154,10 @@ fn commit_error(error: &ReadError) -> CommitError {
 }
 
 /// Returns a session with the task's row and its tree, but without a journal.
+///
+/// # Errors
+/// `Refused` if the tree or the row is missing; `Stale` if the row has another version than
+/// `damaged`.
 fn session_from_row(
     task: TaskId,
     damaged: &DamagedTask,

@@ -1,6 +1,6 @@
-//! Compares stored requests with their own digests and with the arguments that the model or a
+//! Compares stored requests with their own digests, and with the arguments that the model or a
 //! person wrote. Invariant: a call never runs if its request does not match the request's digest or
-//! these arguments, and the compared bytes are the bytes that run.
+//! these arguments, and the call runs with exactly the bytes that were compared.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,13 @@ use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::request::{DigestedTool, RequestSpec, call_digest};
 
-/// Returns the failure of the task if this request is damaged.
+/// Returns the failure of the task if this request is damaged, otherwise `None`.
 pub(crate) fn request_damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
     damage_of_requests(session, &[request])
 }
 
-/// Returns the failure of the task if a request that approved one of these calls is damaged.
+/// Returns the failure of the task if a request that approved one of these calls is damaged,
+/// otherwise `None`.
 pub(crate) fn approval_damage(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls
         .iter()
@@ -30,7 +31,7 @@ pub(crate) fn approval_damage(session: &TaskSession, calls: &[CallId]) -> Option
 }
 
 fn damage_of_requests(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
-    // The tool and the arguments of each call as of the item that the loop has reached.
+    // The tool and the arguments of each call, as of the item that the loop below has reached.
     let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
     let (mut found, mut is_valid) = (0, true);
@@ -91,7 +92,7 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
     })
 }
 
-/// Whether each edited call has the digest that was stored with the edit.
+/// Whether each edit of the decision has the digest that its arguments, rule and tool give.
 fn has_valid_edits(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else {

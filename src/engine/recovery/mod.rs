@@ -1,5 +1,5 @@
-//! Recovery: damaged requests and journals, and agents in versions that the configuration no longer
-//! has.
+//! Recovery fails tasks with damaged requests or journals, and loads agents in versions that the
+//! configuration no longer has.
 
 pub(crate) mod agent_version;
 pub(crate) mod damaged_task;

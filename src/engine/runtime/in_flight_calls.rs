@@ -1,6 +1,6 @@
 //! The tool calls that this process has in flight. Invariant: a call is sent only by the driver
-//! whose commit started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the
-//! permit is asked once the connection is made, right before the first byte.
+//! whose commit started it, within [`SEND_WINDOW`] of that commit, and never after a cancel. A tool
+//! asks for the permit once its connection is made, right before the first byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// The time after the commit of its start within which a call may be sent. A replica that cancels a
-/// task cannot know whether another replica still sends a started call, so the cancel waits until
-/// this time is over and then answers.
+/// A call may be sent only within this time after the commit of its start. A replica that cancels a
+/// task cannot know whether another replica still sends a started call, so the cancel is answered
+/// only after this time.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit of a call until its first byte is on the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts by number. A call can have two entries: until a commit decides, two
-/// drivers may both be about to start it.
+/// The registered attempts, by number. A call has two entries if two drivers are about to start it;
+/// only one of their commits succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -30,14 +30,14 @@ pub(crate) struct InFlightCalls {
 #[derive(Clone, Debug)]
 struct Entry {
     call: CallId,
-    /// The uptime at which the permit was given; `None` before.
+    /// The uptime at which the permit was given; `None` until then.
     sent: Option<Duration>,
     /// Whether a cancel forbids sending the call.
     canceled: bool,
     ended: CancellationToken,
 }
 
-/// A guard of an attempt in flight; dropping it ends the registration.
+/// A guard of an attempt in flight. Dropping the guard ends the registration.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     pub call: CallId,
@@ -64,7 +64,7 @@ impl InFlightCalls {
         }
     }
 
-    /// Returns the calls in flight; a call with two registered attempts comes twice.
+    /// Returns the calls in flight. A call with two registered attempts is returned twice.
     pub(crate) fn calls(&self) -> Vec<CallId> {
         self.entries
             .lock()
@@ -74,7 +74,8 @@ impl InFlightCalls {
     }
 
     /// Forbids sending a call from now on. Returns the attempts that were already sent: for each,
-    /// the uptime at which it was sent, and a token that is cancelled when the attempt ends.
+    /// the uptime at which the attempt was sent, and a token that is canceled when the attempt
+    /// ends.
     pub(crate) fn cancel(&self, call: CallId) -> Vec<(Duration, CancellationToken)> {
         let mut entries = self.entries.lock();
         let of_call = entries.values_mut().filter(|entry| entry.call == call);
@@ -100,8 +101,8 @@ impl InFlightCall {
 }
 
 impl Registration {
-    /// Marks the attempt as sent. `false` if a cancel forbids sending it, or if its driver has
-    /// ended.
+    /// Marks the attempt as sent. Returns `false` if a cancel forbids sending the attempt, or if
+    /// the attempt is no longer registered.
     pub(crate) fn mark_sent(&self, uptime: Duration) -> bool {
         let mut entries = self.in_flight_calls.entries.lock();
         let Some(entry) = entries

@@ -1,6 +1,6 @@
 //! The model calls that this process has in flight. A model call counts against the limits of its
-//! tree before its answer is stored, so that relatives cannot exceed a limit together by calling a
-//! model at the same time in this process.
+//! tree before its answer is stored. Otherwise relatives could together exceed a limit by calling
+//! models at the same time in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct InFlightModelCall {
     pub turns: u32,
 }
 
-/// A guard that counts a model call. It is dropped when the answer is stored or given up.
+/// A guard that counts a model call. The guard is dropped when the answer is stored or dropped.
 #[derive(Debug)]
 pub(crate) struct ModelCallGuard {
     number: u64,
@@ -33,8 +33,8 @@ pub(crate) struct ModelCallGuard {
 }
 
 impl InFlightModelCalls {
-    /// Registers a model call. Also returns the model calls that other tasks of the tree have in
-    /// flight.
+    /// Registers a model call. Returns its guard, and the model calls that other tasks of the tree
+    /// have in flight.
     pub(crate) fn register(
         self: &Arc<Self>,
         root: TaskId,

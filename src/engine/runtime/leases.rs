@@ -1,5 +1,5 @@
 //! The leases of this process. A lease ends with the driver that holds it, also when the driver
-//! panics or is dropped: without a driver, nothing may renew the lease.
+//! panics or is dropped, because a lease without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The held leases. Their ends are uptimes, which count the time that the machine was suspended.
+/// The leases that drivers of this process hold. A lease ends at an uptime, and the uptime includes
+/// the time during which the machine was suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     entries: Locked<BTreeMap<TaskId, Entry>>,
     holders: AtomicU64,
 }
 
-/// The end of a task's lease, and the number of its holder. The number keeps a driver that ends
+/// The end of a task's lease, and the number of its holder. When a driver ends, the number keeps it
 /// from dropping the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -24,12 +25,13 @@ struct Entry {
     until: Duration,
 }
 
-/// A guard by which a driver holds its task; dropping it ends the lease in this process.
+/// A guard by which a driver holds its task. Dropping the guard ends the lease in this process.
 #[derive(Debug)]
 pub(crate) struct Lease(LeaseView);
 
 impl Leases {
-    /// Registers a lease until the uptime `until`, in place of an earlier lease of the same task.
+    /// Registers a lease until the uptime `until`. The new lease replaces an earlier lease of the
+    /// same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.entries.lock().insert(task, Entry { holder, until });
@@ -40,7 +42,7 @@ impl Leases {
         })
     }
 
-    /// Whether a driver of this process holds the task at that uptime.
+    /// Whether a driver of this process holds the task at `uptime`.
     pub(crate) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
         self.entries
             .lock()
@@ -57,8 +59,9 @@ impl Leases {
             .collect()
     }
 
-    /// Applies the result of a renewal of the leases `held`: extends those whose tasks are in
-    /// `kept`, and drops the others. Leaves alone a lease that was taken after `held` was read.
+    /// Applies the result of a renewal of the leases `held`: extends the leases of the tasks in
+    /// `kept` to the uptime `until`, and drops the others. Does not change a lease that was taken
+    /// after `held` was read.
     pub(crate) fn apply_renewal(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut entries = self.entries.lock();
         for (task, holder) in held {
@@ -77,7 +80,8 @@ impl Leases {
     }
 }
 
-/// A handle to a lease, for the permit of a call: the permit outlives the borrow of the session.
+/// A handle to a lease, for the permit of a call. The permit outlives the borrow of the session, so
+/// it cannot hold the lease itself.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,
@@ -86,7 +90,7 @@ pub(crate) struct LeaseView {
 }
 
 impl LeaseView {
-    /// Whether the lease is still this holder's and has not ended at `uptime`.
+    /// Whether this holder still has the lease, and the lease has not ended at `uptime`.
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         let entries = self.leases.entries.lock();
         entries

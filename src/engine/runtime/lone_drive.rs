@@ -1,8 +1,8 @@
-//! Lone drives: a lone drive takes every slot of this process, so that the process drives no other
-//! task. Invariant: after a lone drive, other tasks are claimed first, and each other task stores
-//! an item before it gives way to a lone drive; so neither side starves. A lone drive waits for
-//! other tasks at most for the duration of a lease, and once begun keeps them out at most for that
-//! duration.
+//! A lone drive takes every slot of this process, so that the process drives no other task.
+//! Invariant: after a lone drive, other tasks are claimed first, and each other task stores at
+//! least one item before it gives way to a lone drive. So neither a lone drive nor the other tasks
+//! starve. A lone drive waits for other tasks for at most the duration of a lease. After it has
+//! begun, it excludes other tasks for at most the same duration.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::Locked;
 
-/// The state of the lone drives of this process, of which at most one exists at a time.
+/// The state of the lone drives of this process. At most one lone drive exists at a time.
 #[derive(Debug, Default)]
 pub(crate) struct LoneDrives {
     state: Locked<State>,
-    /// Tells the worker that other tasks are admitted again.
+    /// Notifies the worker that other tasks are admitted again.
     others_admitted: Arc<Notify>,
 }
 
@@ -23,17 +23,17 @@ enum State {
     /// The next claim may include a task that is to be driven alone.
     #[default]
     Free,
-    /// A lone drive is over: the next claim takes other tasks.
+    /// A lone drive is over. The next claim may include only other tasks.
     OthersNext,
-    /// No task may be claimed for a lone drive: such a claim is already being made, or a lone drive
-    /// goes on beside other tasks.
+    /// No task may be claimed for a lone drive, because such a claim is already in progress, or a
+    /// lone drive continues after other tasks were admitted.
     Reserved,
-    /// A task was claimed for the lone drive: it waits for all slots, or has them.
+    /// A task was claimed for the lone drive, which waits for all slots or has them.
     Active,
 }
 
-/// The right to the only lone drive of this process. It is created before the claim that may find a
-/// task for it. Dropping it frees the slots and ends the lone drive.
+/// The right to the only lone drive of this process. The right is created before the claim that may
+/// find a task for the lone drive. Dropping it frees the slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,
@@ -43,7 +43,7 @@ pub(crate) struct LoneDrive {
 /// The slots that a lone drive withholds from other tasks.
 type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
-/// A handle of a lone drive that admits other tasks while the drive goes on.
+/// A handle that admits other tasks while a lone drive continues.
 #[derive(Debug)]
 pub(crate) struct OtherTasks {
     lone_drives: Arc<LoneDrives>,
@@ -59,7 +59,7 @@ impl LoneDrives {
     }
 
     /// Permits the next claim to take a task for a lone drive. `None` while another lone drive
-    /// lasts, and at the first claim after its end.
+    /// lasts, and at the first claim after the end of a lone drive.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -74,21 +74,23 @@ impl LoneDrives {
         })
     }
 
-    /// Whether a lone drive keeps other tasks out: they give way once they have stored an item.
+    /// Whether a lone drive excludes other tasks. Another task gives way once it has stored an
+    /// item.
     pub(crate) fn excludes_others(&self) -> bool {
         *self.state.lock() == State::Active
     }
 }
 
 impl LoneDrive {
-    /// Marks a task as claimed for the lone drive: from now on, other tasks give way.
+    /// Records that a task was claimed for the lone drive. From now on, other tasks give way.
     pub(crate) fn activate(self) -> Self {
         *self.lone_drives.state.lock() = State::Active;
         self
     }
 
-    /// Waits until no other task is driven. `all` is the number of slots. Returns the slot of the
-    /// task itself, which the task keeps after the lone drive.
+    /// Waits until no other task is driven. `all` is the number of slots of this process. Returns
+    /// the slot of the task itself, which the task keeps after the lone drive; `None` if the slots
+    /// are closed.
     pub(crate) async fn begin(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -111,7 +113,7 @@ impl LoneDrive {
 }
 
 impl OtherTasks {
-    /// Admits other tasks again. No second lone drive begins until this one is over.
+    /// Admits other tasks again. No second lone drive begins until the present lone drive is over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.lone_drives.state.lock();

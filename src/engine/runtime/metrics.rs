@@ -1,6 +1,6 @@
-//! Writes metrics and log lines of a durable commit: pauses, opened and closed requests, decisions,
-//! failed tasks, and calls that failed, are invalid or have an unknown outcome. A log line has ids
-//! and names of the configuration; a tool name that the model invented is left out.
+//! Writes the metrics and log lines of a durable commit: pauses, opened and closed requests,
+//! decisions, failed tasks, and calls that failed, are invalid or have an unknown outcome. No log
+//! line has a tool name that the model invented.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::call_state::CallState;
@@ -12,7 +12,8 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 /// Writes the metrics and log lines of the items that a commit at the time `at` has stored for a
-/// task. The caller calls this before it marks them as saved in the draft.
+/// task. Must be called before [`TaskDraft::mark_committed`], while these items are still pending
+/// in `draft`.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pending_items() {
         measure(draft, &item.fact, at);
@@ -64,8 +65,8 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
     }
 }
 
-/// Returns the kind of a request and the time at which it was opened; `None` if it was not open
-/// before the commit.
+/// Returns the kind of a request and the time at which the request was opened. `None` if the
+/// request was not open before the commit.
 fn known_request(draft: &TaskDraft, request: RequestId) -> Option<(&'static str, Time)> {
     let known = draft.known_requests.iter().find(|(id, ..)| *id == request);
     known.map(|(_, kind, since)| (kind.as_str(), *since))
@@ -133,7 +134,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
     }
 }
 
-/// Joins the ids of the task's own open requests by spaces.
+/// Returns the ids of the task's own open requests, separated by spaces.
 fn open_requests(draft: &TaskDraft) -> String {
     let open = draft.progress.open.iter();
     let ids: Vec<_> = open.map(|open| open.spec.request_id.to_string()).collect();

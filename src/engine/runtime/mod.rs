@@ -1,5 +1,6 @@
 //! The state of the engine in this process: the worker, leases, slots, and the tool and model calls
-//! in flight. It is not stored: after a crash, the database has everything that is needed.
+//! in flight. This state is not stored, because the database has everything that is needed after a
+//! crash.
 
 pub(crate) mod in_flight_calls;
 pub(crate) mod in_flight_model_calls;

@@ -1,5 +1,5 @@
-//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases,
-//! and closes overdue requests. Polling finds all of these; notifications only shorten the wait.
+//! The worker of each replica claims queued tasks and tasks whose lease ran out, renews leases, and
+//! closes overdue requests. Polling finds all of these; notifications only shorten the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,20 +17,22 @@ use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
-/// The time between two polls, so that the worker notices a passed deadline within a second.
+/// The time between two polls. It is short enough that the worker notices a passed deadline within
+/// a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
 /// credentials and standing decisions, folds new spellings of user ids, and adds rows that an older
 /// version of the service did not write.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum time that a claim waits for a free slot. Overdue requests are closed only after it.
+/// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
+/// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The pause after a lone drive that could not begin, in durations of a lease.
+/// The pause after a lone drive that could not begin, as a multiple of the duration of a lease.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
-    /// Runs the worker until the service goes down. Rounds and renewals run concurrently, so that a
-    /// slow round costs no lease.
+    /// Runs the worker until the service goes down. Rounds and renewals run concurrently, so that
+    /// no lease runs out during a slow round.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -53,7 +55,8 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // One batch per round, so that claims do not wait for a long cleanup.
+                // Each round cleans up only one batch, so that claims do not wait for a long
+                // cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self
                         .store
@@ -92,7 +95,8 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Short sleeps, so that a machine renews its leases soon after it was suspended.
+            // Sleeps for short times, so that leases are renewed soon after the machine was
+            // suspended.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -130,7 +134,7 @@ impl Engine {
         self.drive_claimed().await
     }
 
-    /// Claims tasks and drives them in the background. Returns their number.
+    /// Claims tasks and drives them in the background. Returns the number of claimed tasks.
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
         // Shutdown waits for tasks claimed here.
         let _counted = self.drivers.token();
@@ -145,10 +149,10 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims as many tasks as there are free slots. Each future drives one task until it waits,
-    /// ends or belongs to another driver; a dropped future abandons its task, as a crash would. The
-    /// last future may be a lone drive, which waits until all other drivers have ended or given
-    /// way.
+    /// Claims at most as many tasks as there are free slots. Each future drives one task until the
+    /// task waits, ends or belongs to another driver. Dropping a future abandons its task, as a
+    /// crash would. The last future may be a lone drive, which waits until all other drivers have
+    /// ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -161,7 +165,8 @@ impl Engine {
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Cleared before the claim, because a task that is queued during the claim sets it again.
+        // `backlog` is cleared before the claim, because a task that is queued during the claim
+        // sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
@@ -176,7 +181,8 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.lone_drives.excludes_others() {
-            // The queue is empty: the next round may claim a task for a lone drive.
+            // The claim has emptied the queue of other tasks, so the next claim may take a task for
+            // a lone drive.
             self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -187,7 +193,7 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // A command may have taken the slot meanwhile. A driver without a slot queues its task
+            // A command may have taken a slot meanwhile. A driver without a slot queues its task
             // again at the next effect.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
@@ -217,7 +223,8 @@ impl Engine {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Waits for a slot. `None` if `time` passes first or the service stops.
+    /// Waits for a slot. `None` if `time` passes first, the service stops, or the process has no
+    /// slots.
     pub(in crate::engine) async fn slot_within(
         &self,
         time: Duration,
@@ -234,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Drives a task while this process drives no other.
+    /// Drives a task while this process drives no other task.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {
@@ -250,14 +257,14 @@ impl Engine {
             () = self.sleep_leases(1) => {}
         }
         // A call of a model or a tool may take minutes, so other tasks are admitted after the
-        // duration of a lease. A lost lease of this task is still counted: the store has recorded
-        // that work on it began.
+        // duration of a lease. If this task loses its lease afterwards, the loss still counts,
+        // because the store has recorded that work on the task began.
         other_tasks.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin because other tasks kept running here. No
-    /// lone drive begins for [`POSTPONEMENT_LEASES`] times the duration of a lease.
+    /// Releases a task whose lone drive could not begin because other tasks kept running in this
+    /// process. No lone drive begins for [`POSTPONEMENT_LEASES`] times the duration of a lease.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.other_tasks().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -276,8 +283,8 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease ran out before. First records that work begins, so that the loss
-    /// of another lease counts.
+    /// Drives a task that has lost a lease before. First records that work on the task begins, so
+    /// that another lost lease counts.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -312,13 +319,13 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Retries, as a driver does: giving up would let the lease run out, and that would
-                // count as a takeover without progress.
+                // Tries again, as a driver does. Otherwise the lease would run out, and the lost
+                // lease would count as a takeover without progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // This takeover must not count: reading did not kill this process, and another
-                    // version of the service may be able to read the task.
+                    // This takeover must not count, because reading the task did not kill this
+                    // process, and another version of the service may be able to read the task.
                     let _ = self.store.set_begun(&self.replica, task, false).await;
                     return;
                 }
@@ -341,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. Drops a lease that another replica took, so that the
-    /// driver here sends no further call.
+    /// Renews the leases of this process. Drops a lease that this replica no longer holds, so that
+    /// the driver here sends no further call.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

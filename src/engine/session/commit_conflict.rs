@@ -15,9 +15,9 @@ use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Carries a session over to the current journal after a failed commit. Returns `Reloaded` if
-    /// this driver still holds the task, otherwise `Lost`. If the database refused the change,
-    /// always returns `Lost`; if this replica has the task's lease, the task then fails.
+    /// Loads the current journal into a session after a failed commit. Returns `Reloaded` if this
+    /// driver still holds the task, otherwise `Lost`. If the database refused the change, always
+    /// returns `Lost`, and fails the task if this replica has the task's lease.
     pub(in crate::engine) async fn resolve_conflict(
         &self,
         session: &mut TaskSession,
@@ -44,8 +44,8 @@ impl Engine {
             }
             // A result is pending here, but another driver may hold the task. The task has no
             // driver if it was parked until the end of the attempt that gave this result, or paused
-            // for a reconcile request about that attempt. If the result lets a task without a
-            // driver run, any worker may continue it now.
+            // for a reconcile request about that attempt. If the task has no driver and this result
+            // lets it run, any worker may continue the task now.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -69,16 +69,16 @@ impl Engine {
         }
     }
 
-    /// Whether the row just read names this replica in the lease, and no other driver of this
-    /// process has taken the task.
+    /// Whether the row, as just read, names this replica as the owner of the lease, and no other
+    /// driver of this process has taken the task.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Replaces a change that the database refused; the same change is never retried. Fails the
-    /// task if this replica still has its lease, and replaces the text of each pending result by a
-    /// note that it could not be stored.
+    /// Replaces a change that the database refused, because the same change would be refused again.
+    /// Fails the task if this replica still has the task's lease. Replaces the text of each pending
+    /// result by a note that the result could not be stored.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
@@ -93,7 +93,7 @@ impl Engine {
                 return Stop::Lost;
             }
             match self.try_commit_failure(session).await {
-                // Pending results are kept until the database answers.
+                // Tries again until the database answers, so that no pending result is lost.
                 Err(CommitError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(CommitError::Stale | CommitError::Unknown) => {}
                 Err(error) => {
@@ -124,11 +124,13 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain, even if its version is the
-    /// same: another process may have continued the task in the lost part of the history.
+    /// Loads the task again after a restore made its history uncertain. The load is needed even if
+    /// the task's version is the same, because another process may have continued the task in the
+    /// lost part of the history.
     ///
     /// # Errors
-    /// Always: `Reloaded`, or `Lost` when the service goes down first.
+    /// Always returns an error: `Reloaded`, or `Lost` if the task cannot be loaded before the
+    /// service has gone down.
     pub(in crate::engine) async fn reload_uncertain(
         &self,
         session: &mut TaskSession,
@@ -137,16 +139,17 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The database server still returned the journal as it was before the restore: the
-            // next step reads the journal again.
+            // The database server still returned the journal as it was before the restore. The
+            // driver's next step reads the journal again.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)
     }
 
-    /// Loads the task again, however long the database takes to answer. Returns `false` when the
-    /// task is gone, when the service goes down first, or when the journal is unreadable; in the
-    /// last case, ends the task from its row and writes the pending results as late results.
+    /// Loads the task again, and waits as long as the database does not answer. Returns `false` if
+    /// the task is gone, if the service goes down first, or if the journal is unreadable. If the
+    /// journal is unreadable, ends the task from its row, and writes the pending results as late
+    /// results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

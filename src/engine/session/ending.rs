@@ -1,5 +1,5 @@
-//! Ends tasks: closes their calls and requests, stops descendants, and queues a waiting parent, all
-//! in the commit that ends the task.
+//! Ends tasks. The commit that ends a task also closes its calls and requests, stops its
+//! descendants, and queues its parked parent.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::text::cut;
 
-/// The result of a call that had not run when its task was canceled.
+/// The result text of a call that had not run when its task was canceled.
 const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
 /// The maximum number of bytes of a sub-agent's output in the result of the call that started the
@@ -21,7 +21,7 @@ const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 const MAX_RESULT_BYTES: usize = 1024 * 1024;
 
 impl TaskSession {
-    /// Writes the results of this task's calls whose sub-agents have ended.
+    /// Pushes the results of this task's calls whose sub-agents have ended.
     pub(crate) fn record_sub_agent_results(&mut self) {
         if !self.own.has_ended() {
             let (now, ended) = (self.now, sub_agent_results(&self.tree, &self.own.progress));
@@ -29,8 +29,9 @@ impl TaskSession {
         }
     }
 
-    /// Cancels the given tasks that have not ended, so that none of their calls starts any more.
-    /// Leaves out the session's own task. A task that this driver cannot read is queued instead.
+    /// Cancels those of `tasks` that have not ended, so that none of their calls starts any more.
+    /// Leaves out the session's own task. Queues a task that this driver cannot read, instead of
+    /// canceling it.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -59,16 +60,16 @@ impl TaskSession {
         }
     }
 
-    /// Whether an ancestor has ended although this task has not: the commit that ended the ancestor
-    /// could not read this task.
+    /// Whether an ancestor has ended and this task has not, because the driver that ended the
+    /// ancestor could not read this task.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
         let ancestors = self.tree.ancestors(&self.own.row);
         let mut ancestors = ancestors.into_iter().filter_map(|task| self.tree.row(task));
         !self.own.has_ended() && ancestors.any(|row| row.status.is_terminal())
     }
 
-    /// Carries the end of this task into its tree: cancels its descendants, and queues its parent
-    /// if the parent is parked.
+    /// Applies the end of this task to its tree: cancels the descendants, and queues the parent if
+    /// the parent is parked.
     pub(crate) fn propagate_end(&mut self) {
         let descendants = self.tree.descendants(self.task_id());
         self.cancel_tasks(descendants, CloseReason::Canceled);
@@ -129,7 +130,7 @@ pub(crate) fn sub_agent_results(
 }
 
 /// Returns the result of a call from the row of its sub-agent's task; `None` until that task ends.
-/// `cancel_reason` is the reason why that task was canceled, if a decision or a deadline gave one.
+/// `cancel_reason` is the reason for which a decision or a deadline canceled that task, if known.
 fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

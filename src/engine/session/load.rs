@@ -1,6 +1,6 @@
-//! Loads a task together with the tree around it. A task that never had a relative is read once. A
-//! task with a parent, or that has ever started a sub-agent, reads its tree again before it judges
-//! calls, opens requests, starts calls or calls a model.
+//! Loads a task together with the tree around it. A task that never had a relative is read once.
+//! For any other task, the driver reads the tree again before it judges calls, opens requests,
+//! starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -10,7 +10,7 @@ use crate::task::change::Journal;
 use crate::task::id::TaskId;
 
 impl Engine {
-    /// Loads a task and its tree; `None` where there is no such task.
+    /// Loads a task and its tree. `None` if the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -36,11 +36,12 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the session's task by `journal`, a later read, and loads the tree. The session
-    /// keeps its pending results of calls, also on an error.
+    /// Replaces the session's task by `journal`, which was read later, and loads the tree. The
+    /// session keeps its pending results of calls, also on an error.
     ///
     /// # Errors
-    /// [`ReadError`]: then the session has the new journal, but perhaps not the tree.
+    /// [`ReadError`] if the tree cannot be read. The session then has the new journal, but perhaps
+    /// not the new tree.
     pub(in crate::engine) async fn reload(
         &self,
         session: &mut TaskSession,
@@ -57,9 +58,8 @@ impl Engine {
         }
     }
 
-    /// Reads the tree. If the tree has a newer version of the task than the session, reads the task
-    /// again, until both have the same version, at most `MAX_TRIES` times. `false` if the task is
-    /// gone.
+    /// Reads the tree. As long as the tree has a newer version of the task than the session, reads
+    /// the task and the tree again, at most `MAX_TRIES` times. Returns `false` if the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..MAX_TRIES {
             if self.read_tree(session).await? {
@@ -73,8 +73,8 @@ impl Engine {
         Err(ReadError::Unavailable)
     }
 
-    /// Reads the tree's new events. `false` if the database has a newer version of the task than
-    /// this session.
+    /// Reads the tree's new events. Returns `false` if the database has a newer version of the task
+    /// than this session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! A session: a loaded task, the tree around it, and the pending facts of the next commit.
+//! A session has a loaded task, the tree around the task, and the pending facts of the next commit.
 
 mod commit_conflict;
 pub(crate) mod ending;
@@ -39,8 +39,8 @@ use crate::task::step::StepContext;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
 
-/// A loaded task with its pending facts, which count for `next_step` at once. The next commit makes
-/// them durable.
+/// A loaded task with its pending facts. `next_step` counts pending facts at once; the next commit
+/// makes them durable.
 pub(crate) struct TaskSession {
     /// The session's own task, with its pending facts.
     pub own: Box<TaskDraft>,
@@ -48,49 +48,52 @@ pub(crate) struct TaskSession {
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// The time up to which the history is uncertain after a restore, as of the last load.
+    /// The time up to which the history is uncertain after a restore, as of the last load. `None`
+    /// if the history is certain.
     pub history_uncertain_until: Option<Time>,
     /// The command's idempotency row, for the next commit.
     pub idempotency: Option<IdempotencyRow>,
-    /// Sealed values that a person provided, for the next commit.
+    /// Sealed credentials that a person provided, for the next commit.
     pub credentials: Vec<SealedCredential>,
-    /// Set if the connection of a gate call's asker answers from this session: the id of the ask,
-    /// and the runner that the proposal names, or `""`.
+    /// The id of the ask, and the runner that its proposal names, or `""`. `None` unless the
+    /// connection of a gate call's asker answers from this session.
     pub ask: Option<(Uuid, String)>,
-    /// The reply channel of the command that waits for the next commit, also if the commit fails.
+    /// The channel to the command that waits for the next commit. The channel gets the commit's
+    /// result, also if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// By call: the problem of an attempt of this process whose outcome is unknown.
+    /// For each call whose attempt in this process has an unknown outcome, the problem in words.
     pub unknown_outcomes: BTreeMap<CallId, String>,
-    /// Attempts of this process whose outcome is unknown, and whose answer may still come.
+    /// The attempts of this process that have an unknown outcome. Their answers may still come.
     pub late_attempts: Vec<LateAttempt>,
-    /// By call: the number of an attempt of this process that ended with questions, and the
-    /// questions.
+    /// For each call whose attempt in this process ended with questions of the tool's server, the
+    /// number of the attempt and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// By call: the number of an attempt of this process that was provably never sent. Other
-    /// attempts of the call may have been sent.
+    /// For each call with an attempt of this process that was provably never sent, the number of
+    /// this attempt. Other attempts at the call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// The registrations of calls whose results are pending. While they exist, no other driver of
-    /// this process opens a reconcile request about these calls.
+    /// The registrations of calls whose results are pending. As long as a call is registered, no
+    /// other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
-    /// The deltas of the model's answer, until the answer is stored. Dropping them retracts the
-    /// answer.
+    /// The deltas of the model's answer, until the answer is stored. Dropping the stream retracts
+    /// the deltas.
     pub delta_stream: Option<DeltaStream>,
-    /// The uptime right before the last commit was sent to the store: the lease and the send window
-    /// count from it.
+    /// The uptime right before the last commit was sent to the store. The lease and the send window
+    /// begin at this uptime.
     pub commit_started_at: Duration,
-    /// The lease, once a commit or a claim has taken it.
+    /// The task's lease; `None` until a commit or a claim has taken the lease.
     pub lease: Option<Lease>,
-    /// The right to run in this process. Without a slot the task is queued at its next effect.
+    /// The task's slot. A task without a slot is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The lone drive of this task, if it is driven alone. It ends when the task's next item is
-    /// stored.
+    /// The lone drive of this task, if the task is driven alone. The lone drive ends when the
+    /// task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
-    /// Whether an item was stored since the task was claimed. Only then does the task give way to a
-    /// lone drive.
+    /// Whether an item was stored since the task was claimed. A task without such an item does not
+    /// give way to a lone drive.
     pub has_saved_items: bool,
 }
 
-/// Receives the result of a session's first commit; an error if the driver ends without a commit.
+/// Receives the result of a session's first commit. Receives an error if the driver ends without a
+/// commit.
 pub(crate) type FirstCommit = oneshot::Receiver<Result<Committed, CommitError>>;
 
 impl TaskSession {
@@ -139,8 +142,8 @@ impl TaskSession {
         receiver
     }
 
-    /// Drops everything that the session holds in this process: lease, slot, lone drive, calls in
-    /// flight, and unstored deltas.
+    /// Drops everything that the session holds in this process: lease, slot, lone drive,
+    /// registrations of calls in flight, and unstored deltas.
     pub(crate) fn released(self) -> Self {
         Self {
             in_flight_calls: Vec::new(),
@@ -152,13 +155,13 @@ impl TaskSession {
         }
     }
 
-    /// Whether the tree has, or had, more tasks than this one.
+    /// Whether the tree has, or had, other tasks than the session's own task.
     pub(crate) fn has_tree(&self) -> bool {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
     /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
-    /// snapshot does not have the task in this session's version.
+    /// snapshot lacks the task or has another version of it than this session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -188,7 +191,7 @@ impl TaskSession {
         true
     }
 
-    /// Replaces the task by `journal`, a later read, and drops the pending facts.
+    /// Replaces the task by `journal`, which was read later, and drops the pending facts.
     pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
             self.tree.clear_drafts();
@@ -206,8 +209,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// Returns the draft of a relative, so that the next commit changes the relative too, and the
-    /// time for the draft's new facts. `None` if the tree has no such task.
+    /// Returns the draft of a relative, and the time for new facts of the draft. The next commit
+    /// also changes this relative. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -218,7 +221,7 @@ impl TaskSession {
     }
 
     /// Returns the task and its ancestors, the nearest first. The limits and credentials of
-    /// ancestors apply to the task as well.
+    /// ancestors also apply to the task.
     pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()]
             .into_iter()
@@ -226,8 +229,8 @@ impl TaskSession {
             .collect()
     }
 
-    /// Returns the sum of `of` over the progress of `task` and its descendants. Only the session's
-    /// own task counts with its pending facts.
+    /// Returns the sum of `of` over the progress of `task` and its descendants. Pending facts count
+    /// only for the session's own task.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -243,7 +246,8 @@ impl TaskSession {
             .fold(0, u32::saturating_add)
     }
 
-    /// Returns the progress of the task and of its descendants, pending facts included.
+    /// Returns the progress of the session's own task and of its descendants, pending facts
+    /// included.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
         let descendants = self.tree.descendants(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
@@ -264,7 +268,7 @@ impl TaskSession {
         self.own.has_pending_facts()
     }
 
-    /// Pushes a result for each of these calls, which do not run.
+    /// Pushes a result for each of these calls, which will not run (again).
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
         self.own.settle_calls(results, self.now);
     }
@@ -273,8 +277,8 @@ impl TaskSession {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// Returns the change that makes the pending facts durable. It is fenced by the versions of the
-    /// rows that were read.
+    /// Returns the change that makes the pending facts durable. The change is fenced by the
+    /// versions of the rows as read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange {
@@ -292,7 +296,8 @@ impl TaskSession {
         }
     }
 
-    /// Returns the digest of a call with these arguments, under `rule`, with the tool as it is now.
+    /// Returns the digest of a call with these arguments under `rule`. `tool` is the present
+    /// definition of the call's tool.
     pub(crate) fn digest(
         &self,
         tool: &ToolSpec,
@@ -324,8 +329,8 @@ impl TaskSession {
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// Returns the names of the next commit's failpoints: the types of its items and its lease
-    /// change.
+    /// Returns the names of the next commit's failpoints: the types of the commit's items, and its
+    /// lease change.
     pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
@@ -400,10 +405,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns the calls whose last attempt may still be running. An attempt of this service counts
-    /// as running until `grace` (the duration of a lease) after the tool's timeout, unless its
-    /// process `has_ended`. An attempt elsewhere counts as running until the timeout, unless the
-    /// asker has returned the permit.
+    /// Returns a context in which only `running` is set: the calls whose last attempt may still be
+    /// running. An attempt of this service counts as running until `grace` (the duration of a
+    /// lease) after the tool's timeout, unless `has_ended` is true for the replica that runs it. An
+    /// attempt that the asker runs counts as running until the timeout, unless the asker has
+    /// returned the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

@@ -1,5 +1,5 @@
-//! Keeps pending facts that cannot be computed again, the results of calls and the model's answer,
-//! across a reload, if they still apply.
+//! Keeps results of calls and the model's answer across a reload, if they are pending and still
+//! apply. These facts cannot be computed again; other pending facts can.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -14,9 +14,9 @@ use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// Returns the uncommitted results that came from outside the process.
+    /// Returns the pending results that came from outside the process.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
-        // The result of a sub-agent is read again from its task.
+        // The result of a sub-agent can be read again from the sub-agent's task.
         let delegated = |call| {
             self.own
                 .progress
@@ -35,7 +35,7 @@ impl TaskSession {
             .collect()
     }
 
-    /// Returns the model's answer or failure, if it is not committed yet.
+    /// Returns the model's answer or failure; `None` if neither is pending.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let is_model_failure = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
@@ -56,8 +56,9 @@ impl TaskSession {
         })
     }
 
-    /// Pushes a pending answer again after a reload if the journal has only got late results since
-    /// the model was called. Otherwise drops the answer, whose deltas are then retracted.
+    /// Pushes a pending answer again after a reload, unless the journal has received other items
+    /// than late results since the model was called. Otherwise drops the answer, and its deltas are
+    /// retracted.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -88,8 +89,8 @@ impl TaskSession {
         })
     }
 
-    /// Whether the journal already has this result, because the confirmation of its commit was
-    /// lost.
+    /// Whether the journal already has this result, because its commit succeeded and only the
+    /// confirmation was lost.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -97,7 +98,7 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// Journals the results that still apply to their calls.
+    /// Pushes the results that still apply to their calls.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
         for result in results
             .into_iter()
@@ -108,14 +109,14 @@ impl TaskSession {
         }
     }
 
-    /// Journals a result as the call's result, or as a late result when the call does not wait for
-    /// a result. Withdraws the call's open reconcile request.
+    /// Pushes a result as the call's result, or as a late result if the call does not wait for a
+    /// result. Withdraws the call's open reconcile request, if there is one.
     fn add_result(&mut self, result: ToolResult) {
         if self.is_journaled(&result) {
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
-        // A restore lost the start of this attempt from the journal.
+        // Whether a restore has removed the start of this attempt from the journal.
         let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
@@ -127,8 +128,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // After a person chose `retry`, the tool's answer to the earlier attempt is still the
-            // result, until the new attempt starts.
+            // After a person chose `retry`, the tool's answer to the earlier attempt still counts
+            // as the result until the new attempt starts.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -148,8 +149,8 @@ impl TaskSession {
         }
     }
 
-    /// Records the answer to an attempt. An unknown outcome and a server's questions only go into
-    /// the session; the driver then opens a request about them.
+    /// Records the answer to an attempt. A result becomes a pending fact. An unknown outcome and a
+    /// server's questions are only kept in the session; the driver then opens a request about them.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
@@ -213,8 +214,8 @@ impl TaskSession {
     }
 }
 
-/// A model's answer or failure. `shown` has the `seq` and the time of each item in the model's
-/// prompt.
+/// A model's pending answer or failure. `shown` has the `seq` and the time of each journal item
+/// from which the model's prompt was built.
 pub(crate) struct PendingAnswer {
     fact: Fact,
     shown: Vec<(i64, Time)>,

@@ -1,5 +1,5 @@
-//! Commits pending facts. Every commit of the engine is made here. Invariant: no effect leaves the
-//! process before its commit.
+//! Commits pending facts. The engine makes every commit here. Invariant: no effect begins before
+//! the facts that it depends on are committed.
 
 use std::sync::atomic::Ordering;
 
@@ -20,14 +20,15 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts, the asker's presence, and `lease`. If there are neither facts nor
-    /// a presence, commits only if `lease` queues or parks the task.
+    /// Commits the pending facts, the asker's presence, and `lease`. Without pending facts and
+    /// without a new presence, commits only if `lease` queues or parks the task.
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
     /// this driver no longer holds the task, or when the command that opened the session was
-    /// refused (its reply says why). Pending results are not lost: on `Reloaded` the session keeps
-    /// them; before `Lost` they are committed, unless the process shuts down first.
+    /// refused (the reply to the command has the reason). Pending results are not lost: on
+    /// `Reloaded` the session keeps them, and before `Lost` they are committed, unless the process
+    /// shuts down first.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
@@ -64,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Commits once. Each fact and the lease change name two failpoints, right before and right
-    /// after the commit.
+    /// Tries one commit. Each type of fact, and the lease change, names two failpoints: right
+    /// before and right after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,
@@ -90,7 +91,8 @@ impl Engine {
         let queues_relative = session.queues_relative();
         session.mark_committed(done, &lease);
         if queues_relative {
-            // Wakes the worker of this process, which would otherwise wait for its next poll.
+            // Wakes the worker of this process, which would otherwise claim the relative only at
+            // its next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.wake_worker.notify_one();
         }

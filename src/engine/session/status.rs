@@ -1,6 +1,6 @@
-//! Decides between Paused and Running from a task's counters; no other code does. Invariant: a task
-//! is Paused when no task of its subtree is busy and a request of the subtree is open; it is
-//! Running when a task of the subtree is busy.
+//! Sets tasks to Paused or Running according to their counters. Invariant: a task is Paused when no
+//! task of its subtree is busy and a request of the subtree is open; a task is Running when a task
+//! of its subtree is busy.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -12,14 +12,14 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 impl TaskSession {
-    /// Emits the statuses that follow from the pending facts. The commit calls this right before it
-    /// builds the change.
+    /// Pushes the statuses that follow from the pending facts. `Engine::commit` calls this right
+    /// before it builds the change.
     pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
 
-    /// Sets a paused task Running if it can go on now: nothing blocks it, and it has work that
-    /// waits neither for a request nor for a sub-agent.
+    /// Sets a paused task to Running if the task can continue now: no request blocks its turn, and
+    /// the task has work that waits neither for a request nor for a sub-agent.
     pub(crate) fn resume_if_unblocked(&mut self) {
         if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.has_work() {
             self.own.push_status(TaskStatus::Running, self.now);
@@ -28,9 +28,9 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Emits Paused or Running for each task whose counters change its status. When the change
-    /// closes a request of a tree that has reached its maximum of open requests
-    /// (`MAX_OPEN_REQUESTS`), also queues the tasks that wait to open a request. Idempotent.
+    /// Pushes Paused or Running for each task whose status changes with its counters. If the change
+    /// closes a request of a tree that has `MAX_OPEN_REQUESTS` open requests, also queues the tasks
+    /// that wait to open a request. A repeated call has no further effect.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -70,7 +70,7 @@ impl TaskTree {
                 now,
             );
         }
-        // An ancestor without a draft gets a status item only if its status changes.
+        // An ancestor without a draft gets a draft only if its status changes.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
                 status_after(
@@ -89,7 +89,7 @@ impl TaskTree {
     }
 }
 
-/// Returns the status that follows from a task's counters, if it differs from `status`.
+/// Returns the new status that follows from a task's counters; `None` if `status` stays.
 fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
     match status {
         TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),

@@ -1,5 +1,5 @@
-//! Computes a task as the next commit leaves it, for clients that wait until the task stops: they
-//! need no read of their own.
+//! Computes a task as the next commit leaves it. Clients that wait until the task stops get this
+//! result, and need no read of their own.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -10,9 +10,9 @@ use crate::task::progress::RequestProgress;
 use crate::task::status::TaskStatus;
 
 impl TaskSession {
-    /// Returns the task and its open requests as a read right after the next commit would. `None`
-    /// if that commit does not stop the task, or if the tree has other tasks, whose requests the
-    /// session may not know.
+    /// Returns the task and its open requests as a read right after the next commit would return
+    /// them. `None` if the commit does not stop the task, or if the tree has other tasks, whose
+    /// requests the session may not know.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<StoppedTask> {
         let own = &self.own;
         if self.has_tree() || !stops(own.pending_items()) {
@@ -36,7 +36,7 @@ impl TaskSession {
     }
 }
 
-/// Whether the last status among these items is other than Running.
+/// Whether these items have a status, and the last status is not `Running`.
 fn stops(items: &[Item]) -> bool {
     let status = items.iter().rev().find_map(|item| {
         let Fact::TaskStatus { status, .. } = &item.fact else {
@@ -47,7 +47,7 @@ fn stops(items: &[Item]) -> bool {
     status.is_some_and(|status| status != TaskStatus::Running)
 }
 
-/// Returns the row of an open request, with its decisions so far.
+/// Returns the row of an open request, with the decisions made so far.
 fn request(own: &TaskDraft, open: &RequestProgress) -> Option<RequestRow> {
     let timed = own.items.iter().map(|item| {
         if item.seq > own.row.last_seq {

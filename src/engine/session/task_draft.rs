@@ -1,5 +1,4 @@
-//! A draft: a task with its pending facts, that is the row, the progress, and the items that the
-//! next commit appends.
+//! A draft has a task's row and progress, and the pending items that the next commit appends.
 
 use crate::task::call_state::CallState;
 use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, NewTask, TaskRow};
@@ -20,17 +19,17 @@ pub(crate) struct TaskDraft {
     pub row: TaskRow,
     /// The progress, pending facts included.
     pub progress: Progress,
-    /// The journal with the pending facts. For a relative of the driven task, the pending facts
-    /// only.
+    /// The journal with the pending facts; for a relative of the driven task, only the pending
+    /// facts.
     pub items: Vec<Item>,
-    /// The number of committed items; these come first in `items`.
+    /// The number of committed items, which come first in `items`.
     pub committed: usize,
-    /// The check that the commit makes instead of comparing the version. Set only for a task that
-    /// the next commit inserts.
+    /// The check that the next commit makes instead of comparing the version. `Some` only for a
+    /// task that the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
-    /// The change of the asker's presence for the next commit.
+    /// The change of the asker's presence for the next commit; `None` keeps the presence.
     pub asker: Option<AskerPresence>,
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
@@ -39,8 +38,8 @@ pub(crate) struct TaskDraft {
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
-/// A task without pending facts. Only this type yields a conversation for a model, so a model is
-/// shown only durable facts.
+/// A task without pending facts. Only this type yields a conversation for a model, so that a model
+/// is shown durable facts only.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'m>(&'m TaskDraft);
 
@@ -56,7 +55,7 @@ impl Stored<'_> {
 }
 
 impl TaskDraft {
-    /// Returns a draft of a task as read. `items` is its journal, or empty for a relative.
+    /// Returns a draft of a task as read. `items` is the task's journal, or empty for a relative.
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
@@ -73,8 +72,8 @@ impl TaskDraft {
         }
     }
 
-    /// Returns a draft of a task whose journal is unreadable. `open_requests` is the number of its
-    /// own open requests.
+    /// Returns a draft of a task whose journal is unreadable. `open_requests` is the number of the
+    /// task's own open requests.
     pub(crate) fn from_row(row: TaskRow, open_requests: usize) -> Self {
         let progress = Progress {
             status: Some(row.status),
@@ -121,8 +120,8 @@ impl TaskDraft {
         })
     }
 
-    /// Returns the change of the asker's presence for the next commit. A commit of a result ends
-    /// the presence, unless the same commit delivers the result.
+    /// Returns the change of the asker's presence for the next commit. A commit that stores a
+    /// result ends the presence, unless the commit also delivers the result.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -135,7 +134,8 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call. Only for a task that is not stored yet.
+    /// Replaces the pending judgement of a call. May be used only for a task that is not stored
+    /// yet.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -152,7 +152,7 @@ impl TaskDraft {
         self.progress = Progress::from_items(&self.items);
     }
 
-    /// Returns the task if it has no pending facts.
+    /// Returns the task as stored; `None` if the task has pending facts.
     pub(crate) fn stored(&self) -> Option<Stored<'_>> {
         (!self.has_pending_facts()).then_some(Stored(self))
     }
@@ -185,7 +185,7 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each of these calls, which do not run.
+    /// Pushes a result for each of these calls, which will not run (again).
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
             let name = self
@@ -207,9 +207,9 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each unfinished call that `which` selects: `outcome` with `text`. If the
-    /// call started a sub-agent, or [`CallState::canceled_result`] has another outcome than
-    /// `Canceled`, pushes the result of `CallState::canceled_result` instead.
+    /// Pushes a result for each unfinished call that `which` selects. The result is `outcome` with
+    /// `text`, unless the call started a sub-agent or [`CallState::canceled_result`] has another
+    /// outcome than `Canceled`; then the result is that of `canceled_result`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -242,7 +242,8 @@ impl TaskDraft {
         );
     }
 
-    /// Fails the task. Withdraws its open requests; calls that had started stay without a result.
+    /// Fails the task and withdraws its open requests. Calls that had started stay without a
+    /// result.
     pub(crate) fn fail(&mut self, failure: Failure, at: Time) {
         self.withdraw_open(CloseReason::Canceled, at);
         self.push(
@@ -268,8 +269,8 @@ impl TaskDraft {
         self.guard.is_none() && !self.row.parked && self.row.status == TaskStatus::Running
     }
 
-    /// Whether the task counts as busy after a commit with `lease`: a driver holds it, a worker
-    /// will claim it, or a timer will wake it.
+    /// Whether the task counts as busy after a commit with `lease`. A task is busy if a driver
+    /// holds it, a worker will claim it, or a timer will wake it.
     fn busy_after(&self, lease: &LeaseChange) -> bool {
         match lease {
             _ if self.has_ended() => false,
@@ -279,8 +280,8 @@ impl TaskDraft {
         }
     }
 
-    /// Returns the change that the pending facts and `lease` make to the counters of this task and
-    /// of its ancestors.
+    /// Returns the increments that a commit of the pending facts and `lease` adds to the counters
+    /// of this task and of its ancestors.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;
@@ -301,9 +302,9 @@ impl TaskDraft {
         }
     }
 
-    /// Makes the changes to `row` that a commit of the pending facts and `lease`, at the time `at`,
-    /// makes to the stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and
-    /// the end of the lease, and the counts of takeovers.
+    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
+    /// stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and the end of
+    /// the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;
@@ -337,8 +338,8 @@ impl TaskDraft {
         }
     }
 
-    /// Applies a successful commit at the time `at`: the pending facts become committed, and `sums`
-    /// is added to the counters.
+    /// Applies a successful commit at the time `at`: marks the pending facts as committed, and adds
+    /// `sums` to the counters.
     pub(crate) fn mark_committed(&mut self, lease: &LeaseChange, sums: Counters, at: Time) {
         let mut row = self.row.clone();
         self.advance(&mut row, lease, sums, at);
@@ -407,7 +408,7 @@ pub(crate) mod tests {
     use std::time::Duration;
     use uuid::Uuid;
 
-    /// The row of a new task.
+    /// Returns the row of a new task.
     pub(crate) fn row() -> TaskRow {
         let (id, text) = (TaskId(Uuid::from_u128(1)), |text: &str| text.to_owned());
         let new = NewTask {

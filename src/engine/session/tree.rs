@@ -1,11 +1,11 @@
-//! The tree around a task: the rows and items of its tasks as read, and the drafts of the relatives
-//! that the next commit changes.
+//! The tree around a task has the rows and items of the tree's tasks as read, and the drafts of the
+//! relatives that the next commit changes.
 //!
 //! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Each
-//! ancestor whose `busy` or `open_requests` changes is fenced by its version. Otherwise two tasks
-//! that pause at once could each count the other as busy. A change that starts a task is fenced by
-//! the versions of all ancestors. Otherwise two tasks that start sub-agents at once could together
-//! exceed a limit.
+//! ancestor whose `busy` or `open_requests` changes is fenced by its version, because otherwise two
+//! tasks that pause at once could each count the other as busy. A change that starts a task is
+//! fenced by the versions of all ancestors, because otherwise two tasks that start sub-agents at
+//! once could together exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +27,8 @@ pub(crate) struct TaskTree {
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// Tasks of which a row or an item cannot be read.
     unreadable: BTreeSet<TaskId>,
-    /// Whether the last read still counts as current. Every commit and every model call sets this
-    /// to `false`.
+    /// Whether the last read still counts as current. Every commit and every model call sets
+    /// `fresh` to `false`.
     pub fresh: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct RelatedDraft {
     pub begins: bool,
 }
 
-/// The order of tasks in a commit: descendants and tasks of side branches, the session's own task,
-/// the tasks that it starts, its ancestors.
+/// The order of tasks in a commit: descendants and tasks of other branches, then the session's own
+/// task, then the tasks that it starts, then its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeOrder {
     Other,
@@ -67,7 +67,7 @@ impl TaskTree {
         self.last_event
     }
 
-    /// Applies a snapshot of the tree that is newer than the last read.
+    /// Applies a snapshot of the tree. The snapshot must be newer than the last read.
     pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
         let is_uncertain = |at: Time| {
             self.last_event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end)
@@ -96,7 +96,7 @@ impl TaskTree {
         !self.unreadable.is_empty()
     }
 
-    /// Whether every row and item of a task can be read. If not, the task is ended from its row.
+    /// Whether every row and item of a task can be read. An unreadable task is ended from its row.
     pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
@@ -149,8 +149,8 @@ impl TaskTree {
             .collect()
     }
 
-    /// Returns the draft of a relative, and adds it first if there is none, so that the next commit
-    /// changes the relative. `None` if the tree has no such task.
+    /// Returns the draft of a relative. Adds the draft first if there is none, so that the next
+    /// commit changes the relative. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
@@ -170,8 +170,8 @@ impl TaskTree {
         self.drafts.get_mut(&task)
     }
 
-    /// Increments the version of an unreadable task and queues it. A driver that holds the task
-    /// then reloads it; otherwise a worker claims and ends it.
+    /// Makes the next commit queue an unreadable task and increment its version. A driver that
+    /// holds the task then reloads it; otherwise a worker claims the task and ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else {
             return;
@@ -207,8 +207,8 @@ impl TaskTree {
         self.fresh = false;
     }
 
-    /// Returns the amounts that the next commit adds to counters. Tasks whose counters stay the
-    /// same are left out.
+    /// Returns the increments that the next commit adds to the counters of each task. Leaves out
+    /// tasks whose counters stay the same.
     pub(crate) fn counter_changes(
         &self,
         own: &TaskDraft,
@@ -233,8 +233,8 @@ impl TaskTree {
         sums
     }
 
-    /// Returns the next commit's changes of the task and its relatives, in the order of their
-    /// events. `change` is the part of the task itself, still without its counters.
+    /// Returns the next commit's changes of the session's own task and its relatives, in the order
+    /// of their events. `change` is the change of the own task, without its counters.
     pub(crate) fn changes(
         &self,
         own: &TaskDraft,
@@ -245,9 +245,9 @@ impl TaskTree {
         let ancestors = self.ancestors(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
-        // When a task starts a child and waits for it, the counters of its ancestors may stay the
-        // same. The commit is still fenced by the ancestors' versions, because a concurrent commit
-        // may use up the same limit.
+        // When a task starts a child and waits for it, the counters of the ancestors may stay the
+        // same. The versions of the ancestors fence the commit all the same, because a concurrent
+        // commit may use up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {
@@ -317,7 +317,7 @@ pub(crate) fn draft_change(
     }
 }
 
-/// Returns a change of a task's counters alone.
+/// Returns a change that only adds to a task's counters.
 fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: row.task_id,

@@ -1,7 +1,6 @@
-//! Loads tasks and requests for a caller. A task or request of another tenant is a 404. In the
-//! caller's own tenant, a task or request that the caller may not read is a 403. Every operation on
-//! a task or request checks the caller through this module, so no operation shows more than
-//! another.
+//! Loads tasks and requests for a caller. A task or request of another tenant is a 404. A task or
+//! request of the caller's own tenant that the caller may not read is a 403. The operations on
+//! single tasks and requests load them here, so that every operation refuses the same callers.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -25,7 +24,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// Returns the caller as the store's inbox identifies a person.
+/// Returns the caller in the form in which the store looks up the inbox of a person.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
     Viewer {
@@ -94,8 +93,8 @@ pub(crate) async fn request(
         .ok_or_else(Problem::not_found)
 }
 
-/// Like [`request`], with the journal of the request's task. The journal is `None` if it cannot be
-/// decoded.
+/// Like [`request`], but also returns the journal of the request's task. The journal is `None` if
+/// it cannot be decoded.
 ///
 /// # Errors
 /// `not_found` if the tenant has no such request.
@@ -128,8 +127,8 @@ pub(crate) async fn readable_request(
     ))
 }
 
-/// Reads a task with its open requests, as the caller sees it. The caller's rights must have been
-/// checked.
+/// Reads a task with its open requests, as the caller sees it. The function checks neither the
+/// tenant nor the rights of the caller.
 ///
 /// # Errors
 /// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
@@ -142,9 +141,10 @@ pub(crate) async fn current_task(
     task_with_requests(http, caller, row).await
 }
 
-/// Adds the open requests to a task's row. The row and the requests come from two reads. If they
-/// disagree and the row has changed in between, both are read again, in at most 3 rounds, so that a
-/// task is not shown Paused for an answered request.
+/// Adds the open requests to a task's row. The row and the requests come from two reads, and a
+/// commit between the reads could show a task as Paused although its request is answered. If the
+/// number of requests differs from the number in the row, and the row has changed since it was
+/// read, the row and the requests are read again, in at most 3 rounds.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! `GET /v1/agents`: the agents this caller may use.
+//! `GET /v1/agents`: the agents that the caller may use.
 
 use std::sync::Arc;
 
@@ -30,11 +30,12 @@ pub(crate) struct AgentCard {
     pub version: String,
     /// Whether a task that names no agent gets this agent.
     pub default: bool,
-    /// The tools that the agent's model is offered.
+    /// The tools that are offered to the agent's model.
     pub tools: Vec<ToolCard>,
     /// The names of the agents that the agent may start.
     pub sub_agents: Vec<String>,
-    /// The questions that the agent may ask a human: `guidance`, `credentials`, `confirmation`.
+    /// The kinds of questions that the agent may ask a human: `guidance`, `credentials`,
+    /// `confirmation`.
     pub human: Vec<String>,
     /// The callers who may use the agent; `None` means every caller.
     pub open_to: Option<OpenTo>,

@@ -1,5 +1,6 @@
-//! `/openapi.json`, the OpenAPI document, and `/docs`, the page that shows the document. The page's
-//! assets are in the binary, compressed, and load nothing from elsewhere.
+//! Serves the OpenAPI document at `/openapi.json`, and a page that shows the document at `/docs`.
+//! The binary contains the page's assets in compressed form, and the assets load nothing from other
+//! hosts.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -30,7 +31,7 @@ pub(crate) const DOCS: Op = Op {
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
-/// The operation of the page's scripts and styles.
+/// The operation that serves the assets of that page, such as scripts and styles.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,
@@ -38,15 +39,15 @@ pub(crate) const ASSETS: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// A `Content-Security-Policy` that allows only the page's own scripts and styles, inline styles,
-/// and `data:` images.
+/// The `Content-Security-Policy` of the page. It allows scripts, styles, images and connections of
+/// the page's own origin, inline styles, and `data:` images.
 const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 
-/// The configuration of the page. The address of the document is relative to `/docs`, and no
-/// external validator is called.
+/// The configuration of the page. The address of the document is relative to `/docs`, and the page
+/// calls no external validator.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
         Config::new(["openapi.json"])
@@ -83,8 +84,11 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
         .into_response())
 }
 
-/// Serves an asset; compressed, as the binary holds it, if the client takes gzip. Redirects
-/// `index.html` to `/docs`.
+/// Serves an asset of the page. A client that accepts gzip gets the compressed bytes of the binary.
+/// `index.html` is redirected to `/docs`.
+///
+/// # Errors
+/// `not_found` if there is no such asset.
 pub(crate) async fn get_docs_asset(
     Path(name): Path<String>,
     headers: HeaderMap,
@@ -111,7 +115,7 @@ fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
         .ok_or_else(Problem::not_found)
 }
 
-/// Returns the bytes of an asset, decompressed.
+/// Returns the bytes of an asset, decompressed if the binary holds them compressed.
 fn decompressed(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
     if !file.gzpipped {
         return Ok(file.bytes);

@@ -1,4 +1,5 @@
-//! `/healthz`, `/readyz`, `/metrics`: for operators. They need no key and show no user.
+//! The operations `/healthz`, `/readyz` and `/metrics`, for operators. They need no key and show no
+//! data of users.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 
-/// A function that writes the metrics in the Prometheus text format.
+/// A function that returns the metrics in the Prometheus text format.
 pub(crate) type Metrics =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 

@@ -1,5 +1,5 @@
-//! A list response. Entries are written one by one until a page is full, so that neither the
-//! response nor its memory grows with the size of the entries.
+//! The response of a list operation. Entries are serialized one by one until the page is full, so
+//! that large entries do not make the response and its memory large.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::http::server::problem::Problem;
 
 /// The maximum size of a page in bytes, unless the page's first entry alone is larger.
 const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes kept free for the end of the page.
+/// The bytes that a page keeps free for the members after the entries.
 const RESERVED_END_BYTES: usize = 256;
 
 /// A page under construction.
@@ -39,7 +39,7 @@ impl Listing {
         self.text.len() == self.start
     }
 
-    /// Adds an entry. Returns false, and leaves the entry out, if the page is full. The first entry
+    /// Adds an entry. If the page is full, leaves the entry out and returns false. The first entry
     /// always fits.
     ///
     /// # Errors
@@ -56,8 +56,8 @@ impl Listing {
         Ok(true)
     }
 
-    /// Ends the page and returns it as a response. Its member `member` holds `next`, which says
-    /// where the next page begins.
+    /// Ends the page and returns it as a response. `next` is the position of the next page; the
+    /// response has `next` as its member `member`.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
@@ -67,7 +67,7 @@ impl Listing {
         Ok(self.close_with(members))
     }
 
-    /// Ends the page and returns it as a response, with `members` after the entries.
+    /// Ends the page and returns it as a response. The members `members` follow the entries.
     pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
         self.text.push(']');
         for (name, value) in members {

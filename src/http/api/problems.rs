@@ -1,4 +1,5 @@
-//! `/problems/{code}`: the meaning of a problem and its remedy. Every code has its page.
+//! `/problems/{code}`: a page with the meaning and the remedy of a problem. Every problem code has
+//! a page.
 
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{Options, Parser, html::push_html};

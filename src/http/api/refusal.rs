@@ -1,4 +1,4 @@
-//! Converts the engine's refusals to problems, each with the members that its code has.
+//! Converts the engine's refusals to problems, with the members that each problem code requires.
 
 use super::access;
 use crate::engine::{ConflictCode, Refusal};
@@ -14,8 +14,8 @@ use crate::task::request_state::TimedDecision;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-/// Converts a refusal to a problem. The members of the problem are read now, as `caller` sees them.
-/// If they cannot be read, the result is the problem of that read.
+/// Converts a refusal to a problem. The function reads the members of the problem as `caller` sees
+/// them now. If a read fails, the result is the problem of that read.
 pub(crate) async fn refusal_problem(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
     match with_members(http, caller, refusal).await {
         Ok(problem) | Err(problem) => problem,
@@ -132,9 +132,9 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 }
 
 /// Returns the decision to show to `user`, whose answer came too late. If the answer is about one
-/// `call`: the user's own earlier answer, else the answer that decided the call, else the last
-/// answer. Otherwise: the decision of the request, else the user's own earlier answer, else the
-/// last answer.
+/// `call`, this is the user's own earlier answer, else the answer that decided the call, else the
+/// last answer. Otherwise it is the decision of the request, else the user's own earlier answer,
+/// else the last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);

@@ -1,5 +1,5 @@
-//! The response to a POST that changes a task: the task, after the wait that `Prefer` asks for, or
-//! the event stream from the POST's first event on.
+//! The response to a POST that changes a task. The response is the task, after the wait that
+//! `Prefer` asks for, or the event stream that begins with the POST's first event.
 
 use std::sync::Arc;
 
@@ -22,13 +22,14 @@ use crate::store::Listener;
 /// The success status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuccessStatus {
-    /// 201, or 202 while the task still runs; `Location` is set with either.
+    /// 201, or 202 while the task still runs. Both responses have a `Location`.
     Created,
     /// 200, or 202 while the task still runs.
     Ok,
 }
 
-/// Responds with the task after the wait, or, with a permit, with the event stream.
+/// Responds with the event stream if there is a `permit`; otherwise responds with the task, after
+/// the wait.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: PostRequest,

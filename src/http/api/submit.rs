@@ -1,7 +1,7 @@
-//! The pipeline of every POST that changes a task. Clients rely on the order of its checks, which
-//! is defined only here. First an earlier POST with the same `Idempotency-Key` is looked up and
-//! replayed; then come the caller's right, the form of the `Idempotency-Key`, the body, and the
-//! engine's checks.
+//! The pipeline of the POSTs that create, continue, retry or cancel a task, or decide a request.
+//! Clients rely on the order of the pipeline's checks, which is defined only here. First an earlier
+//! POST with the same `Idempotency-Key` is looked up and replayed. Then come the caller's right,
+//! the form of the `Idempotency-Key`, the body, and the engine's checks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ where
     run_detached(http, &posted.caller, command).await
 }
 
-/// Checks that the caller may give this command to the task.
+/// Checks that the caller may give `command` to the task.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such task; `forbidden`.
+/// `not_found` if the tenant has no such task; `forbidden` if the caller may not give the command.
 pub(crate) async fn may_command(
     http: &Http,
     caller: &Caller,
@@ -70,7 +70,7 @@ pub(crate) async fn may_command(
 /// Checks that a body has no members.
 ///
 /// # Errors
-/// `invalid`, with every member of the body.
+/// `invalid`, with every member of the body, or if the body is not an object.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     let mut errors = Errors::default();
     if let Some(fields) = Fields::from_value(body, "", &mut errors) {
@@ -96,7 +96,7 @@ async fn replayed(http: &Http, posted: &PostRequest) -> Result<Option<Accepted>,
 }
 
 /// Runs a command in a tracked Tokio task, so that the command completes even when the client
-/// disconnects. During shutdown no command is accepted.
+/// disconnects. A service that is shutting down accepts no command.
 async fn run_detached(
     http: &Http,
     caller: &Caller,

@@ -1,6 +1,6 @@
-//! Waits for a task to stop running. A commit of this process wakes the wait at once. Polling finds
-//! commits of other replicas; after the first poll, their announcements wake the wait, too. A
-//! shutdown ends the wait early.
+//! Waits for a task to stop running. A commit of this process wakes the wait at once. The wait
+//! finds commits of other replicas by polling and, after the first poll, also by the database's
+//! notifications. A shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// Returns the task as the caller sees it, once it is not Running, when `max_wait` is over, or when
-/// the service shuts down. If the task runs again before its open requests are read, the wait goes
-/// on.
+/// Returns the task as the caller sees it, as soon as the task is not Running, `max_wait` has
+/// passed, or the service shuts down. If the task runs again before its open requests are read, the
+/// wait continues.
 ///
 /// # Errors
-/// `not_found` if the task is gone; the database's error if it does not answer.
+/// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
 pub(crate) async fn task_when_stopped(
     http: &Http,
     caller: &Caller,
@@ -63,12 +63,12 @@ enum WaitOutcome {
     Read(Box<TaskRow>),
 }
 
-/// Returns the state of `task` (in the tree of `root`) once it is not Running, when `max_wait` is
-/// over, or when the service shuts down. `news` is a subscription from before the commit that
-/// started the task, if the caller has one.
+/// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
+/// `max_wait` has passed, or the service shuts down. `news` is a subscription that began before the
+/// commit that started the task; `None` if the caller has no such subscription.
 ///
 /// # Errors
-/// `not_found` if the task is gone; the database's error if it does not answer.
+/// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
 async fn when_stopped(
     http: &Http,
     root: TaskId,
@@ -80,15 +80,15 @@ async fn when_stopped(
         return row(http, task).await;
     }
     // A subscription that began before the caller's own commit reports that commit or a later one.
-    // Any other subscription may begin with an old commit, although another replica has committed
-    // since; so the row is read first.
+    // Any other subscription may begin with an old commit although another replica has committed
+    // since then, so the row is read first.
     let mut is_current = news.is_some();
-    // Subscribes before the first read, so that no commit in between is missed.
+    // The subscription begins before the first read, so that no commit between them is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Set after the first poll: a longer wait also listens for commits of other replicas.
+    // Set after the first poll, so that only a longer wait listens for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();

@@ -19,13 +19,13 @@ pub(crate) struct DeltaFilter {
     stored: HashMap<TaskId, i64>,
     /// For each task, the turn and the model call of the last delta that was sent.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
-    /// For each task, whether it is in the subtree that the stream sends.
+    /// Whether each known task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,
 }
 
 impl DeltaFilter {
-    /// Notes whether the task of an event is in the subtree that the stream sends. The same holds
-    /// for the sub-agent's task that the event starts, if any.
+    /// Records whether the task of an event is in the subtree that the stream sends. If the event
+    /// starts a sub-agent, records the same for the sub-agent's task.
     pub(super) fn record_task(&mut self, event: &RenderedEvent, in_subtree: bool) {
         let tasks = event.child.into_iter().chain([event.task]);
         self.in_subtree.extend(tasks.map(|task| (task, in_subtree)));
@@ -72,7 +72,8 @@ impl DeltaFilter {
         Ok(in_subtree)
     }
 
-    /// Whether the prompt of the delta's model may hold items that this stream has not sent yet.
+    /// Returns whether the prompt that the delta answers may hold items that this stream has not
+    /// sent yet.
     #[must_use]
     pub(super) fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored
@@ -81,8 +82,8 @@ impl DeltaFilter {
     }
 
     /// Returns the events to send for a delta. If the task has stored items after the model's
-    /// prompt, the answer is stored or void, and only a reset causes an event. The caller must have
-    /// sent every item of the model's prompt.
+    /// prompt, the answer is stored or void, and only a reset causes an event. The stream must have
+    /// sent every item of that prompt.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -121,8 +122,9 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Retracts the sent deltas of this model call, even if the task has stored the answer by now.
-    /// Deltas of another model call stay.
+    /// Returns the event that retracts the sent deltas of the delta's model call, even if the task
+    /// has stored the answer by now. Returns nothing if the last sent delta is of another model
+    /// call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The parts of a message that show an event and its request in the API's format.
+//! Builds the parts of a message that show an event and its request in the API's format.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -10,8 +10,8 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// Returns a request in brief, as of the commit of `event`, or as of now without an event. Includes
-/// the summaries of the calls only if `summaries` is set.
+/// Returns a request in brief: as of the commit of `event` if an event is given, otherwise as of
+/// now. Includes the summaries of the calls only if `summaries` is set.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.
@@ -42,7 +42,7 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event, as the stream of the tree sends it.
+/// Returns the data of an event, the same as the stream of the tree sends.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

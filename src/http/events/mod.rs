@@ -1,10 +1,11 @@
-//! Event streams: the events of a task and of all tasks below it, live.
+//! Event streams to clients: the events of a task and of all tasks below it, and the changes of an
+//! inbox (`inbox`), each as it is committed.
 //!
-//! A stream subscribes first, then reads the stored events after its start position (an event
-//! number), then waits for notifications. The tail of the tree (`tail.rs`) reads the new events
-//! once for all streams of the process. A stream sends every stored event of its task's subtree
-//! after its start position. It sends a delta of a model's answer once the events of that model's
-//! prompt are sent. Deltas are not stored: a stream that misses some goes on without them.
+//! A stream of a task subscribes first, then reads the stored events after its start position (an
+//! event number), then waits for notifications. The tail of the tree (`tail.rs`) reads the new
+//! events once for all streams of the process. The stream sends every event of its task's subtree
+//! after its start position. It sends a delta of a model's answer only after the events of that
+//! model's prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
 
 mod delta_filter;
 pub(crate) mod inbox;

@@ -1,5 +1,5 @@
-//! Opens a stream: takes its permit, finds its start position, reads its first events, and sets the
-//! headers of the response.
+//! Opens a stream of a task's events: takes the stream's permit, finds its start position, reads
+//! its first events, and sets the headers of the response.
 
 use std::sync::Arc;
 
@@ -28,25 +28,28 @@ pub(crate) struct StreamRequest {
     pub task: TaskId,
     /// The root of the task's tree.
     pub root: TaskId,
-    /// The number of the event after which the stream begins; `None` begins after the last event.
+    /// The number of the event after which the stream begins; `None` stands for the tree's last
+    /// event.
     pub after: Option<i64>,
-    /// On the response to a POST: a subscription that was made before the POST's commit, so that no
-    /// delta after the commit is missed. `None` if [`open`] has to subscribe.
+    /// The subscription that a POST made before its commit, so that the stream misses no delta
+    /// after the commit. `None` if [`open`] has to subscribe.
     pub listener: Option<Listener>,
 }
 
-/// Opens the stream. A GET gets 204 when the task has ended and no event is left to send.
+/// Opens a stream and returns the response that sends it. If the task has ended and no event is
+/// left to send, the response to a GET is 204 without a stream.
 ///
 /// # Errors
-/// `bad_request` when `after` is greater than the last event's number; `not_found`; `unavailable`
-/// or `internal` when the events cannot be read.
+/// `bad_request` when `after` is greater than the last event's number; `not_found` when the task
+/// does not exist; `unavailable` or `internal` when the events cannot be read.
 pub(crate) async fn open(
     http: &Arc<Http>,
     watcher: Watcher,
     request: StreamRequest,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Subscribes before the first read, so that no commit between the two is missed.
+    // Subscribes before the first read. Otherwise the stream would miss a commit between the read
+    // and the subscription.
     let subscription = request
         .listener
         .unwrap_or_else(|| http.store.listen_locally(request.root));
@@ -88,7 +91,7 @@ pub(crate) async fn open(
 }
 
 /// Returns a response with the stream as its body. The headers keep caches and proxies from
-/// storing, transforming or buffering it.
+/// storing, transforming or buffering the stream.
 pub(crate) fn stream_response(body: Body) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
@@ -105,7 +108,8 @@ pub(crate) fn stream_response(body: Body) -> Response {
 }
 
 /// Takes and returns a stream permit if a POST asks for the event stream instead of the task;
-/// otherwise returns `None`. Called before the POST has any effect.
+/// otherwise returns `None`. Must be called before the POST has any effect, so that a POST without
+/// a permit changes nothing.
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.
@@ -181,8 +185,8 @@ pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Prob
     }
 }
 
-/// Parses the number of an event; 0 stands for "before the first event". `None` if `text` is not a
-/// number, or is too large for one.
+/// Parses the number of an event; 0 stands for "before the first event". `None` if `text` has a
+/// character that is not a digit, is empty, or exceeds the maximum of `i64`.
 fn event_number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)

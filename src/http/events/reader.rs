@@ -19,14 +19,16 @@ use crate::task::status::TaskStatus;
 pub(crate) struct EventReader {
     /// The subtree whose events the stream sends.
     pub part: Subtree,
-    /// Every event of `part` up to this number was written.
+    /// The stream has written every event of `part` up to this number.
     pub seen: i64,
-    /// The status of the stream's own task as of event `seen`.
+    /// The status of the task `part.task`: the status that the last written event set, or, before
+    /// such an event, the status that the task had when the stream was opened.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream's own last read began. That read
-    /// therefore found every event of `part` up to this number.
+    /// The number of the tail's last event when the stream, after it had followed the tail, last
+    /// began to read the rows by itself. The read found every event of `part` up to this number. 0
+    /// if there was no such read.
     tail_head: i64,
 }
 
@@ -45,8 +47,8 @@ impl EventReader {
         }
     }
 
-    /// Returns the next events, and whether there may be more. With `fresh`, finds every event that
-    /// is committed by now, even if its notification has not arrived.
+    /// Returns the next events, and whether there may be more. With `fresh`, the read finds every
+    /// event that is committed by now, even if the event's notification has not arrived.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
@@ -64,10 +66,10 @@ impl EventReader {
         rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
 
-    /// Appends an event to `text`, and moves the position to it.
+    /// Appends an event to `text`, and moves the position to the event.
     ///
     /// # Errors
-    /// `Corrupt` when a root's event does not follow the previous one.
+    /// `Corrupt` when the stream sends the events of a root task and an event number is missing.
     pub(super) fn write(
         &mut self,
         event: &RenderedEvent,
@@ -92,7 +94,8 @@ impl EventReader {
     /// Joins the tail at the current position, and frees the cached journals.
     ///
     /// # Errors
-    /// `Corrupt` when a root's events ended too early.
+    /// `Corrupt` when the stream sends the events of a root task and has not written every event
+    /// that the tail had read.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.clear();
         self.mark_read_to(self.tail_head)?;
@@ -102,10 +105,12 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position to `head`, up to which every event of `part` was written.
+    /// Moves the position forward to `head` if the position is lower. The caller must have written
+    /// every event of `part` up to `head`.
     ///
     /// # Errors
-    /// `Corrupt` when a root's events end before `head`.
+    /// `Corrupt` when the stream sends the events of a root task and has not written the event
+    /// `head`.
     pub(super) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));

@@ -1,6 +1,7 @@
 //! Reads a portion of a tree's events and renders each as the text that every stream sends.
 //!
-//! Invariant: the text is the same for every caller (`wire/event.rs`), so streams may share it.
+//! Invariant: the text is the same for every caller (`wire/event.rs`), so streams may share the
+//! text.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The maximum size of one read. A stream keeps at most this plus one event in memory.
+/// The maximum size of one portion. The last event of a portion may exceed the limit of bytes.
 pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,
@@ -31,23 +32,23 @@ pub(super) struct RenderedEvent {
     pub status: Option<TaskStatus>,
     /// Whether the event is an answer of the model.
     pub is_answer: bool,
-    /// The sub-agent's task, if the event starts one.
+    /// The task of the sub-agent that the event starts; `None` for any other event.
     pub child: Option<TaskId>,
     pub text: String,
 }
 
-/// One portion of a tree's events, in the order of the numbers.
+/// One portion of a tree's events, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct RenderedEvents {
     /// The subtree that the events are from.
     pub part: Subtree,
     pub events: Vec<Arc<RenderedEvent>>,
-    /// Whether more events may follow.
+    /// Whether more events may follow the portion.
     pub more: bool,
 }
 
 /// Returns the next portion of events after the number `after`. If an event cannot be rendered, the
-/// portion ends before it.
+/// portion ends before this event.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the very next event cannot be understood.

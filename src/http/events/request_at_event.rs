@@ -1,7 +1,7 @@
-//! A request as it was when an event about it was committed.
+//! Derives a request as it was when an event about the request was committed.
 //!
-//! The items about a request hold the question and the answers. Whether the request was `resumed`
-//! by then follows from its task's journal up to the end of that commit.
+//! The items about a request hold the question and the answers. The journal of the request's task,
+//! read up to the end of the commit, tells whether the request was `resumed` by then.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,7 @@ use crate::task::status::RequestStatus;
 /// The maximum number of items that one read of a journal returns.
 const MAX_ITEMS: i64 = 32;
 
-/// The journals of tasks, read into a [`Progress`] as far as earlier events of the stream needed
-/// them.
+/// The journals of tasks, each read into a [`Progress`] as far as the events so far have needed it.
 #[derive(Debug, Default)]
 pub(crate) struct JournalCache(HashMap<TaskId, CachedJournal>);
 
@@ -41,8 +40,8 @@ impl JournalCache {
         Ok(row)
     }
 
-    /// Whether the task was still blocked by open requests after its item `last`, so that no answer
-    /// had taken effect.
+    /// Returns whether open requests still blocked the task after its item `last`. As long as the
+    /// task is blocked, no answer has taken effect.
     async fn is_blocked(
         &mut self,
         store: &Store,
@@ -68,7 +67,7 @@ impl JournalCache {
         Ok(journal.progress.is_blocked())
     }
 
-    /// Frees the journals: a waiting stream keeps none.
+    /// Frees the journals, so that a waiting stream keeps no journal in memory.
     pub(super) fn clear(&mut self) {
         self.0 = HashMap::new();
     }

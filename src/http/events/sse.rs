@@ -27,7 +27,7 @@ impl SseBuffer {
         self.0.push_str(text);
     }
 
-    /// Writes an event: its number, if it has one, its name, and its data as JSON.
+    /// Writes an event: its number (if `id` is given), its name, and its data as JSON.
     ///
     /// # Errors
     /// `Corrupt` when the data cannot be serialized; nothing of the event is written.
@@ -43,8 +43,8 @@ impl SseBuffer {
             let _ = writeln!(self.0, "id: {id}");
         }
         let _ = writeln!(self.0, "event: {name}");
-        // JSON that is stored verbatim may have line ends between two tokens. Each part between
-        // them needs a `data` line of its own.
+        // JSON that is stored verbatim may have line ends between two tokens, and a `data` field is
+        // a single line. So each line of the JSON gets its own `data` field.
         for line in data.split(['\n', '\r']) {
             let _ = writeln!(self.0, "data: {line}");
         }
@@ -52,7 +52,7 @@ impl SseBuffer {
         Ok(())
     }
 
-    /// Whether there is nothing to send.
+    /// Returns whether the buffer has nothing to send.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,6 +1,6 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. The HTTP body is pulled: a source reads nothing before the client has taken
-//! what was written, so a slow client costs one portion of memory.
+//! stream's deadlines. The HTTP server pulls the body: a source reads nothing more until the client
+//! has taken the written text, so a slow client costs the memory of one portion.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.
@@ -21,21 +21,24 @@ use crate::http::server::problem::Problem;
 use crate::people::Caller;
 use crate::store::ReadError;
 
-/// The client's reconnection delay, in milliseconds.
+/// The delay after which a client connects again, in milliseconds. Each stream sends the delay at
+/// its start.
 const RETRY_MS: u32 = 1000;
-/// The silence after which a stream sends a comment, to keep the connection open.
+/// The time without a write after which a stream sends a comment, so that no proxy closes the
+/// connection as idle.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
-/// How often the caller's access is checked again.
+/// The interval between two checks whether the caller may still read.
 const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The caller who reads a stream, with their credentials.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub caller: Caller,
-    /// The credentials, which are checked again while the stream is open.
+    /// The headers of the caller's HTTP request. The headers have the credentials, which are
+    /// checked again while the stream is open.
     pub headers: HeaderMap,
-    /// Whether the stream is the response to a POST. A caller who may change the task may then
-    /// watch it, even without the right to read it.
+    /// Whether the stream is the response to a POST. A caller who may cancel the task may then read
+    /// the stream, even without the right to read the task.
     pub is_post_response: bool,
 }
 
@@ -59,7 +62,7 @@ pub(super) struct OpenStream {
     pub watcher: Watcher,
     pub text: SseBuffer,
     pub ended: bool,
-    /// This time and the two below are values of `Clock::uptime`.
+    /// `opened_at`, `checked_at` and `last_write` are times by `Clock::uptime`.
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,
@@ -91,8 +94,9 @@ impl OpenStream {
         self.text.event(None, name, data)
     }
 
-    /// Waits for `news`; `None` at a deadline of the stream and on shutdown. Writes a comment when
-    /// the stream was silent for too long.
+    /// Waits for `news`. Returns `None` on shutdown, and when the stream's next deadline passes:
+    /// the end of its lifetime, the next check of the caller, or the end of [`MAX_SILENCE`]. After
+    /// that silence, writes a comment.
     pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
         let next = (self.last_write + MAX_SILENCE)
@@ -114,7 +118,8 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of `error`. The client gets the problem when it connects again.
+    /// Ends the stream because of `error`. If the error persists, the client gets a problem as the
+    /// response to its next connection.
     pub(super) fn fail(&mut self, error: &ReadError) {
         self.ended = true;
         match error {
@@ -129,7 +134,7 @@ impl OpenStream {
     }
 }
 
-/// The source of a stream's events. Each kind of stream has its own.
+/// The source of a stream's events. Each kind of stream implements this trait.
 pub(super) trait EventSource: Send + Sized + 'static {
     /// The stream that this source writes to.
     fn stream(&mut self) -> &mut OpenStream;
@@ -174,8 +179,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `ACCESS_CHECK_INTERVAL`. A failed check also ends the stream: the client's
-/// next connection is checked again.
+/// checked once every `ACCESS_CHECK_INTERVAL`. A failed check also ends the stream, because the
+/// client's next connection is checked anyway.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

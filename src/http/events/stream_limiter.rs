@@ -1,5 +1,5 @@
-//! Limits the open streams of this process and of each caller. A stream keeps its permit until the
-//! stream is dropped.
+//! Limits the number of open streams, for this process and for each caller. A stream keeps its
+//! permit until the stream is dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

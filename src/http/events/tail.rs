@@ -1,14 +1,14 @@
 //! The newest events of one tree, read and rendered once for all streams of this process.
 //!
-//! A stream that has sent every stored event follows the tail. The first follower that is notified
-//! of a commit starts a read of the rows after the tail's last event, and all followers take the
-//! events of that read from memory. A follower that falls too far behind, or meets a failed read,
-//! reads the rows by itself until it has caught up again. The tail is freed when its last follower
-//! is dropped.
+//! A stream that has sent every stored event becomes a follower of the tail. The first follower
+//! that is notified of a commit starts a read of the rows after the tail's last event, and all
+//! followers take the events of that read from memory. A follower that falls too far behind, or
+//! meets a failed read, reads the rows by itself until it has caught up again. The tail is freed
+//! when its last follower is dropped.
 //!
-//! Invariant: a follower gets all events after its position in order, or is told to read the rows.
-//! Invariant: an event is kept until every follower has taken it, and no longer; for slow followers
-//! at most [`MAX_KEPT_BYTES`] bytes and one portion are kept.
+//! Invariant: a follower gets all events after its position in order, or has to read the rows
+//! itself. Invariant: the tail keeps an event only until every follower has taken it. For slow
+//! followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and one portion.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,8 +21,8 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// If the buffer has more bytes than this before a portion is added, the oldest events are dropped,
-/// even if a follower has not taken them.
+/// The limit of the buffer, in bytes. If the buffer exceeds the limit before a portion is added,
+/// the oldest events are dropped, even if a follower has not taken them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
 
 impl Tails {
-    /// Returns a follower of the tree's tail that has not joined yet.
+    /// Returns a follower of the tree's tail. The follower has not joined the tail yet.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
         let mut tails = lock(&self.0);
         let known = tails.get(&root).and_then(Weak::upgrade);
@@ -59,11 +59,11 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// The tree's notifications with their count. While the tail holds this receiver, the count is
-    /// not reset to 0.
+    /// The state of the tree, with the count of its notifications. The count is not reset to 0
+    /// while the tail holds this receiver.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
-    /// Notified after each read.
+    /// Wakes the waiting followers after each read.
     changed: Notify,
     tails: Tails,
 }
@@ -90,12 +90,14 @@ struct Buffer {
     last: i64,
     /// The number of followers at each event number.
     positions: BTreeMap<i64, usize>,
-    /// The number of notifications before the last read began; `None` before the first read.
+    /// The number of notifications that had arrived when the last successful read began; `None`
+    /// before the first such read.
     commits_at_read: Option<u64>,
-    /// Whether more events may follow `last`, according to the last read.
+    /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// `reads_begun` counts the reads that were begun, `reads_failed` the reads that failed.
+    /// `reads_begun` and `reads_failed` only grow. A follower that finds a count changed since its
+    /// query knows that a read has begun, or has failed, since then.
     reads_begun: u64,
     reads_failed: u64,
 }
@@ -116,9 +118,9 @@ enum BufferReply {
     End,
     /// The follower has to read the rows by itself.
     Behind,
-    /// Wait for the read in progress.
+    /// The follower has to wait for the read in progress.
     Wait,
-    /// Read the rows after this number, then ask again.
+    /// The follower has to start a read of the rows after this number, then ask again.
     Read(i64),
 }
 
@@ -164,10 +166,11 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of `read`. That read covers the events after the number `after`, and began
+    /// Adds the events of `read`. The read was for the events after the number `after`, and began
     /// when `commits_at_read` notifications had arrived.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
-        // If all followers left during the read, the buffer may have restarted at another number.
+        // If all followers left during the read, a new follower may have restarted the buffer at
+        // another number. The events of the read do not continue that buffer.
         if after != self.last {
             return;
         }
@@ -229,7 +232,8 @@ impl Buffer {
 #[derive(Debug)]
 pub(super) struct Follower {
     tail: Arc<Tail>,
-    /// The number of the last event that was taken; `None` while the stream reads the rows itself.
+    /// The number of the last event that the stream has taken; `None` while the stream reads the
+    /// rows itself.
     position: Option<i64>,
 }
 
@@ -241,14 +245,14 @@ impl Follower {
         }
     }
 
-    /// The number of the last event that the tail has read.
+    /// Returns the number of the last event that the tail has read.
     pub(super) fn last(&self) -> i64 {
         lock(&self.tail.buffer).last
     }
 
     /// Returns the events after `seen`. With `fresh`, the result is empty only after a read that
-    /// began later than this call. `None` if the follower has to read the rows by itself, and then
-    /// join again.
+    /// began later than this call. Returns `None` if the follower has to read the rows by itself
+    /// and then join again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -325,7 +329,8 @@ impl Tail {
             has_failed: true,
         };
         http.tracker.spawn(async move {
-            // Moves the whole value into the Tokio task, so that the end of this task drops it.
+            // Moves the whole guard into the Tokio task, so that the guard is dropped when this
+            // task ends.
             let mut reading = reading;
             let commits_at_read = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();
@@ -337,8 +342,8 @@ impl Tail {
     }
 }
 
-/// A guard of a read in progress. When it is dropped, the read ends for all followers, even after a
-/// panic.
+/// Marks a read as in progress. Dropping the guard ends the read for all followers, even if the
+/// read panics.
 struct ReadGuard {
     tail: Arc<Tail>,
     has_failed: bool,

@@ -1,6 +1,6 @@
 //! The stream of a task's events: first the stored events, then each new event as it is committed.
-//! The stream ends when its task has ended and every event is sent, and in the cases that
-//! `stream.rs` lists.
+//! The stream ends when its task has ended and the stream has sent every event, and in the cases
+//! that `stream.rs` lists.
 
 use std::sync::Arc;
 
@@ -27,9 +27,10 @@ pub(crate) struct TaskStream {
     listener: Listener,
     reader: EventReader,
     delta_filter: DeltaFilter,
-    /// The last event's number when the stream was opened; `None` once `caught_up` is written.
+    /// The number of the tree's last event when the stream was opened; `None` once `caught_up` is
+    /// written.
     head: Option<i64>,
-    /// Deltas that are kept until the events before them are sent.
+    /// The deltas that the stream keeps until it has sent the events before them.
     waiting_deltas: Vec<Arc<Delta>>,
     is_listening: bool,
 }
@@ -56,7 +57,7 @@ impl TaskStream {
         }
     }
 
-    /// Reads the first events. Returns `false` when there are none and none will come.
+    /// Reads the first events. Returns `false` if there is no event to send and the task has ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
@@ -72,8 +73,8 @@ impl TaskStream {
         }
     }
 
-    /// Reads a portion of events and returns how many it has. After the last portion, writes
-    /// `caught_up` (once per stream) and begins to listen.
+    /// Reads a portion of events and returns the number of its events. After the last portion,
+    /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
         // The events that precede the deltas in `waiting_deltas` are committed by now, so a fresh
         // read finds them. A delta that arrives during the read may follow a later commit.
@@ -81,8 +82,9 @@ impl TaskStream {
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Deltas that were published before these events have arrived by now. Before each event,
-        // the stream sends each waiting delta whose model's prompt it has sent completely.
+        // The deltas that were published before the events just read have arrived by now. Before
+        // each event, the stream sends each waiting delta if it has sent every item of the prompt
+        // that the delta answers.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -118,7 +120,7 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // This read found no event, so every event before this delta is sent.
+                // The read found no event, so the stream has sent every event before this delta.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -139,8 +141,9 @@ impl TaskStream {
         Ok(())
     }
 
-    /// Sends a delta. Drops a delta of a task outside the stream's part of the tree. Keeps a delta
-    /// for later if the stream has not sent every item of its model's prompt.
+    /// Sends a delta. Drops the delta if its task is outside the subtree that the stream sends.
+    /// Keeps the delta for later if the stream has not sent every item of the prompt that the delta
+    /// answers.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());

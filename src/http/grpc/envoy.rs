@@ -1,6 +1,6 @@
-//! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. Envoy
-//! then forwards the bytes that it sent for the check. It cannot change them, and it reports no
-//! outcome.
+//! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. If the
+//! request passes, Envoy forwards the bytes that it sent for the check. Envoy cannot change these
+//! bytes and reports no outcome.
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
@@ -161,7 +161,7 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
 }
 
 /// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
-/// another parser takes the last value of a repeated key.
+/// another parser would take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
     for field in MessageFields::new(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {
@@ -196,8 +196,9 @@ fn header(key: &str, value: &str) -> Vec<u8> {
     option
 }
 
-/// Returns the `CheckResponse` that lets a request pass. For a call, [`CALL_HEADER`] is set to
-/// the call's id; for another request, the header is removed. The client can therefore not set it.
+/// Returns the `CheckResponse` that lets a request pass. For a call, Envoy sets [`CALL_HEADER`] to
+/// the call's id; for another request, Envoy removes this header. Therefore no client can set the
+/// header. Envoy always removes `holdpoint-key`.
 fn allowed_response(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {

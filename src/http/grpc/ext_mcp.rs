@@ -1,6 +1,6 @@
-//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` has the
-//! parameters of a request before they are forwarded, and its answer may replace them.
-//! `CheckResponse` has the result of the request.
+//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` contains
+//! the parameters of a request before agentgateway forwards them, and the answer may replace these
+//! parameters. `CheckResponse` contains the result of the request.
 
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
@@ -40,11 +40,11 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// The header for the task id of a call, and the metadata key for it. `CheckResponse` brings the
-/// metadata back, so that the outcome is reported for that task.
+/// The header and the metadata key for the task id of a call. agentgateway sends the metadata back
+/// with `CheckResponse`, so that the outcome is reported for that task.
 const TASK_HEADER: &str = "holdpoint-task";
 const METADATA_KEY: &str = "holdpoint_call";
-/// The longest content of a report, in bytes.
+/// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 /// The request or response that agentgateway asks about.
@@ -127,7 +127,8 @@ pub(super) async fn check_request(
 /// the tool's name at the upstream.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
-        // If an upstream's name could end with `_`, tools of two upstreams could get the same name.
+        // If an upstream's name could end with `_`, tools of two upstreams could get the same name
+        // at the gate.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
             service
         }
@@ -145,7 +146,7 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
 /// response pass, because the call has already run.
 ///
 /// # Errors
-/// The message is malformed.
+/// The gRPC status of a malformed message.
 pub(super) async fn check_response(
     gateway: &Gateway,
     bytes: &[u8],
@@ -158,8 +159,8 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. If the report is
-/// refused, the call ends as a call without a report.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Errors are not
+/// returned: a refused report is only logged, and the call then ends like a call without a report.
 async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     let http = &gateway.http;
     let Ok(Some(row)) = http.store.task(task).await else {

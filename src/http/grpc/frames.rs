@@ -1,4 +1,5 @@
-//! gRPC's framing of unary calls: one message in, one message and trailers out.
+//! The gRPC framing of unary calls. A request has one message; a response has one message and
+//! trailers.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use hyper::body::Frame;
 use crate::engine::gate::Delivery;
 use crate::http::server::problem::Problem;
 
-/// The largest message, in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
+/// The maximum size of a message in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
 pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024 + 64 * 1024;
 /// The length of a message's prefix in bytes: the compression flag, and the message's length.
 pub(super) const PREFIX_BYTES: usize = 5;
@@ -24,7 +25,8 @@ const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grp
 const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The gRPC status codes that the service sends. A gateway denies the request on each of them.
+/// The gRPC status codes that the service sends. A gateway denies the request for each of these
+/// codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -62,7 +64,7 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message, and the delivery to record once the connection has taken the message.
+/// A response message, and the delivery that is recorded once the connection has taken the message.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
@@ -77,7 +79,7 @@ impl From<Vec<u8>> for GrpcAnswer {
     }
 }
 
-/// Returns the time that the client gives the call, from `grpc-timeout`; `None` without a deadline.
+/// Returns the client's timeout for the call, from `grpc-timeout`; `None` without the header.
 ///
 /// # Errors
 /// `Internal` for a malformed `grpc-timeout`.
@@ -124,8 +126,8 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), GrpcStatus> {
 /// Returns the single message of a body.
 ///
 /// # Errors
-/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE_BYTES`], `Unimplemented` if
-/// the message is compressed, `Internal` unless the body is exactly one message.
+/// `ResourceExhausted` if the prefix announces more than [`MAX_MESSAGE_BYTES`]; `Unimplemented` if
+/// the message is compressed; `Internal` if the body is not exactly one message.
 pub(super) fn single_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     let malformed = || GrpcStatus::new(GrpcCode::Internal, "The body must be exactly one message.");
     let (prefix, message) = body
@@ -149,7 +151,7 @@ fn too_large() -> GrpcStatus {
     GrpcStatus::new(GrpcCode::ResourceExhausted, detail)
 }
 
-/// Builds the response to a call. A refusal has its status in the headers and no body.
+/// Builds the response to a call. A refusal is sent in the headers, without a body.
 pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
     let mut headers = HeaderMap::new();
     let body = match answer {

@@ -1,6 +1,6 @@
-//! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
-//! read differently: repeated members, members whose names differ from a known name only in case,
-//! batches, and truncated bodies.
+//! Reads the JSON-RPC request that a gateway asks about. The reader refuses messages that two
+//! parsers could read differently: repeated members, members whose names differ from a known name
+//! only in case, batches, and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 
 use crate::http::server::json::{self, JsonError};
 
-/// The longest name of a tool, in bytes.
+/// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 
-/// The JSON-RPC method of a tool call. Requests of other methods are no calls.
+/// The JSON-RPC method of a tool call. A request with another method is not a call.
 pub(super) const TOOLS_CALL: &str = "tools/call";
 
 /// A JSON-RPC message that a gateway asks about.
@@ -56,7 +56,7 @@ fn refuse<T>(why: &str) -> Result<T, RefusalReason> {
 /// Reads the JSON-RPC message in the body of a POST.
 ///
 /// # Errors
-/// The reason why the body is not one JSON-RPC message.
+/// The reason why the body is not a JSON-RPC message, or why a call in it is not valid.
 pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return refuse("The body is missing.");
@@ -111,8 +111,8 @@ pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalRea
     }
 }
 
-/// Returns the parameters with `arguments` instead of the old arguments. The text of every other
-/// member is unchanged. `None` if `params` or `arguments` is malformed.
+/// Returns the parameters with `arguments` in place of the old arguments. The text of every other
+/// member is unchanged. Returns `None` if `params` or `arguments` is malformed.
 pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> {
     let arguments: Box<RawValue> = serde_json::from_str(arguments).ok()?;
     let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(params).ok()?;
@@ -120,8 +120,8 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
     serde_json::to_vec(&members).ok()
 }
 
-/// Returns the members of an object. Refuses a name that equals one of `known` except for case,
-/// because a lenient parser takes it for the known name.
+/// Returns the members of an object. Refuses a name that differs from one of `known` only in case,
+/// because a lenient parser would read it as the known name.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(String::from_utf8(edited).unwrap(), expected);
     }
 
-    /// Members of messages, some of which lenient parsers take for others.
+    /// Generates members of messages. Lenient parsers take some of these members for others.
     fn any_member() -> impl proptest::strategy::Strategy<Value = String> {
         let name = proptest::sample::select(vec![
             "jsonrpc",

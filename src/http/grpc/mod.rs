@@ -1,6 +1,6 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
-//! gateway asks whether a call may pass; the call runs behind the gateway. Invariant: a gateway
-//! lets a request pass only on an explicit pass, so a failure here lets nothing through.
+//! gateway asks whether a call may pass, and the call runs behind the gateway. Invariant: a gateway
+//! lets a request pass only if the answer says so, so an error of the service lets nothing pass.
 
 mod envoy;
 mod ext_mcp;
@@ -36,9 +36,9 @@ use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use crate::people::authorization::may_ask_at_gate;
 
-/// The longest wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
+/// The maximum wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
 const DEFAULT_WAIT: Duration = Duration::from_secs(8);
-/// The part of the deadline that is kept for sending the answer.
+/// The part of the client's timeout that is reserved for sending the answer.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
@@ -52,7 +52,7 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// Whether some gate is open to gateways (`ext_authz`).
+/// Returns whether some gate is open to gateways (has `ext_authz`).
 #[must_use]
 pub(crate) fn is_open(agents: &Agents) -> bool {
     agents.gates().any(|(_, gate)| gate.ext_authz.is_some())
@@ -191,9 +191,9 @@ fn auth_status(error: AuthError) -> GrpcStatus {
 /// An authenticated request of a gateway.
 struct Gateway {
     http: Arc<Http>,
-    /// The header with the gateway's key.
+    /// The `Authorization` headers with the gateway's key.
     key: HeaderMap,
-    /// The key's own user.
+    /// The caller that the key alone identifies.
     key_caller: Caller,
     /// The name of the gate in the gRPC metadata; `None` if the metadata name no gate.
     gate: Option<HeaderValue>,
@@ -213,12 +213,12 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the metadata name, else the gate `named`. If both name no gate: the
-    /// only gate that is open to gateways, or the only one of these gates that is also open to the
-    /// key's own user.
+    /// Returns the gate that the gRPC metadata name, or else the gate `named`. If neither names a
+    /// gate, returns the only gate that is open to gateways; if there are several such gates, the
+    /// only gate among them that is also open to the key's own user.
     ///
     /// # Errors
-    /// `PermissionDenied` if there is no such gate, or more than one.
+    /// `PermissionDenied` if no gate, or more than one gate, fits.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
         let refusal = || {
             GrpcStatus::new(
@@ -274,11 +274,11 @@ impl Gateway {
         self.caller_for_user(user, groups)
     }
 
-    /// Returns the caller for `user`, for whom the gateway's key speaks. `groups` are the user's
-    /// groups.
+    /// Returns the caller for `user`, on whose behalf the gateway's key acts. `groups` are the
+    /// user's groups.
     ///
     /// # Errors
-    /// `PermissionDenied` if the key may not speak for this user, or a value is malformed.
+    /// `PermissionDenied` if the key may not act for this user, or a value is malformed.
     fn caller_for_user(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, GrpcStatus> {
         let bad = || {
             GrpcStatus::new(
@@ -322,7 +322,8 @@ impl Gateway {
         })
     }
 
-    /// Proposes a call, and waits for the verdict as long as the gate and the deadline permit.
+    /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the deadline
+    /// permit. Returns the answer and the caller on whose behalf the call was proposed.
     ///
     /// # Errors
     /// The gRPC status for the refusal of the proposal.
@@ -387,8 +388,8 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
     GrpcStatus::new(code, refusal.to_string())
 }
 
-/// Returns the value of a header. Refuses a repeated header, because the client may have added the
-/// second one.
+/// Returns the value of a header; `None` without the header. Refuses a repeated header, because the
+/// client may have added one of the values.
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.

@@ -1,11 +1,12 @@
-//! A reader and writer of Protocol Buffers, for the few messages of the gateways. Unknown fields
-//! are skipped. The messages that are read fix the depth of nesting, so input cannot deepen it.
+//! A reader and writer of Protocol Buffers, for the few messages of the gateways. The reader skips
+//! unknown fields. It decodes only the nested messages that it knows, so that no input can make the
+//! nesting deeper.
 
-/// The message is not well-formed.
+/// The error of a message that is not well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The value of a field; numbers of fixed width are skipped.
+/// The value of a field. A number of fixed width is `Skipped`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'m> {
     Varint(u64),
@@ -60,7 +61,8 @@ impl<'m> MessageFields<'m> {
                 FieldValue::Bytes(self.take(length)?)
             }
             5 => self.take(4).map(|_| FieldValue::Skipped)?,
-            // No message here has groups, and there are no other wire types.
+            // None of the gateways' messages has groups (wire types 3 and 4). Other wire types do
+            // not exist.
             _ => return Err(Malformed),
         };
         Ok((number, value))

@@ -1,4 +1,4 @@
-//! The JSON-RPC bodies of the answers to calls that a gateway does not let through.
+//! The JSON-RPC responses to calls that a gateway does not let through.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::http::api::mcp::result::gateway_result;
 use crate::people::Caller;
 
 /// Returns the text about a call for the model that proposed the call, and the JSON members that
-/// describe the call to a client.
+/// describe the call to a client program.
 pub(super) fn refusal_parts(
     gateway: &Gateway,
     call: &GateCall,
@@ -29,7 +29,7 @@ pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Call
     with_id(id, "result", &result)
 }
 
-/// Returns the JSON-RPC response that says why a call can never pass this gateway.
+/// Returns the JSON-RPC response that tells the model why a call can never pass this gateway.
 pub(super) fn refusal(id: &str, text: &str) -> String {
     with_id(
         id,

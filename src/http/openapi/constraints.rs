@@ -1,6 +1,7 @@
-//! Constraints on a client's input that the types of the OpenAPI document cannot express: exactly
-//! one of two members, and, in words (`x-constraint`), what else the service requires of a value.
-//! Invariant: if the service refuses a value that the schema allows, an `x-constraint` says why.
+//! Constraints on a client's input that the types of the OpenAPI document cannot express. A schema
+//! states that exactly one of two members is set; `x-constraint` states all other constraints in
+//! words. Invariant: if the service refuses a value that the schema allows, an `x-constraint` gives
+//! the reason.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +11,8 @@ use super::put;
 pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
     with 422 (an event number with 400). No text has U+0000.";
 
-/// Constraints on members of bodies: component, member, words.
+/// The constraints on members of bodies. Each entry has the component, the member, and the
+/// constraint.
 const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     (
         "CreateTask",
@@ -103,23 +105,25 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
 /// The constraint on every `remember`.
 const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
-/// The constraint on every `reason`; a schema can only limit characters, not bytes.
+/// The constraint on every `reason`. A schema can limit only the characters, not the bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
-/// Constraints on parameters of every operation: name, words.
+/// The constraints on parameters of any operation. Each entry has the parameter and the constraint.
 const PARAMETER_CONSTRAINTS: &[(&str, &str)] = &[
     ("cursor", "`next_cursor` of an earlier answer"),
     ("Last-Event-ID", "the number of an existing event"),
 ];
 
-/// Constraints on parameters of one operation: operation, name, words.
+/// The constraints on parameters of one operation. Each entry has the operation, the parameter, and
+/// the constraint.
 const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[(
     "stream_task_events",
     "after",
     "the number of an existing event",
 )];
 
-/// Constraints on operations whose action is in the path: operation, words.
+/// The constraints on operations whose action is in the path. Each entry has the operation and the
+/// constraint.
 const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     (
         "approve_request",
@@ -131,7 +135,7 @@ const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Adds the constraints on bodies to their schemas.
+/// Adds the constraints on bodies to the schemas of the bodies.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBER_CONSTRAINTS {
         let Some(schema) = schemas.get_mut(*component) else {
@@ -207,7 +211,7 @@ fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Va
     }
 }
 
-/// Adds the constraints of an operation and its parameters.
+/// Adds the constraints on an operation and on its parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = OPERATION_CONSTRAINTS
         .iter()
@@ -304,7 +308,7 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` belongs to four lists and four pages.
+        // `cursor` is a parameter of four lists and four pages.
         assert_eq!(
             said,
             PARAMETER_CONSTRAINTS.len()

@@ -1,5 +1,5 @@
-//! The description of event streams in the OpenAPI document: a component for the data of each
-//! event, made from the component of the event's item, and the responses that are streams.
+//! Describes event streams in the OpenAPI document. Adds a component for the data of each event,
+//! derived from the component of the event's item, and marks the responses that are streams.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
 
-/// Every event name, with the component of its data.
+/// Every event name of a task's stream, with the component of the event's data.
 pub(crate) const EVENT_COMPONENTS: [(&str, &str); 28] = [
     ("task.created", "TaskStatusEvent"),
     ("task.paused", "TaskStatusEvent"),
@@ -45,7 +45,7 @@ pub(crate) const EVENT_COMPONENTS: [(&str, &str); 28] = [
     ("message.reset", "MessageResetEvent"),
 ];
 
-/// The POSTs whose response is a stream for a client that accepts `text/event-stream`.
+/// The POSTs that respond with an event stream if the client accepts `text/event-stream`.
 pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "create_task",
     "send_message",
@@ -55,8 +55,8 @@ pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// Describes the streams of `STREAMING_POSTS` in words: if a stream were declared as a second
-/// response type, code generators would drop the type of the JSON response.
+/// The description of the streams of `STREAMING_POSTS`, in words. If the streams were declared as a
+/// second response type, code generators would drop the type of the JSON response.
 const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -65,7 +65,7 @@ pub(super) fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
 }
 
-/// Adds the components of the events.
+/// Adds the components of the events to `schemas`.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     let mut request = schemas
         .get("InterventionRequest")
@@ -107,14 +107,14 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     inbox_schema::add(schemas);
 }
 
-/// Returns whether a component is the data of an item's event. `mapping` has the component of each
-/// item's event, by the type of the item.
+/// Returns whether a component is the data of an item's event. `mapping` maps the type of an item
+/// to the component of its event.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
-/// Adds a component for the event of each type of item. Returns the mapping from the types to the
-/// components.
+/// Adds a component for the event of each type of item. Returns a mapping from the types of items
+/// to these components.
 fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     let items = schemas
         .get("AgentTaskItem")
@@ -147,7 +147,8 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     mapping
 }
 
-/// Adds the members that an event has beyond those of its item.
+/// Adds the members that an event has in addition to the members of its item. `kind` is the item's
+/// type.
 fn add_event_members(event: &mut Value, kind: &str) {
     let path = json!({
         "type": "array", "items": { "type": "string" },
@@ -169,8 +170,9 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// Returns the schema of the member `event` in a component: a constant if the component has one
-/// event name, otherwise a reference to an enum, which becomes a component of its own.
+/// Returns the schema of the member `event` in a component. The schema is a constant if the
+/// component has only one event name; otherwise it refers to an enum of the names, which is added
+/// to `schemas`.
 fn event_name_schema(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = EVENT_COMPONENTS
         .iter()
@@ -232,7 +234,7 @@ pub(crate) fn describe(document: &mut Value) {
         let Some(responses) = operation.get_mut("responses") else {
             continue;
         };
-        // The stream itself is text; only the data of each event is JSON.
+        // The stream is text; only the data of each event is JSON.
         let stream = json!({ "schema": {
             "type": "string",
             "contentMediaType": "text/event-stream",
@@ -253,7 +255,7 @@ pub(crate) fn describe(document: &mut Value) {
     }
 }
 
-/// Returns examples of events, each list with the name of its component.
+/// Returns examples of events. Each list of examples has the name of its component.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {

@@ -1,4 +1,4 @@
-//! The examples of the components, written by the same code as the responses.
+//! The examples of the components. Responses are serialized by the same code as in the service.
 
 use serde_json::{Map, Value, json};
 

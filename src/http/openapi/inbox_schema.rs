@@ -1,4 +1,4 @@
-//! The description of the events of an inbox's stream in the OpenAPI document.
+//! Describes the events of an inbox's stream in the OpenAPI document.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use crate::http::wire::inbox::{
 };
 use crate::store::RequestRow;
 
-/// Every event name, with the component of its data.
+/// Every event name of an inbox's stream, with the component of the event's data.
 const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (INBOX, "InboxEvent"),
     (CREATED, "InboxRequestEvent"),
@@ -19,7 +19,7 @@ const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (GONE, "InboxGoneEvent"),
 ];
 
-/// Adds the names of the events to their components, and the union of the components.
+/// Adds the event names to their components, and a component that is the union of all events.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     let named = "The names of the events with this data.";
     let several = json!({ "type": "string", "enum": [CREATED, CHANGED], "description": named });
@@ -47,7 +47,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("InboxStreamedEvent".to_owned(), streamed);
 }
 
-/// Returns examples of events, each list with the name of its component.
+/// Returns examples of events. Each list of examples has the name of its component.
 pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
     let request = RequestBrief::from_row(row, settings);
     let inbox = InboxEvent {

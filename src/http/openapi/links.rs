@@ -1,5 +1,5 @@
-//! The links of the OpenAPI document: from an operation's response to the operations that take the
-//! ids and cursors in that response.
+//! The links of the OpenAPI document. A link leads from an operation's response to an operation
+//! that takes an id or a cursor of that response.
 
 use serde_json::{Map, Value, json};
 
@@ -26,11 +26,11 @@ const REQUEST_OPERATIONS: &[&str] = &[
 const TASK_ID: &str = "$response.body#/task_id";
 const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
 
-/// The target operation, its parameter that takes the value, and the place of the value in the
-/// linking response.
+/// A link: the target operation, the parameter that takes the value, and the place of the value in
+/// the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The links in those responses of the operation `from` whose status is in `statuses`.
+/// The links in the responses of the operation `from` with a status of `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],
@@ -118,7 +118,7 @@ fn deliveries() -> LinkedResponse {
     }
 }
 
-/// Adds the links to an operation's responses, each named after its target.
+/// Adds the links to an operation's responses. The name of a link is the name of its target.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else {
         return;

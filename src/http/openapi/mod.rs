@@ -62,7 +62,7 @@ const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a h
 )]
 struct Document;
 
-/// Returns the document as indented JSON. The text is identical in every run of the same code.
+/// Returns the document as indented JSON. The same code always returns the same text.
 #[must_use]
 pub fn openapi_json() -> String {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -121,7 +121,7 @@ pub(crate) fn document() -> Value {
     document
 }
 
-/// Adds the ways to authenticate.
+/// Adds the two ways to authenticate: a key, and the cookie of a session.
 fn describe_authentication(document: &mut Value) {
     put(
         document,
@@ -158,7 +158,7 @@ pub(crate) fn every_operation(
         .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
 }
 
-/// Sets the member at `path`, and creates missing objects on the way to it.
+/// Sets the member at `path`. Objects that are missing on the path are created.
 pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;

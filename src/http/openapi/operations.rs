@@ -1,4 +1,4 @@
-//! The parts of an operation that its derive cannot express: its problems, its authentication, and
+//! Adds the parts of an operation that `utoipa::path` cannot express: problems, authentication, and
 //! headers of responses.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::put;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
-/// Adds the redirect to sign-in for a browser without key and session.
+/// Adds the redirect to the sign-in page, for a browser without a key and a session.
 pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     let redirect = json!({
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
@@ -111,7 +111,7 @@ fn response_headers(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Marks a body that may be empty as optional, and removes `null` from its schema.
+/// Marks a body that may be empty as optional, and removes `null` from the body's schema.
 fn optional_body(operation: &mut Map<String, Value>) {
     let Some(body) = operation.get_mut("requestBody") else {
         return;
@@ -127,7 +127,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Returns the problems that every operation of this class may have.
+/// Returns the problems that every operation of this class can respond with.
 fn common_problems(auth: AuthClass) -> &'static [Code] {
     match auth {
         AuthClass::Key | AuthClass::SignOut => &[

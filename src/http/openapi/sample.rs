@@ -1,5 +1,5 @@
-//! A realistic task and a realistic request: the examples of the OpenAPI document, and fixtures of
-//! the tests.
+//! A realistic task and its request. They are the examples of the OpenAPI document and fixtures of
+//! tests.
 
 #[cfg(test)]
 mod variants;
@@ -59,7 +59,7 @@ pub(crate) fn approver() -> Caller {
     }
 }
 
-/// Returns the settings of a fresh installation.
+/// Returns the settings of a new installation.
 #[must_use]
 pub(crate) fn settings() -> Settings {
     Settings {

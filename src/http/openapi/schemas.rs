@@ -1,4 +1,4 @@
-//! The parts of the components that their derives cannot express: required members, and the
+//! Adds the parts of the components that derives cannot express: required members, and the
 //! constants that tell variants apart.
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The components whose Rust types say which members are optional: the request bodies, `Problem`,
-/// and the data of a webhook.
+/// The components that keep the required members of their Rust types: the request bodies,
+/// `Problem`, and the data of a webhook. In all other components every member is required.
 const REQUEST_BODIES: &[&str] = &[
     "CreateTask",
     "SendMessage",
@@ -46,7 +46,7 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// Makes the discriminator a constant in each variant. A variant with several values of the
+/// Sets the discriminator of each variant to a constant. A variant with several values of the
 /// discriminator stays unchanged.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! The document as a whole: examples, references, named components.
+//! Tests of the whole document: examples, references, and named components.
 
 use super::*;
 use crate::http::wire::task::AgentTask;
 use std::collections::BTreeSet;
 
-/// A validator for one component; references resolve in the whole document.
+/// Returns a validator for one component. References resolve in the whole document.
 pub(crate) fn validator(document: &Value, component: &str) -> jsonschema::Validator {
     let mut root = document.clone();
     root["$ref"] = json!(format!("#/components/schemas/{component}"));
@@ -88,7 +88,7 @@ fn body_that_may_be_empty_is_optional() {
     );
 }
 
-/// Collects the places of enums and unions without a name.
+/// Collects the places of enums and unions that are not named components.
 fn unnamed(at: &str, value: &Value, found: &mut Vec<String>) {
     let Some(members) = value.as_object() else {
         for (index, value) in value.as_array().into_iter().flatten().enumerate() {

@@ -1,4 +1,4 @@
-//! The description of the messages that the service sends, and examples of their deliveries.
+//! Describes the messages that the service sends, and gives examples of messages and deliveries.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 use crate::task::id::ChangeId;
 use crate::task::time::Time;
 
-/// The headers of a message, with their meanings.
+/// The headers of a message, each with its description.
 const HEADERS: [(&str, &str); 3] = [
     (
         "webhook-id",
@@ -25,7 +25,7 @@ const HEADERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Adds the description of the messages.
+/// Adds the description of the messages to the document.
 pub(super) fn describe(document: &mut Value) {
     let parameters: Vec<Value> = HEADERS
         .iter()
@@ -71,7 +71,8 @@ fn delivery() -> DeliveryRow {
     }
 }
 
-/// Returns examples of messages and deliveries, each list with the name of its component.
+/// Returns examples of messages and deliveries. Each list of examples has the name of its
+/// component.
 pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let row = sample::request();
     let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();

@@ -1,6 +1,6 @@
-//! `/follow.js`: shows events while a page of a request or a task is open; every page works without
-//! it. Invariant: the policy of a page permits scripts only if the page loads one of our scripts,
-//! and then only scripts from our own origin.
+//! `/follow.js`: shows events while a page of a request or a task is open. Every page works without
+//! the script. Invariant: the policy of a page permits scripts only if the page loads one of our
+//! scripts, and then only scripts of this service's origin.
 
 use std::sync::LazyLock;
 
@@ -22,24 +22,25 @@ pub(crate) const OP: Op = Op {
 
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 
-/// The policy of a page with a script: permits our own scripts and our own event streams.
+/// The `Content-Security-Policy` of a page with a script. The policy permits scripts and event
+/// streams only from this service's origin.
 static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
-/// The `<script>` element, on a page whose paths begin with `prefix`.
+/// Renders the `<script>` element that loads `/follow.js`. `prefix` is the path of `public_url`.
 #[must_use]
 pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
-/// Responds with a page that loads a script, and with the policy that permits our scripts.
+/// Responds with a page that loads a script. The response has the policy that permits our scripts.
 #[must_use]
 pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// The elements that the script fills: the state, the open questions, the log and the state of the
-/// connection.
+/// Renders the elements that the script fills: the state, the open questions, the log and the state
+/// of the connection.
 #[must_use]
 pub(crate) fn live_elements(words: &Translations) -> Markup {
     html! {

@@ -1,6 +1,6 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
-//! models, tools and people. Pages work without scripts. Only the inbox and the pages that follow a
-//! task load a script (`inbox/script.rs`, `follow.rs`).
+//! models, tools and people. Pages work without scripts. Only the pages of the inbox, of requests
+//! and of tasks load a script (`inbox/script.rs`, `follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -30,8 +30,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// Builds a policy that allows only our own style and form posts to us, and forbids framing.
-/// `more_directives` holds further directives, each ending with `; `.
+/// Builds a policy that permits only this service's own style and form posts to this service, and
+/// forbids framing. `more_directives` holds further directives, each ending with `; `.
 pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -41,19 +41,19 @@ pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
-/// A whole page in English, with `title` as its heading.
+/// Renders a whole page in English, with `title` as its heading.
 #[must_use]
 pub(crate) fn english_page(title: &str, body: &Markup) -> Markup {
     frame_in(Language::English, title, &html! { h1 { (title) } (body) })
 }
 
-/// A whole page in a language; its heading is part of `body`.
+/// Renders a whole page in a language. `body` has the page's heading.
 #[must_use]
 pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
     frame_with_tab_title(language, &format!("{title} · Holdpoint"), body)
 }
 
-/// A whole page; `title` is the complete title of the browser's tab.
+/// Renders a whole page. `title` is the complete title of the browser's tab.
 #[must_use]
 pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
@@ -71,10 +71,10 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// A problem as a page: the texts of the JSON problem, the earlier decision, if any, and a link
-/// back to the intervention request. `instance` is the id of the HTTP request. `sign_in_again` is
-/// the link to sign in as another user, if another user could succeed. `link_path` is the path of
-/// the sealed link that the reader opened, if any.
+/// Renders a problem as a page: the texts of the JSON problem, the earlier decision, if any, and a
+/// link back to the intervention request. `instance` is the id of the HTTP request. `sign_in_again`
+/// is the link to sign in as another user, if another user could succeed. `link_path` is the path
+/// of the sealed link that the reader opened, if any.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
@@ -107,7 +107,7 @@ pub(crate) fn problem_page(
         title.unwrap_or(problem.code.title()),
         &html! {
             h1 { (localized(words, problem.code.title(), title)) }
-            // The detail of `invalid` repeats its first error.
+            // The detail of `invalid` only repeats the first error, which the page shows below.
             @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
             @for FieldError { pointer, detail } in &problem.errors {
                 p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
@@ -126,7 +126,7 @@ pub(crate) fn problem_page(
     )
 }
 
-/// A sentence about the earlier decision.
+/// Returns a sentence about the earlier decision.
 fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.has_approve,
@@ -147,7 +147,7 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     )
 }
 
-/// A sentence in the reader's language, or in English if there is no translation.
+/// Renders a sentence in the reader's language, or in English if there is no translation.
 #[must_use]
 pub(crate) fn localized(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
@@ -157,7 +157,8 @@ pub(crate) fn localized(words: &Translations, english: &str, translated: Option<
     }
 }
 
-/// Whether a text has right-to-left characters, which reorder the text and digits next to them.
+/// Returns whether a text has right-to-left characters. Such characters change the order in which
+/// neighboring text and digits are displayed.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let is_right_to_left = |c: char| {
@@ -167,8 +168,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Keeps the characters of a text in order where no CSS applies, as in a tab's title: a text with
-/// right-to-left characters gets a left-to-right override.
+/// Keeps the characters of a text in order where no CSS applies, such as in the title of a tab. A
+/// text with right-to-left characters gets a left-to-right override.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {
@@ -178,7 +179,7 @@ pub(crate) fn force_left_to_right(text: String) -> String {
     }
 }
 
-/// Formats a timestamp of the API for people: to the second, in UTC.
+/// Formats a timestamp of the API for people: in UTC, without fractions of a second.
 #[must_use]
 pub(crate) fn utc_text(at: &str) -> String {
     match at.get(..19) {
@@ -187,7 +188,7 @@ pub(crate) fn utc_text(at: &str) -> String {
     }
 }
 
-/// Returns the translated title; `None` for a code that no page shows.
+/// Returns the translated title of a problem; `None` for a code that no page shows.
 fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
     Some(match code {
         Code::BadJson => words.title_bad_json,

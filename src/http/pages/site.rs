@@ -1,5 +1,6 @@
-//! The frame that the pages of inbox, requests, tasks and standing decisions share: the links to
-//! inbox, decided requests and tasks, and the signed-in user.
+//! The frame that the pages of the inbox, of requests, of tasks and of standing decisions share.
+//! The frame has links to the inbox, the decided requests and the tasks, and names the signed-in
+//! user.
 
 use ::http::HeaderMap;
 use maud::{Markup, html};
@@ -44,7 +45,8 @@ impl<'a> Site<'a> {
         SiteTexts::for_language(self.language)
     }
 
-    /// The frame's links. `current` is the shown page, or `None` if the frame has no link to it.
+    /// Renders the frame's links. `current` is the shown page, or `None` if the frame has no link
+    /// to that page.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
         let texts = self.texts();
@@ -65,7 +67,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// A whole page; its heading is part of `body`.
+    /// Renders a whole page. `body` has the page's heading.
     #[must_use]
     pub(crate) fn page(&self, current: Option<NavPage>, title: &str, body: &Markup) -> Markup {
         let body = html! {

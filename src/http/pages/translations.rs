@@ -1,6 +1,7 @@
-//! Texts of the pages in each language, side by side: a missing translation does not compile. Texts
-//! that only some pages have are in `request/texts.rs` and `site_texts.rs`. [`fill`] replaces
-//! `{name}` in a text. Sentences of the engine are translated by looking up their English text.
+//! Texts of the pages in each language, side by side, so that a missing translation does not
+//! compile. Texts that only some pages have are in `request/texts.rs` and `site_texts.rs`. [`fill`]
+//! replaces `{name}` in a text by a value. Sentences of the engine are translated by looking up
+//! their English text.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
@@ -357,7 +358,7 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences of the API that name members of the API, each with the sentence that pages show
+/// Sentences of the API that name members of the API. Each has the sentence that pages show
 /// instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
@@ -383,7 +384,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
 ];
 
 impl Translations {
-    /// The words for an action that was taken.
+    /// Returns the words for an action that a person has taken.
     #[must_use]
     pub(crate) fn action(&self, action: impl Into<DecisionAction>) -> &'static str {
         match action.into() {
@@ -396,7 +397,7 @@ impl Translations {
         }
     }
 
-    /// The words for the outcome of a call.
+    /// Returns the words for the outcome of a call.
     #[must_use]
     pub(crate) fn outcome(&self, outcome: Outcome) -> &'static str {
         match outcome {
@@ -432,7 +433,7 @@ impl Translations {
 }
 
 /// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing. A
-/// `{name}` inside a value is left alone.
+/// `{name}` inside a value stays unchanged.
 #[must_use]
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());

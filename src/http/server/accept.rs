@@ -1,22 +1,23 @@
-//! Whether a client wants a page or an event stream, or takes gzip. `Accept` has to name the media
-//! type itself (`*/*` does not count): a browser always does, a program does only on purpose.
+//! Reads whether a client wants a page or an event stream, and whether it accepts gzip. `Accept`
+//! has to name the media type itself (`*/*` does not count): a browser always names `text/html`, a
+//! program only on purpose.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
-/// Whether `Accept` names `text/html`, with at least the quality of JSON.
+/// Returns whether `Accept` names `text/html` with at least the quality of JSON.
 #[must_use]
 pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
-/// Whether `Accept` names `text/event-stream`, with at least the quality of JSON.
+/// Returns whether `Accept` names `text/event-stream` with at least the quality of JSON.
 #[must_use]
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")
 }
 
-/// Whether `Accept-Encoding` names gzip.
+/// Returns whether `Accept-Encoding` names gzip with a quality above 0.
 #[must_use]
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     weight(headers, ACCEPT_ENCODING, "gzip") > 0.0
@@ -27,7 +28,7 @@ fn prefers(headers: &HeaderMap, kind: &str) -> bool {
     wanted > 0.0 && wanted >= weight(headers, ACCEPT, "application/json")
 }
 
-/// The quality that a header gives `wanted`; 0 if the header does not name it.
+/// Returns the quality that a header gives `wanted`; 0 if the header does not name it.
 fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
     headers
         .get_all(header)

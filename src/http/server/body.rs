@@ -1,7 +1,7 @@
-//! The body of a POST: read once and completely, within its operation's limit, then checked for its
-//! type and parsed as JSON. Reading and parsing are two steps, because a POST with a replayed
-//! idempotency key is answered without parsing. A large body is read when there is memory for it,
-//! and parsed on a blocking thread.
+//! The body of a POST. The body is read once and completely, within its operation's limit. Its
+//! content type is checked and its JSON is parsed in a second step, because a POST with a replayed
+//! idempotency key is answered without parsing. A large body waits for memory before it is read,
+//! and is parsed on a blocking thread.
 
 pub(crate) mod budget;
 
@@ -30,17 +30,17 @@ use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
-/// How long a body may take to arrive.
+/// The timeout for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a large body may wait for memory. Shorter than the 30 seconds after which clients give
-/// up a connection that accepts no data.
+/// The maximum time that a large body waits for memory. It is shorter than the 30 seconds after
+/// which clients give up a connection that accepts no data.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Browsers send the forms of the pages with this content type.
+/// The content type with which browsers send the forms of the pages.
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
-/// The largest body, in bytes, that is parsed on the runtime's threads.
+/// The maximum size of a body that is parsed on the runtime's threads, in bytes.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// The maximum number of large bodies that are parsed at once. Each may need the memory of 100,000
-/// JSON values.
+/// The maximum number of large bodies that are parsed at the same time. Each of them may need the
+/// memory of 100,000 JSON values.
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
@@ -66,7 +66,7 @@ impl BodyParser {
         }
     }
 
-    /// Runs `work` for a body of `bytes` bytes; for a large body, on a blocking thread.
+    /// Runs `work` for a body of `bytes` bytes. For a large body, `work` runs on a blocking thread.
     async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -93,7 +93,7 @@ pub(crate) struct PostRequest {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
-    /// The `Idempotency-Key`, or why the header is malformed.
+    /// The `Idempotency-Key`, or the reason why the header is malformed; `None` without the header.
     key: Result<Option<IdempotencyKey>, String>,
 }
 
@@ -127,7 +127,7 @@ struct IncomingBody<'h> {
     stream: BodyDataStream,
     /// The bytes received so far.
     received: BytesMut,
-    /// The most bytes that the body may have.
+    /// The maximum size of the body, in bytes.
     limit: usize,
     clock: &'h dyn Clock,
 }
@@ -144,10 +144,14 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read at
-/// once. A larger body waits for memory: before its first byte if it has a `Content-Length`,
+/// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read
+/// immediately. A larger body waits for memory: before its first byte if it has a `Content-Length`,
 /// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for the body's arrival restarts after that
 /// wait.
+///
+/// # Errors
+/// `bad_request` if the body is too slow or incomplete; `too_large`; `unavailable` without free
+/// memory or at shutdown.
 pub(crate) async fn read_body(
     http: &Http,
     parts: &Parts,
@@ -186,7 +190,8 @@ pub(crate) async fn read_body(
 }
 
 impl IncomingBody<'_> {
-    /// Reads until more than `threshold` bytes have arrived. Returns whether the body ended first.
+    /// Reads until more than `threshold` bytes have arrived or the body ends. Returns whether the
+    /// body has ended.
     async fn read(&mut self, threshold: usize) -> Result<bool, Problem> {
         let timeout = self.clock.sleep(BODY_TIMEOUT);
         tokio::pin!(timeout);
@@ -208,7 +213,8 @@ impl IncomingBody<'_> {
     }
 }
 
-/// The `Content-Length` of a request, in bytes. `None` if the header is absent or is not a number.
+/// Returns the `Content-Length` of a request, in bytes; `None` if the header is absent or not a
+/// number.
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers
         .get(CONTENT_LENGTH)
@@ -220,7 +226,7 @@ fn out_of_memory() -> Problem {
     Problem::new(Code::Unavailable, detail)
 }
 
-/// The problem of a body larger than `limit` bytes.
+/// Returns the problem of a body larger than `limit` bytes.
 #[must_use]
 pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(
@@ -246,8 +252,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl PostRequest {
-    /// Drops the body and frees its memory. Called once the effect of the request is stored,
-    /// because the response may wait for minutes.
+    /// Drops the body and the idempotency key, and frees the body's memory. An operation calls this
+    /// as soon as it no longer needs the body, because the response may wait for minutes.
     pub(crate) fn release_body(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
@@ -261,11 +267,12 @@ impl PostRequest {
         self.key.clone().map_err(Problem::bad_request)
     }
 
-    /// Parses the JSON and passes it to `read`, with the text it was parsed from. An empty body is
-    /// an empty object.
+    /// Parses the body as JSON and calls `read` with the value and with the body's text. An empty
+    /// body counts as an empty object.
     ///
     /// # Errors
-    /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
+    /// `unsupported_media_type`; `bad_json` if the body is not strict JSON; `invalid` for too many
+    /// values or a U+0000; the errors of `read`.
     pub(crate) async fn json<T: Send + 'static>(
         &self,
         parser: &BodyParser,
@@ -281,8 +288,8 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but sets `member` aside: `read` gets the JSON text of this
-    /// member byte for byte, unchecked.
+    /// Like [`PostRequest::json`], but passes the JSON text of `member` to `read` byte for byte and
+    /// unchecked. An empty body is an error.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
@@ -313,10 +320,10 @@ impl PostRequest {
         Ok(())
     }
 
-    /// Passes the bytes of a JSON body to `read`, which parses them.
+    /// Calls `read` with the bytes of a JSON body. `read` must parse the bytes.
     ///
     /// # Errors
-    /// Another content type, or the errors of `read`.
+    /// `unsupported_media_type`, or the errors of `read`.
     pub(crate) async fn read_json<T: Send + 'static>(
         &self,
         parser: &BodyParser,
@@ -326,7 +333,7 @@ impl PostRequest {
         self.parse_bytes(parser, read).await
     }
 
-    /// Passes the bytes to `read`; for a large body, off the runtime's threads.
+    /// Calls `read` with the bytes of the body. For a large body, `read` runs on a blocking thread.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -339,15 +346,15 @@ impl PostRequest {
         parser.run(bytes.len(), move || read(&bytes)).await
     }
 
-    /// The fields of a page's form, with LF as line ends.
+    /// Returns the fields of a page's form by name. Line ends are LF.
     ///
     /// # Errors
-    /// A field sent twice, or a U+0000 somewhere.
+    /// `bad_json` if a field is repeated; `invalid` for a U+0000.
     pub(crate) fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
         form_fields(&self.bytes)
     }
 
-    /// Whether the body is a page's form.
+    /// Returns whether the body has the content type of a page's form.
     #[must_use]
     pub(crate) fn is_form(&self) -> bool {
         self.is_type(FORM_TYPE)
@@ -358,10 +365,11 @@ impl PostRequest {
     }
 }
 
-/// Reads the headers and the form of a request that needs no key.
+/// Reads the headers and the form fields of a request that needs no key.
 ///
 /// # Errors
-/// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
+/// `unsupported_media_type`, `too_large`; `bad_request` if the body is too slow; the errors of
+/// [`form_fields`].
 pub(crate) async fn form(
     http: &Http,
     request: Request,
@@ -377,10 +385,10 @@ pub(crate) async fn form(
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-/// A form's fields, with LF as line ends.
+/// Returns the fields of a form by name. Line ends are LF.
 ///
 /// # Errors
-/// A field sent twice, or a U+0000 somewhere.
+/// `bad_json` if a field is repeated; `invalid` for a U+0000.
 pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
     let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {

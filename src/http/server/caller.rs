@@ -1,4 +1,4 @@
-//! The caller of an HTTP request: set by the guard, read by the operation.
+//! The caller of an HTTP request. The guard sets the caller, and the operation reads it.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -17,7 +17,7 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard of an operation of `AuthClass::Key` always sets the caller.
+        // The guard sets the caller of every operation with `AuthClass::Key` or `AuthClass::Link`.
         parts
             .extensions
             .get::<Self>()
@@ -40,7 +40,7 @@ impl From<AuthError> for Problem {
     }
 }
 
-/// Refuses a key without the right to read.
+/// Refuses a caller whose key may not read.
 ///
 /// # Errors
 /// `forbidden`.
@@ -52,7 +52,7 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a key that may neither read nor decide.
+/// Refuses a caller whose key may neither read nor decide.
 ///
 /// # Errors
 /// `forbidden`.
@@ -64,7 +64,7 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a key that may not decide.
+/// Refuses a caller whose key may not decide.
 ///
 /// # Errors
 /// `forbidden`.
@@ -76,7 +76,7 @@ pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a key that is not an admin's.
+/// Refuses a caller who is not an admin.
 ///
 /// # Errors
 /// `forbidden`.
@@ -90,7 +90,7 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a key without the right to ask at gates.
+/// Refuses a caller whose key may not propose calls at gates.
 ///
 /// # Errors
 /// `forbidden`.
@@ -102,7 +102,7 @@ pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a key without the right to create and change tasks.
+/// Refuses a caller whose key may not create, continue or cancel tasks.
 ///
 /// # Errors
 /// `forbidden`.

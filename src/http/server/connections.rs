@@ -1,10 +1,10 @@
-//! The open connections of a listener: how many there are, and which are idle. When all slots are
-//! taken, the connection that has been idle longest is closed for the next client. A connection
-//! serves a request from the end of the request's head until the bodies of the request and the
-//! response are dropped and the response is written. Once the guard has authenticated the caller,
-//! the connection is protected: it is not closed for another client, however long the request waits
-//! or streams. A connection with an unauthenticated request counts as idle, so that a client that
-//! sends or reads slowly cannot keep its slot.
+//! The open connections of a listener: their number, and the idle ones. When all slots are taken,
+//! the connection that has been idle longest is closed for the next client. A connection serves a
+//! request from the end of the request's head until the bodies of the request and the response are
+//! dropped and the response is written. Once the guard has authenticated the caller, the connection
+//! is protected: it is not closed for another client, however long the request waits or streams. A
+//! connection with an unauthenticated request counts as idle, so that a client that sends or reads
+//! slowly cannot keep its slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -32,16 +32,16 @@ struct Shared {
 #[derive(Debug, Default)]
 struct OpenConnections {
     count: usize,
-    /// Connections that were told to close and have not closed yet.
+    /// The number of connections that were told to close and have not closed yet.
     closing: usize,
     last_key: u64,
-    /// Connections that may be closed, longest idle first: they serve no request or only
-    /// unauthenticated requests.
+    /// The close tokens of the connections that may be closed, longest idle first. These
+    /// connections serve no request or only unauthenticated requests.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// Allows `max_open` connections, and at least one.
+    /// Allows `max_open` connections; 0 counts as 1.
     #[must_use]
     pub(crate) fn new(max_open: usize) -> Self {
         Self(Arc::new(Shared {
@@ -51,7 +51,8 @@ impl Connections {
         }))
     }
 
-    /// Waits for a slot for one more connection.
+    /// Waits for a slot for one more connection. If all slots are taken, the connection that has
+    /// been idle longest is closed.
     pub(crate) async fn wait_for_slot(&self) -> Arc<ConnectionSlot> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
@@ -114,12 +115,12 @@ impl OpenConnections {
     }
 }
 
-/// The slot of one connection; dropping it frees the slot.
+/// The slot of one connection. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
-    /// The connection's key in `OpenConnections::idle`; 0 while it is protected.
+    /// The connection's key in `OpenConnections::idle`; 0 while the connection is protected.
     idle_key: AtomicU64,
     /// The number of [`RequestInFlight`] handles, which requests and their bodies hold.
     requests: AtomicUsize,
@@ -163,8 +164,8 @@ impl ConnectionSlot {
             return None;
         }
         let idle_key = self.idle_key.load(Ordering::Relaxed);
-        // On an HTTP/2 connection, another request must not end the protection by an earlier
-        // request.
+        // On an HTTP/2 connection, a new request must not end the protection that an earlier
+        // request has set.
         let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
             open.idle.remove(&idle_key);
@@ -187,7 +188,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes that requests overlap on the connection.
+    /// Records that requests may overlap on the connection (HTTP/2).
     pub(crate) fn mark_multiplexed(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
     }
@@ -196,20 +197,21 @@ impl ConnectionSlot {
         self.multiplexed.load(Ordering::Relaxed)
     }
 
-    /// Notes received bytes. They begin the next request unless they belong to a body.
+    /// Records that bytes were received. Bytes that arrive while no request is served begin the
+    /// next request.
     pub(crate) fn note_received(&self) {
         if !self.is_serving() {
             self.has_received.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Notes whether bytes wait to be written.
+    /// Records whether bytes wait to be written.
     pub(crate) fn set_unwritten(&self, waits: bool) {
         self.has_unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// Returns the phase, and how many requests have begun. If the connection has stopped serving,
-    /// marks it as idle.
+    /// Returns the phase, and the number of requests that have begun. If a protected connection no
+    /// longer serves a request, marks it as idle.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let requests_begun = self.requests_begun.load(Ordering::Relaxed);
         if self.is_serving() {
@@ -254,8 +256,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A handle of a request in flight. Each body holds a clone; the connection serves until the last
-/// clone is dropped.
+/// A handle of a request in flight. The bodies of the request and the response hold clones. The
+/// connection is in the serving phase until the last clone is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestInFlight(Arc<ConnectionSlot>);
 

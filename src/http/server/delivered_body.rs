@@ -17,7 +17,7 @@ struct DeliveredBody<D> {
 }
 
 /// Returns a body of `bytes`. `delivery` is recorded when the connection takes the bytes. If the
-/// body is dropped before, nothing is recorded.
+/// body is dropped earlier, nothing is recorded.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

@@ -1,18 +1,18 @@
-//! Divides the descriptor limit of this process. The descriptors for the database, tools and models
-//! are reserved, and client connections get the rest: a service whose clients hold every descriptor
-//! could not run approved calls.
+//! Divides the descriptor limit of this process. Descriptors for the database, tools and models are
+//! reserved, and client connections get the rest. Without the reserve, clients could take every
+//! descriptor, and the service could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors reserved for standard streams, listeners, the async runtime, and connections to the
 /// metrics listener.
 const RESERVED_FOR_PROCESS: u64 = 64;
-/// Descriptors of one database connection: an SQLite connection opens the file, its log, and the
-/// index of the log.
+/// Descriptors of one database connection. An SQLite connection opens the database file, its log,
+/// and the index of the log.
 const PER_DATABASE_CONNECTION: u64 = 3;
-/// Descriptors of one running task: the calls that run together, and a model's connection.
+/// Descriptors of one running task: its concurrent calls, and the connection to a model.
 const PER_RUNNING_TASK: u64 = 9;
-/// The fewest connections that a service needs.
+/// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
 
 /// The division of this process's descriptors.
@@ -26,7 +26,7 @@ pub(crate) struct DescriptorBudget {
     pub connections: u32,
 }
 
-/// Too few descriptors for a service.
+/// The error of a process whose descriptor limit is too low for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
@@ -67,21 +67,21 @@ impl DescriptorBudget {
         })
     }
 
-    /// The most event streams: `wanted`, or fewer, so that a quarter of the connections, but at
-    /// most 24, is left for other requests.
+    /// Returns the maximum number of event streams: `wanted`, or fewer, so that a quarter of the
+    /// connections (at most 24 connections) is left for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
     }
 }
 
-/// The soft descriptor limit of this process.
+/// Returns the soft descriptor limit of this process; the largest number if there is no limit.
 #[must_use]
 pub(crate) fn soft_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit to the hard one. If the system refuses, the soft limit stays.
+/// Raises the soft descriptor limit to the hard limit. If the system refuses, the soft limit stays.
 pub(crate) fn raise_soft_limit() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {

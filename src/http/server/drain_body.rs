@@ -1,6 +1,7 @@
-//! Drains request bodies that an operation left unread. Closing a connection while the client still
-//! sends a body resets the connection, and the client never reads why the request was refused. So
-//! the unread part of the body is read to its end, within bounds, while the response is sent.
+//! Drains request bodies that an operation left unread. If a connection is closed while the client
+//! still sends a body, the connection is reset, and the client never reads why its request was
+//! refused. So the unread part of the body is read to its end, within limits, while the response is
+//! sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,16 +16,17 @@ use http::header::EXPECT;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The most bytes that are drained; more than the largest body that an operation accepts.
+/// The maximum number of bytes that are drained. It is larger than the largest body that an
+/// operation accepts.
 const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receives the unread part of a body once the operation has dropped it.
+/// Receives the unread part of a body when the operation drops the body.
 #[derive(Debug)]
 pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
 
-/// Wraps the body of `request` so that its unread part can be drained. A client that waits for `100
-/// Continue` has sent nothing yet and is left alone.
+/// Wraps the body of `request` so that its unread part can be drained. The body of a client that
+/// waits for `100 Continue` is not wrapped, because the client has sent nothing of it yet.
 pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
@@ -39,7 +41,7 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
 }
 
 impl UnreadBody {
-    /// The unread part; `None` if the body was read to its end or is still in use.
+    /// Returns the unread part; `None` if the body was read to its end or is still in use.
     #[must_use]
     pub(super) fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
@@ -60,7 +62,7 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A request's body. If it is dropped before its end, its unread part is sent to the
+/// A request's body. When it is dropped before its end, it sends its unread part to the
 /// [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,

@@ -1,8 +1,8 @@
-//! The outermost layer around every response. It gives the request its id, renders problems (as
-//! JSON, or as a page for a browser under the pages' paths and `/problems`), answers preflights,
-//! and adds the headers that several operations share: the request's id, CORS, caching and
-//! security. The log line of a request holds the operation, status, duration and id, but neither
-//! path nor query.
+//! The outermost layer around every response. The layer gives the request its id, renders problems
+//! (as JSON, or as a page for a browser under the pages' paths and `/problems`), answers
+//! preflights, and adds the headers that several operations share: the request's id, CORS, caching
+//! and security. The log line of a request contains the operation, status, duration and id, but
+//! neither path nor query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -28,8 +28,8 @@ use crate::http::pages::layout;
 use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// The operation id of a request. The guard sets it; the edge reads it for the log line, even when
-/// the operation has panicked.
+/// The operation id of a request. The guard sets the id, and the edge reads it for the log line.
+/// The id is known even after a panic of the operation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
@@ -90,7 +90,7 @@ impl RequestContext {
         }
     }
 
-    /// Whether the path is that of a sealed link.
+    /// Returns whether the path is that of a sealed link.
     fn is_link(&self) -> bool {
         self.path.starts_with(link::PATH_PREFIX)
     }
@@ -179,8 +179,9 @@ fn problem(
     let status = problem.code.status();
     let mut response = if context.wants_page {
         let public_url = &http.settings.public_url;
-        // The user may have another account with access. `NotFound` is included because the page
-        // must not reveal whether the resource exists.
+        // For these codes the page offers to sign in as another user, because another account may
+        // have access. `NotFound` is included, so that the page does not reveal whether the
+        // resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let prefix = path_prefix(public_url);
         let path = format!("{prefix}{}", context.path);

@@ -1,12 +1,12 @@
-//! Reads the members of a body one by one and collects every mistake with its place. An unknown
-//! member is a mistake, too.
+//! Reads the members of a body one by one, and collects every mistake with its JSON pointer. An
+//! unknown member is also a mistake.
 
 use serde_json::{Map, Value};
 
 use crate::engine::FieldError;
 pub(crate) use crate::task::text::pointer;
 
-/// The most mistakes in one response.
+/// The maximum number of mistakes in one response.
 const MAX_ERRORS: usize = 50;
 
 /// The mistakes found so far.
@@ -14,7 +14,7 @@ const MAX_ERRORS: usize = 50;
 pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
-    /// Adds a mistake, unless there are `MAX_ERRORS` mistakes already.
+    /// Adds a mistake. A mistake beyond `MAX_ERRORS` is dropped.
     pub(crate) fn add(&mut self, pointer: &str, detail: impl Into<String>) {
         if self.0.len() < MAX_ERRORS {
             self.0.push(FieldError {
@@ -25,7 +25,7 @@ impl Errors {
     }
 }
 
-/// An object whose members are taken out one by one.
+/// The members of a JSON object, which are taken out one by one.
 #[derive(Debug)]
 pub(crate) struct Fields {
     at: String,
@@ -33,8 +33,8 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Takes the members of the object `value`, whose JSON pointer is `at`. Any other value is a
-    /// mistake.
+    /// Creates the members of the object `value`, whose JSON pointer is `at`. If `value` is not an
+    /// object, adds a mistake and returns `None`.
     pub(crate) fn from_value(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
             return Some(Self {
@@ -46,7 +46,7 @@ impl Fields {
         None
     }
 
-    /// The JSON pointer of a member.
+    /// Returns the JSON pointer of a member.
     #[must_use]
     pub(crate) fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
@@ -77,7 +77,8 @@ impl Fields {
         }
     }
 
-    /// Takes a member that must be a string of at most `bytes` bytes.
+    /// Takes a member that must be a string of at most `bytes` bytes. A longer string is a mistake,
+    /// but is still returned.
     pub(crate) fn text_within(
         &mut self,
         name: &str,
@@ -109,7 +110,7 @@ impl Fields {
         None
     }
 
-    /// Reports as unknown every member that was not taken.
+    /// Adds a mistake for every member that was not taken.
     pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
             errors.add(&bounded_pointer(&self.at, name), "no such member");
@@ -118,9 +119,8 @@ impl Fields {
 }
 
 /// The maximum length, in bytes, of a JSON pointer that ends with a member name chosen by the
-/// client; the last `/` and escapes do not count. A mistake whose pointer would be longer is
-/// reported at the parent's pointer, so that a long member name is not copied for each value below
-/// it.
+/// client; the last `/` and escapes do not count. A mistake with a longer pointer is reported at
+/// the parent's pointer, so that a long member name is not copied for each value below that member.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {
@@ -131,7 +131,7 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// Reports every U+0000, in texts and in member names.
+/// Adds a mistake for every text and member name with a U+0000.
 pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
     match value {
         Value::String(text) if text.contains('\0') => errors.add(at, "text without U+0000"),

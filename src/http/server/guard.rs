@@ -1,7 +1,7 @@
 //! The guard runs before each operation. It is a layer of the operation's own method, so the router
-//! answers unknown paths (404) and unknown methods (405) first. It checks, in this order: the host
-//! and signs of a proxy (only in a service without accounts), the origin, the announced size, and
-//! the key, the session's cookie, or the sealed link.
+//! answers unknown paths (404) and unknown methods (405) first. The guard checks, in this order:
+//! the host and signs of a proxy (only in a service without accounts), the origin, the announced
+//! size, and the key, the session's cookie, or the sealed link.
 
 use std::sync::{Arc, Weak};
 
@@ -78,17 +78,17 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // For the edge, which names the signed-in user on the page of a refusal.
+        // The edge names this user on the page of a refusal.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
 }
 
-/// The caller of the link in the path. A text that is not a link of this service, and a link whose
-/// person is no longer in the configuration, get the same refusal.
+/// Returns the caller of the link in the path, and the link.
 ///
 /// # Errors
-/// `not_found`, `link_expired`.
+/// `not_found` for a text that is not a link of this service, and for a link whose person is no
+/// longer in the configuration; `link_expired`.
 fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
     let token = path.strip_prefix(link::PATH_PREFIX).unwrap_or_default();
     let links = http.settings.links.as_ref();
@@ -123,8 +123,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // The link alone authorizes a POST, so the POST must have an `Origin` header, whose value the
-    // check above has accepted.
+    // The link alone authorizes a POST. So the POST must have an `Origin` header, whose value was
+    // checked above.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -153,12 +153,13 @@ pub(crate) fn protect_connection_of(extensions: &Extensions) {
     }
 }
 
-/// The caller whom the credentials in `headers` identify; `None` without credentials. The cookie of
-/// a session counts only without an `Authorization` header, so a wrong key is refused even with a
-/// valid cookie.
+/// Returns the caller whom the credentials in `headers` identify; `None` without credentials. The
+/// cookie of a session counts only without an `Authorization` header, so a wrong key is refused
+/// even with a valid cookie.
 ///
 /// # Errors
-/// `unauthorized`, `forbidden`, or the problem of a failed database access.
+/// `unauthorized` for an unknown key; `forbidden` or `bad_request` if the headers are not allowed
+/// or malformed; the problem of a failed database access.
 pub(crate) async fn authenticate(
     http: &Http,
     headers: &HeaderMap,
@@ -177,11 +178,12 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key, and counts a wrong key. The inner result is that of the
-/// authenticator.
+/// Authenticates the request by its key, and counts a wrong key. The inner result is the
+/// authenticator's.
 ///
 /// # Errors
-/// `too_many` after too many wrong keys of one client. A correct key never gets `too_many`.
+/// `too_many` after too many wrong keys from one client's network. A correct key never gets
+/// `too_many`.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::UnknownKey) {
@@ -193,8 +195,8 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
     Ok(found)
 }
 
-/// Sign-out accepts a known key or, without an `Authorization` header, any session cookie, even an
-/// expired one.
+/// Checks a sign-out. A known key is accepted and, without an `Authorization` header, also any
+/// session cookie, even an expired one.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,

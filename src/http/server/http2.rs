@@ -1,6 +1,6 @@
-//! Serves HTTP/2 with prior knowledge, which gRPC needs. The preface of a connection tells HTTP/2
-//! from HTTP/1.1. The limits of HTTP/2 are set here, so that they depend on no default of a
-//! library.
+//! Serves HTTP/2 with prior knowledge, which gRPC needs. The first bytes of a connection, the
+//! preface, tell HTTP/2 from HTTP/1.1. This module sets all limits of HTTP/2 itself, so that the
+//! limits do not depend on a library's defaults.
 
 use std::io;
 use std::pin::Pin;
@@ -26,24 +26,26 @@ use crate::world::Clock;
 
 /// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The most requests at once on one connection.
+/// The maximum number of concurrent requests on one connection.
 const MAX_STREAMS: u32 = 256;
-/// The largest list of header fields, in bytes.
+/// The maximum size of the header fields of a request, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
-/// The maximum number of streams that the client has reset before the server accepted them. Further
-/// such streams end the connection ("rapid reset").
+/// The maximum number of pending streams that the client reset before the server accepted them. One
+/// more such stream ends the connection ("rapid reset").
 const MAX_PENDING_RESETS: usize = 20;
-/// The most streams that are reset for errors of the client. More of them end the connection.
+/// The maximum number of streams that the server resets for errors of the client. One more ends the
+/// connection.
 const MAX_ERROR_RESETS: usize = 1024;
-/// The flow-control window of a stream and of a connection: the most bytes that may arrive unread.
+/// The flow-control window of a stream and of a connection: the maximum number of unread bytes.
 const WINDOW_BYTES: u32 = 1024 * 1024;
-/// How often a connection with requests is pinged, and how long the answer may take.
+/// The interval of pings on a connection with requests, and the timeout for the answer to a ping.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the watchdog checks a connection that serves a request.
+/// The interval at which the watchdog checks a connection that serves a request.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A stream that returns `prefix`, the bytes that `read_preface` has read, before those of `io`.
+/// A stream that first returns `prefix`, the bytes that `read_preface` has read, and then the bytes
+/// of `io`.
 #[derive(Debug)]
 pub(super) struct PrefixedStream<I> {
     prefix: BytesMut,
@@ -59,9 +61,9 @@ impl<I> PrefixedStream<I> {
     }
 }
 
-/// Reads until the first bytes of the stream differ from the preface of HTTP/2 or equal it. Returns
-/// whether they equal it, and a stream that returns these bytes again. `None` if reading fails or
-/// `end` comes first.
+/// Reads the first bytes of a connection, until they equal the preface of HTTP/2 or differ from it.
+/// Returns whether they equal the preface, and a stream that returns these bytes again. Returns
+/// `None` if reading fails, or if `end` completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
     end: &mut Timeout,
@@ -136,7 +138,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
     }
 }
 
-/// The executor of the requests of one connection. When the connection ends, the requests stop.
+/// Runs the requests of one connection as Tokio tasks. They stop when the connection ends.
 #[derive(Clone, Debug)]
 struct Streams {
     tasks: TaskTracker,
@@ -214,8 +216,8 @@ pub(super) async fn serve<I, S, F>(
 }
 
 /// Ends a connection that serves no request and stays in one phase beyond the timeout of the phase.
-/// The watchdog is a separate Tokio task, so that frames that keep the connection's task busy do
-/// not delay it.
+/// The watchdog is a separate Tokio task, so that frames that keep the connection's own task busy
+/// cannot delay the timeout.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

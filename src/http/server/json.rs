@@ -1,5 +1,5 @@
-//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors.
-//! Before any value of a client's JSON is built, its values are counted, because a megabyte of
+//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors. The
+//! values of a client's JSON are counted before any of them is built, because a megabyte of
 //! `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
@@ -14,17 +14,17 @@ use serde_json::{Map, Number, Value};
 use super::problem::{Code, Problem};
 use crate::task::json_members::{Members, REPEATED_MEMBER};
 
-/// The deepest nesting of a body.
+/// The maximum depth of nesting in a text.
 const MAX_DEPTH: usize = 64;
 
-/// The most values in a body, nested ones included.
+/// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
-/// Why a text was refused. The detail gives the position and never the content.
+/// The reason why a text was refused. It gives the position of the mistake, but never the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// The text is not JSON, is nested too deeply, or means different things to different parsers.
-    /// The string is a sentence for people.
+    /// The text is not JSON, is nested too deeply, or is understood differently by different
+    /// parsers. The string describes the mistake for people.
     Invalid(String),
     /// More than [`MAX_VALUES`] values.
     TooManyValues,
@@ -41,13 +41,13 @@ impl From<JsonError> for Problem {
     }
 }
 
-/// Reads a text from outside, which must be exactly one JSON value.
+/// Parses a text from outside the service, which must be exactly one JSON value.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     check(bytes)?;
     parse_stored(bytes)
 }
 
-/// Checks what [`parse`] checks, except for repeated members, without building a value.
+/// Makes the checks of [`parse`] without building a value. Repeated members are not checked.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     let mut remaining = MAX_VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -60,7 +60,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     counted.map_err(|error| json_error(&error))
 }
 
-/// Like [`parse`], but without the limit of [`MAX_VALUES`]: for texts that the service has stored.
+/// Like [`parse`], but without the limit [`MAX_VALUES`], for texts that the service has stored.
 pub(crate) fn parse_stored(bytes: &[u8]) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = StrictValue(MAX_DEPTH)
@@ -91,8 +91,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Like [`parse`], for a text that must be one JSON object, but sets the member `name` aside: its
-/// text is returned byte for byte, and is neither checked nor built.
+/// Like [`parse`], for a text that must be one JSON object. The member `name` is not part of the
+/// returned value: its JSON text is returned byte for byte, without a check of its depth, its
+/// values and repeated members.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
@@ -106,21 +107,22 @@ pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<St
     Ok((Value::Object(rest), aside))
 }
 
-/// Whether the bytes are one JSON value. Repeated members and the number of values do not matter.
+/// Returns whether the bytes are one JSON value. Repeated members and the number of values do not
+/// matter.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-/// The text of a member of the object in `bytes`, without the white space between its tokens;
-/// `None` without such a member. Numbers keep every digit, which a conversion to doubles would
-/// lose. `bytes` must be a text that [`parse`] accepts.
+/// Returns the text of a member of the object in `bytes`, without the white space between its
+/// tokens; `None` without such a member. In the text numbers keep every digit, which a conversion
+/// to doubles would lose. `bytes` must be a text that [`parse`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
     members.get(name).map(|value| compact(value.get()))
 }
 
-/// The texts of all members, as `member` gives them, in one pass.
+/// Returns the texts of all members in one pass, in the form that `member` returns.
 #[must_use]
 pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
@@ -130,7 +132,7 @@ pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// JSON without the white space between its tokens.
+/// Returns JSON text without the white space between its tokens.
 fn compact(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     text.chars()
@@ -151,7 +153,7 @@ fn compact(text: &str) -> String {
 const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 
-/// Limits the number of values and the depth of a text, without building a value.
+/// Checks the number of values and the depth of a text, without building a value.
 struct ValueCounter<'c> {
     remaining: &'c mut usize,
     depth: usize,

@@ -1,10 +1,11 @@
-//! The declaration of an operation: its id, its callers, the limit of its body, its problems.
+//! The declaration of an operation: its id, its callers, the limit of its body, and its problems.
 
 use super::problem::Code;
 
-/// The limit of most operations' bodies, in bytes.
+/// The maximum body size of most operations, in bytes.
 pub(crate) const SMALL_BODY: usize = 1024 * 1024;
-/// The limit of a message's body, in bytes: a message may carry images.
+/// The maximum body size of an operation that takes a message, in bytes. A message may contain
+/// images.
 pub(crate) const LARGE_BODY: usize = 20 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -13,9 +14,10 @@ pub(crate) struct Op {
     pub id: &'static str,
     /// The callers that the operation admits.
     pub auth: AuthClass,
-    /// The largest body, in bytes.
+    /// The maximum size of the body, in bytes.
     pub max_body_bytes: usize,
-    /// The problems that the operation can respond with, in addition to those of authentication.
+    /// The problems that the operation can respond with, in addition to the common problems of its
+    /// `auth`.
     pub problems: &'static [Code],
 }
 
@@ -26,12 +28,12 @@ pub(crate) enum AuthClass {
     Key,
     /// The person of the sealed link in the path. No key and no cookie counts.
     Link,
-    /// Like `Key`, and callers with an expired session: sign-out.
+    /// Like `Key`, but also callers with an expired session. Sign-out uses this class.
     SignOut,
-    /// Everyone.
+    /// Everyone, with or without a key.
     Open,
     /// Gateways. The operation checks the key itself, because gRPC has its own form of refusals.
     Gateway,
-    /// Everyone, by any host name and through any proxy: health checks.
+    /// Everyone, by any host name and through any proxy. Health checks use this class.
     Health,
 }

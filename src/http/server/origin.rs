@@ -1,7 +1,7 @@
 //! Decides which web pages may make a browser change something in the service. A request that
 //! changes something and has a foreign origin is refused before its credentials are read, so a
-//! foreign page cannot approve. Without accounts the service responds (health checks apart) only to
-//! requests for a loopback name of this machine.
+//! foreign page cannot approve. Without accounts, the service answers only requests for a loopback
+//! name of this machine, except for health checks.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -32,8 +32,8 @@ impl Origin {
     }
 }
 
-/// The configured origins whose pages may change something. Pages of the request's own host may
-/// change something, too.
+/// The configured origins whose pages may change something. Pages of the host that a request is
+/// sent to may also change something.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -41,7 +41,7 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// The origins of `public_url` and of `cors_origins`.
+    /// Parses the origins of `public_url` and of `cors_origins`.
     #[must_use]
     pub(crate) fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
@@ -53,7 +53,8 @@ impl Origins {
         }
     }
 
-    /// Whether the request may proceed: its method changes nothing, or no foreign page makes it.
+    /// Returns whether the request may proceed: its method changes nothing, or the request does not
+    /// come from a foreign page.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -77,8 +78,8 @@ impl Origins {
         }
     }
 
-    /// Whether the request has exactly one `Origin` header, and its origin is in `cors_origins`.
-    /// The response then carries the CORS headers.
+    /// Returns whether the request has exactly one `Origin` header, with an origin in
+    /// `cors_origins`. The response then gets the CORS headers.
     #[must_use]
     pub(crate) fn allows_cors(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
@@ -109,7 +110,8 @@ fn is_own_origin(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
         .is_some_and(|own| own == *origin)
 }
 
-/// The host that the request is for; `None` when the request names no host or several.
+/// Returns the host that the request is for; `None` when the request names no host or several
+/// hosts.
 fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next(), uri.authority()) {
@@ -133,10 +135,11 @@ const PROXY_HEADERS: [&str; 6] = [
     "x-original-forwarded-for",
 ];
 
-/// For a service without accounts: the reason to refuse the request, if there is one. Every client
-/// behind a proxy would be the user `local`, so a request with signs of a proxy is refused.
-/// HTTP/1.0 is such a sign, because nginx uses it by default. The host must be a loopback name:
-/// otherwise a web page could use DNS rebinding, which points the page's host name to this machine.
+/// Returns the reason why a service without accounts refuses the request; `None` if it does not
+/// refuse. Every client behind a proxy would be the user `local`, so a request with signs of a
+/// proxy is refused. Any version other than HTTP/1.1 counts as such a sign, because nginx uses
+/// HTTP/1.0 by default. The host must be a loopback name: otherwise a web page could use DNS
+/// rebinding, which points the page's host name to this machine.
 #[must_use]
 pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The headers and queries that operations read, as the OpenAPI document shows them.
+//! The headers and query parameters that operations read, for the OpenAPI document.
 
 #![expect(
     dead_code,
@@ -51,7 +51,7 @@ pub(crate) struct RunnerHeader {
     runner: Option<String>,
 }
 
-/// The headers of a GET that may wait.
+/// The header of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct WaitHeader {

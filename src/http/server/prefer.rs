@@ -1,10 +1,11 @@
-//! `Prefer` (RFC 7240): how long a client wants to wait. An unreadable preference is ignored.
+//! Reads `Prefer` (RFC 7240), the time that a client wants to wait. A malformed preference is
+//! ignored.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 
-/// The longest wait, in seconds.
+/// The maximum wait, in seconds.
 const MAX_WAIT_SECONDS: u64 = 300;
 
 /// A client's preferences about waiting.
@@ -15,7 +16,7 @@ pub(crate) struct Prefer {
 }
 
 impl Prefer {
-    /// Reads the `Prefer` headers. When `wait` is repeated, the first readable value counts.
+    /// Reads the `Prefer` headers. When `wait` is repeated, the first valid value counts.
     #[must_use]
     pub(crate) fn read(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
@@ -44,7 +45,8 @@ impl Prefer {
         prefer
     }
 
-    /// Returns how long to wait, 300 s at most; `default` without a preference.
+    /// Returns the time to wait, at most 300 s: the `wait` of the client, zero for `respond-async`
+    /// alone, or `default` without a preference.
     #[must_use]
     pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {
@@ -54,7 +56,8 @@ impl Prefer {
         }
     }
 
-    /// Returns the `Preference-Applied` header of the response; `None` without a preference.
+    /// Returns the value of the response's header `Preference-Applied`; `None` without a
+    /// preference.
     #[must_use]
     pub(crate) fn applied(self) -> Option<String> {
         match (self.wait, self.respond_async) {

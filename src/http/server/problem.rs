@@ -1,6 +1,7 @@
-//! Every error is a problem document (RFC 9457) with an error code. The function that fails returns
-//! the error code, a text for people and the members that belong to this code. The edge adds the
-//! rest, because only the edge knows the request's id and the types that the client accepts.
+//! Every error response is a problem document (RFC 9457) with an error code. The function that
+//! fails returns the error code, a text for people, and the members that belong to this code. The
+//! edge adds the rest, because only the edge knows the request's id and the types that the client
+//! accepts.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -25,20 +26,20 @@ macro_rules! codes {
             /// All codes, in the order in which they are declared.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The code as clients read it.
+            /// Returns the code as it stands in the problem document.
             #[must_use]
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
             }
 
-            /// The HTTP status of a response with this code.
+            /// Returns the HTTP status of a response with this code.
             #[must_use]
             pub(crate) fn status(self) -> StatusCode {
                 let number: u16 = match self { $(Self::$name => $status),* };
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
-            /// The title for a person.
+            /// Returns the title for people.
             #[must_use]
             pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -128,14 +129,14 @@ impl FromStr for Code {
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
-    /// A text for people. For a mistake in the request: its place and the expected value, never the
-    /// value that was sent.
+    /// A text for people. If the request has a mistake, the text gives its place and the expected
+    /// value, but never the value that was sent.
     pub detail: String,
     /// The mistakes of an invalid request; empty for other codes.
     pub errors: Vec<FieldError>,
     /// The members that only this code has.
     pub members: Map<String, Value>,
-    /// Headers that only this problem has.
+    /// The headers of a response with this problem, such as `Retry-After`.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -159,7 +160,7 @@ impl Problem {
         }
     }
 
-    /// Adds a member to the problem document.
+    /// Adds a member to the problem document. A value that cannot be serialized becomes null.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
         self.members.insert(
@@ -219,7 +220,7 @@ impl Problem {
     }
 
     /// Returns the problem for an error response that a library made, such as a 404 or 405 of the
-    /// router, or the response after a panic.
+    /// router.
     #[must_use]
     pub(crate) fn from_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -267,7 +268,7 @@ impl Problem {
     }
 }
 
-/// Returns the first mistake in words, and the number of further mistakes.
+/// Returns a sentence with the first mistake and the number of further mistakes.
 fn describe(errors: &[FieldError]) -> String {
     let Some((first, more)) = errors.split_first() else {
         return "The request is not valid.".to_owned();
@@ -286,13 +287,14 @@ fn describe(errors: &[FieldError]) -> String {
     format!("The request is not valid{place}: {expected}{rest}.")
 }
 
-/// The address of a code's page.
+/// Returns the address of a code's page.
 #[must_use]
 pub(crate) fn type_url(public_url: &str, code: &str) -> String {
     format!("{public_url}/problems/{code}")
 }
 
-/// The path part of `public_url`, for links that must stay on the page's own origin.
+/// Returns the path of `public_url` without a slash at its end, for links that must stay on the
+/// page's own origin.
 #[must_use]
 pub(crate) fn path_prefix(public_url: &str) -> String {
     public_url

@@ -1,4 +1,4 @@
-//! Reads a query string. A filter may be repeated; an unknown parameter or an invalid value is 422.
+//! Reads a query string. A filter may be repeated. An unknown parameter or an invalid value is 422.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::fields::{Errors, pointer};
 use super::problem::Problem;
 
-/// The most entries in a list when the query has no `limit`.
+/// The number of entries in a page when the query has no `limit`.
 const DEFAULT_LIMIT: i64 = 50;
 /// The largest `limit`.
 pub(crate) const MAX_LIMIT: i64 = 200;
@@ -36,7 +36,8 @@ impl Query {
         Self { pairs, errors }
     }
 
-    /// Drops parameters without a value, which a browser sends for the empty fields of a form.
+    /// Drops parameters without a value. A browser sends such parameters for the empty fields of a
+    /// form.
     pub(crate) fn drop_empty(&mut self) {
         self.pairs.retain(|(_, value)| !value.is_empty());
     }
@@ -54,8 +55,8 @@ impl Query {
         values
     }
 
-    /// Takes every value of a filter, each parsed by `read`. A value that `read` refuses is a
-    /// mistake, described by `expected`.
+    /// Takes every value of a filter, parsed by `read`. A value that `read` refuses is a mistake,
+    /// whose text is `expected`.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -72,8 +73,8 @@ impl Query {
         values
     }
 
-    /// Takes the only value of a parameter, like [`Query::many`]. A repeated parameter is a
-    /// mistake, too.
+    /// Takes the only value of a parameter, like [`Query::many`]. A repeated parameter is also a
+    /// mistake.
     pub(crate) fn one<T>(
         &mut self,
         name: &str,
@@ -95,7 +96,7 @@ impl Query {
             .unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// Takes the id after which the page begins, from `cursor`; `None` for the first page.
+    /// Takes the id after which the page begins, from `cursor`. Returns `None` without `cursor`.
     pub(crate) fn cursor(&mut self) -> Option<Uuid> {
         self.one("cursor", "a cursor of an earlier answer", |text| {
             Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
@@ -107,7 +108,7 @@ impl Query {
         self.one(name, "a number from 0 on", digits)
     }
 
-    /// Reports as unknown every parameter that was not taken.
+    /// Adds a mistake for every parameter that was not taken.
     ///
     /// # Errors
     /// `invalid`, with every mistake of the query.
@@ -131,7 +132,7 @@ fn digits(text: &str) -> Option<i64> {
     }
 }
 
-/// Returns the cursor of the page that begins after this id.
+/// Returns the value of `cursor` for the page that begins after this id.
 #[must_use]
 pub(crate) fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())

@@ -1,7 +1,7 @@
-//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
-//! keep-alive timeout, and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out,
-//! whatever features other crates enable. Only a server for gateways accepts HTTP/2, by the
-//! connection's preface.
+//! The accept loop. It serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
+//! keep-alive timeout, and a limit of connections. It builds HTTP/1 connections explicitly, so that
+//! features of other crates cannot enable HTTP/2. Only a server for gateways accepts HTTP/2, which
+//! it recognizes by the connection's preface.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -31,14 +31,15 @@ use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
-/// The longest time for the head of a request to arrive. The time begins when the connection opens;
-/// for later requests of a connection, it begins with the first byte of the head.
+/// The timeout for the head of a request to arrive. The time begins when the connection opens; for
+/// later requests of a connection, it begins with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection stays open after a response while the client sends no next request.
+/// The time for which a connection stays open after a response while the client sends no next
+/// request.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
-/// The largest head of a request, in bytes.
+/// The maximum size of the head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
-/// The bytes that one connection may buffer in each direction.
+/// The maximum number of bytes that one connection buffers in each direction.
 const MAX_BUFFER_BYTES: usize = 2 * MAX_HEADER_SIZE;
 /// The pause after `accept` failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -67,7 +68,7 @@ pub(crate) struct Server {
     pub router: Router,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,
-    /// Whether HTTP/2 with prior knowledge is served, too.
+    /// Whether the server also serves HTTP/2 with prior knowledge.
     pub http2: bool,
 }
 
@@ -154,7 +155,8 @@ impl Server {
             PrefixedStream::new(stream)
         };
         let mut builder = http1::Builder::new();
-        // `PhaseTimer` applies the timeouts, by our own clock.
+        // hyper's own timeout is off: `PhaseTimer` applies the timeouts, measured by the service's
+        // clock.
         builder
             .header_read_timeout(None)
             .max_header_size(MAX_HEADER_SIZE)
@@ -164,7 +166,7 @@ impl Server {
     }
 }
 
-/// A connection that can refuse further requests and end after the requests in flight.
+/// A connection that can refuse further requests and then end after the requests in flight.
 pub(super) trait Graceful: Future {
     fn shut_down(self: Pin<&mut Self>);
 }
@@ -183,7 +185,8 @@ where
     }
 }
 
-/// Polls a connection until it ends, is closed, or its phase has timed out.
+/// Polls a connection until it ends, is closed for another client, or its phase has timed out. Once
+/// `closed` is cancelled, the connection ends after its requests in flight.
 pub(super) async fn run_connection(
     mut connection: Pin<&mut impl Graceful>,
     slot: &ConnectionSlot,
@@ -228,7 +231,8 @@ fn respond(
     let serving = slot.begin_request();
     let slot = Arc::downgrade(slot);
     async move {
-        // The connection was told to close before this request began, so the request has no effect.
+        // Without a handle, the connection was told to close before this request began. Such a
+        // request has no effect.
         let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
         let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
         request.extensions_mut().insert(ConnectInfo(peer));
@@ -239,7 +243,7 @@ fn respond(
     }
 }
 
-/// Whether the client caused the failure, so that the next `accept` needs no pause.
+/// Returns whether the client caused the failure. The next `accept` then needs no pause.
 fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -257,10 +261,10 @@ pub(super) struct PhaseTimer {
     end: Timeout,
 }
 
-/// Completes at the timeout of a phase; `None` if the phase has no timeout.
+/// A future that completes at the timeout of a phase; `None` if the phase has no timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Returns how long a connection may be in this phase; `None` without a limit.
+/// Returns the maximum time that a connection may stay in this phase; `None` without a limit.
 pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {
     match phase {
         ConnectionPhase::Serving => None,
@@ -270,7 +274,7 @@ pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {
 }
 
 impl PhaseTimer {
-    /// The timer of a connection that has just been opened.
+    /// Creates the timer of a connection that has just been opened.
     fn new(slot: &Arc<ConnectionSlot>, clock: Arc<dyn Clock>) -> Self {
         let mut timer = Self {
             slot: Arc::clone(slot),

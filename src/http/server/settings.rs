@@ -68,7 +68,7 @@ impl Default for ServerSettings {
 }
 
 impl ServerSettings {
-    /// The address to listen on; `None` if it cannot be parsed.
+    /// Returns the address to listen on; `None` if `listen` cannot be parsed.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         address(&self.listen)

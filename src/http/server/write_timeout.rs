@@ -1,6 +1,6 @@
 //! The write timeout of a connection. Without the timeout, a client that stops reading would keep
 //! the unsent bytes, and the Tokio task that writes them, in memory for ever. The stream also
-//! reports reads and pending writes to the connection's slot.
+//! reports received bytes and pending writes to the connection's slot.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connections::ConnectionSlot;
 use crate::world::Clock;
 
-/// How long a write may make no progress.
+/// The time for which a write may make no progress.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream whose writes fail with `TimedOut` once a write has made no progress for
@@ -36,7 +36,8 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 }
 
 impl<I> TimeoutStream<I> {
-    /// Wraps `io`. Reads and pending writes are reported to `slot`; `clock` measures the timeout.
+    /// Wraps `io`. The stream reports received bytes and pending writes to `slot`; `clock` measures
+    /// the timeout.
     pub(super) fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
         Self {
             io,

@@ -1,7 +1,7 @@
-//! Counts wrong keys for each source address and logs them with the address. After ten wrong keys
-//! in a minute, further wrong keys get 429, and only the first of these is logged. Requests with a
-//! correct key, a session or no key are not counted. Invariant: the size of the table and the rate
-//! of log lines are bounded, however many addresses send wrong keys.
+//! Counts the wrong keys of each source address, and logs them with the address. After ten wrong
+//! keys in a minute, further wrong keys get 429, and only the first of these further keys is
+//! logged. Requests with a correct key, a session or no key are not counted. Invariant: the size of
+//! the table and the rate of log lines are limited, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,11 +19,12 @@ use super::problem::{Code, Problem};
 /// 429.
 const MAX_WRONG_KEYS: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// The most sources that are counted separately. All further sources share one counter.
+/// The maximum number of sources that are counted separately. All further sources share one
+/// counter.
 const MAX_SOURCES: usize = 10_000;
-/// The least time between two sweeps of a full table.
+/// The minimum time between two sweeps of a full table.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// The most log lines per minute.
+/// The maximum number of log lines per minute.
 const MAX_LOG_LINES: u32 = 100;
 
 /// The source of requests: an IPv4 address or a /64 IPv6 network, because one client usually has a
@@ -32,7 +33,7 @@ const MAX_LOG_LINES: u32 = 100;
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 
 impl ClientNetwork {
-    /// The source of a request with these extensions.
+    /// Returns the source of a request with these extensions.
     #[must_use]
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         Self(
@@ -66,7 +67,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     sources: HashMap<ClientNetwork, RecentKeys>,
-    /// The wrong keys of all sources that have no free slot in the table.
+    /// The wrong keys of all sources without a place in the table.
     others: RecentKeys,
     swept: Duration,
     log: Log,
@@ -93,7 +94,7 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. Over the limit, returns how long the source has to wait.
+    /// Counts a wrong key. If the source is over the limit, returns the time that it has to wait.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;
@@ -273,7 +274,7 @@ mod tests {
             11,
             "ten wrong keys, and that further ones are refused"
         );
-        // In the next minute the count of lines starts anew.
+        // In the next minute the count of log lines restarts at 0.
         assert!(keys.count(one, at(110)).is_ok());
         assert_eq!(lines(), 1);
     }

@@ -1,4 +1,4 @@
-//! Tests how large bodies share the memory.
+//! Tests of the memory that large bodies share.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,8 +34,8 @@ impl Clock for Still {
     }
 }
 
-/// A service and its clock. Large bodies may take `all` bytes of memory in total, and the large
-/// bodies of one caller `share` bytes.
+/// Returns a service and its clock. All large bodies together may take `all` bytes of memory, and
+/// the large bodies of one caller `share` bytes.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
@@ -46,7 +46,7 @@ fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     (crate::http::routers(http).0, clock)
 }
 
-/// Chunks of 10,000 bytes; `read` counts the chunks that were read.
+/// Returns chunks of 10,000 bytes. `read` counts the chunks that were read.
 fn pieces(
     count: usize,
     read: &Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! Origins, CORS, and requests through a proxy or for another host.
+//! Tests of origins, CORS, and requests through a proxy or for another host.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Operations that need no key.
+//! Tests of operations that need no key.
 
 use std::io::Read as _;
 

@@ -1,4 +1,4 @@
-//! Sign-in and sign-out in a browser.
+//! Tests of sign-in and sign-out in a browser.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! Request bodies, as components of the OpenAPI document. The bodies themselves are read member by
-//! member (`server/fields.rs`), so that every mistake is reported with its place; these types
-//! describe the same bodies.
+//! Request bodies, as components of the OpenAPI document. The operations read the members of a body
+//! one by one (`server/fields.rs`), so that every mistake is reported with its place; the types
+//! here only describe the bodies.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! A request in brief, as messages and the stream of the inbox show it: the same for every reader,
-//! made from the request's row alone.
+//! A request in brief, as messages and the stream of the inbox show it. It is made from the
+//! request's row alone, so every reader gets the same brief.
 //!
-//! Invariant: a brief has no text of an agent or a tool, and of the calls' arguments only the parts
-//! that the operator's `summary` templates show.
+//! Invariant: a brief has no text of an agent or a tool. Of the calls' arguments it has only the
+//! parts that the operator's `summary` templates show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -119,8 +119,7 @@ impl RequestBrief {
         }
     }
 
-    /// Removes the summaries, for a receiver whose entry in the configuration does not ask for
-    /// them.
+    /// Removes the summaries, for a receiver whose configuration entry has no `summaries: true`.
     #[must_use]
     pub(crate) fn without_summaries(self) -> Self {
         Self {

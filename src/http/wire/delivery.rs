@@ -1,5 +1,4 @@
-//! Messages about commits: the deliveries as admins see them, and the messages as receivers get
-//! them.
+//! Deliveries as admins see them, and the messages that receivers get.
 
 use std::collections::BTreeMap;
 

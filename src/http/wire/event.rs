@@ -1,7 +1,7 @@
 //! The names and data of the events of a tree, as the API shows them. A durable event is an item of
-//! a journal. Transient events come between durable events and are not stored. Invariant: the data
-//! of a durable event depends only on its own commit and on earlier commits, so every reader gets
-//! the same data, at any time and on any replica.
+//! a journal. Transient events are sent between durable events and are not stored. Invariant: the
+//! data of a durable event depends only on its own commit and on earlier commits, so every reader
+//! gets the same data, at any time and on any replica.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::event_name::event_name;
 use crate::task::id::TaskId;
 
-/// The members of a request that depend on the caller; the request in an event lacks them.
+/// The members of a request that depend on the caller. The request in an event lacks these members.
 pub(crate) const CALLER_MEMBERS: [&str; 2] = ["allowed_actions", "can_decide"];
 
 /// Returns the name of an item's event.
@@ -41,7 +41,7 @@ pub(crate) struct EventData {
 
 impl EventData {
     /// Returns the data of an event in the tree of `root`. `request` is the event's request as of
-    /// the event's commit.
+    /// the event's commit; `None` if the event is not about a request.
     #[must_use]
     pub(crate) fn from_event(
         root: TaskId,

@@ -1,4 +1,4 @@
-//! A gate call as the API shows it, and the bodies of the operations of gates.
+//! A gate call as the API shows it, and the bodies of the gate operations.
 
 use std::collections::BTreeMap;
 

@@ -69,8 +69,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Returns the standing decision of a row. `ended` is the reason why it has ended; `None` while
-    /// it counts.
+    /// Returns the standing decision of a row. `ended` is the reason why the standing decision has
+    /// ended; `None` while it counts.
     #[must_use]
     pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

@@ -1,4 +1,5 @@
-//! A journal item as the API shows it: one component for each type, told apart by `type`.
+//! A journal item as the API shows it. Each type of item has its own component, and `type` tells
+//! the components apart.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +95,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type: the common members, then the type's own members.
+/// Declares a struct for each item type, with the members of every item and the type's own members.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -311,7 +312,7 @@ impl Head {
     }
 }
 
-/// Builds one item from its head and its own members.
+/// Builds an item of the API from its head and the members of its type.
 macro_rules! build {
     ($variant:ident, $name:ident, $head:expr, { $($member:ident: $value:expr),* $(,)? }) => {{
         let Head { task_id, seq, r#type, role, at } = $head;

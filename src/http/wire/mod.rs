@@ -1,7 +1,7 @@
 //! The objects of the API, which are also the components of the OpenAPI document. Only this module
 //! converts types of `task/` to objects of the API, so internal data (the provider's raw turn,
-//! terms, leases) cannot leak. A member without a value is `null`; only problems and events leave
-//! such members out.
+//! terms, leases) cannot leak. A member without a value is `null`; only problems, events and
+//! webhooks leave such members out.
 
 pub(crate) mod body;
 pub(crate) mod brief;
@@ -21,8 +21,8 @@ pub(crate) mod task;
 #[cfg(test)]
 mod shapes;
 
-/// Declares an enum of the API: a named component with the variants of an internal enum, and the
-/// conversion from that enum.
+/// Declares an enum of the API: a named component with the variants of an internal enum, and a
+/// conversion from the internal enum.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*

@@ -248,8 +248,8 @@ fn call_warning(warning: &Warning) -> CallWarning {
     }
 }
 
-/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. An empty text
-/// counts as an empty object here, as it does for the tool.
+/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. Like the tool,
+/// treats an empty text as an empty object.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -257,7 +257,7 @@ fn arguments(text: &str) -> Option<Value> {
     json::parse_stored(text.as_bytes()).ok()
 }
 
-/// Returns the rule's own message, or the default message.
+/// Returns the rule's own message, or the default message if the rule has none.
 #[must_use]
 pub(super) fn message(asked: &RequestSpec) -> String {
     let own = asked.terms.message.clone();
@@ -351,8 +351,9 @@ impl InterventionRequest {
     }
 }
 
-/// Returns whether the service adds the warning that a call may have run in the lost part of the
-/// history.
+/// Returns whether the service adds the warning that the call may already have run. The service
+/// adds it to a call of an open request in an uncertain history, unless repeating the call is safe
+/// or the call already has the warning.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

@@ -1,5 +1,5 @@
-//! Checks the members of every item type, and that each item fits its component of the OpenAPI
-//! document.
+//! Tests that check the members of every item type, and that each item fits its component of the
+//! OpenAPI document.
 
 use serde_json::{Value, json};
 use uuid::Uuid;

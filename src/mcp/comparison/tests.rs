@@ -1,4 +1,4 @@
-//! Comparisons with a server on loopback.
+//! Tests of comparisons with a server on loopback.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -78,7 +78,7 @@ fn definition(text: &str) -> Value {
     json!({"name": "a", "description": text, "inputSchema": {"type": "object"}})
 }
 
-/// A server whose only tool has the description that is set.
+/// Starts a server whose only tool has the current value of `text` as its description.
 async fn listing(text: &tokio::sync::watch::Sender<&'static str>) -> Fake {
     let text = text.subscribe();
     Fake::new(move |seen| {
@@ -108,7 +108,7 @@ fn lists(server: &Fake) -> usize {
         .count()
 }
 
-/// Makes the last comparison, and the last failure, older.
+/// Makes the last comparison, and the last failure, older by this time.
 fn age(comparison: &Comparison, by: Duration) {
     let mut state = comparison.lock();
     if let Some(at) = &mut state.compared_at {
@@ -209,7 +209,7 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
         let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);
         let compared = join_all((0..8).map(|_| compare())).await;
         assert!(compared.iter().all(|compared| compared.is_ok() == works));
-        // The first began before the others asked; all but it share the second.
+        // The first comparison began before the other calls asked; these calls share the second.
         assert_eq!(lists(&server), 2, "{state}");
     }
 }

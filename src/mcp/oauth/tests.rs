@@ -1,4 +1,4 @@
-//! Tokens from an endpoint on loopback.
+//! Tests of tokens from an endpoint on loopback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ fn granted(number: usize, lasts: u64) -> Response {
     answer(200, "application/json", body.to_string())
 }
 
-/// A server that gives tokens which last `lasts` seconds, and answers calls with `call`.
+/// Starts a server that gives tokens which last `lasts` seconds, and that answers calls with
+/// `call`.
 async fn server(
     lasts: u64,
     call: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
@@ -64,7 +65,7 @@ async fn ten_concurrent_calls_share_one_token() {
     let form =
         "grant_type=client_credentials&scope=a%20b&resource=https%3A%2F%2Fmcp.acme.com%2Fmcp";
     assert_eq!(fetch.body, form);
-    // `hold%20point:cl1ent-s3cret`
+    // The Base64 text encodes `hold%20point:cl1ent-s3cret`.
     let basic = "Basic aG9sZCUyMHBvaW50OmNsMWVudC1zM2NyZXQ=";
     assert_eq!(fetch.header("authorization"), Some(basic));
 }

@@ -1,5 +1,5 @@
-//! A server as a child process under a guard, which is this test program (see the tests of shell
-//! tools). The servers are scripts.
+//! Tests of servers that run as child processes under a guard. The servers are scripts, and the
+//! guard is this test program, as in the tests of shell tools.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
@@ -16,8 +16,8 @@ mod ends;
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Begins as a server of an older revision. `call(m)` answers a call, `say(id, text)` sends a
-/// result.
+/// A server of an older revision. Its function `call(m)` answers a call, and `say(id, text)` sends
+/// a result.
 const SERVER: &str = r#"
 import json, os, sys, signal
 def send(m): sys.stdout.write(json.dumps(m) + "\n"); sys.stdout.flush()
@@ -39,7 +39,7 @@ for line in iter(sys.stdin.readline, ""):
 note("end of input")
 "#;
 
-/// A server, and the directory with its notes.
+/// A server, and the directory in which it writes its notes.
 struct Served {
     stdio: Stdio,
     directory: tempfile::TempDir,
@@ -71,7 +71,7 @@ impl Served {
         }
     }
 
-    /// A server that runs `script` before it begins.
+    /// Creates a server that runs `script` before it reads its first message.
     fn running(script: &str) -> Self {
         Self::by(&["/usr/bin/env", "python3", "-c", SERVER, script])
     }
@@ -98,7 +98,7 @@ fn notes(directory: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits, within bounds, until something holds.
+/// Waits until `holds` returns true, for a bounded time.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     for _ in 0..1000 {
@@ -289,8 +289,8 @@ async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() 
 
 #[tokio::test]
 async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound() {
-    // A pipe of 64 KiB holds some two hundred replies with such ids. The second call reads what
-    // still comes.
+    // A pipe of 64 KiB holds about two hundred replies with ids of 250 digits. In the second call,
+    // the child reads the replies that still arrive.
     let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
     let server = Served::running(script);
     assert_eq!(server.called().await, succeeded("done"));

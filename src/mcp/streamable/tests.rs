@@ -1,4 +1,4 @@
-//! A client against a server on loopback: requests, conversations, permits.
+//! Tests of a client with a server on loopback: requests, conversations, permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Tools of a server that shows users different tools.
+//! Tests of the tools of a server that shows users different tools.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::task::tool_spec::{Effect, ToolKind};
 
 const REVIEWED: &str = "x";
 
-/// A server that lists its tool with another description to the user with the token `t-bob`, and
-/// fails for the one with `t-mallory`.
+/// Starts a server that lists its tool with another description for the token `t-bob`, and that
+/// fails for the token `t-mallory`.
 async fn server() -> Fake {
     Fake::new(|seen| {
         let text = match seen.header("authorization") {
@@ -32,7 +32,7 @@ fn definition(text: &str) -> Value {
     json!({"name": "a", "description": text, "inputSchema": {"type": "object"}})
 }
 
-/// The tool of a server to which each user's calls carry the user's token.
+/// Creates the tool of a server. Each user's calls carry the user's token.
 fn tool(server: &Fake) -> Arc<dyn Tool> {
     let token = Secret::new("Bearer {{credential:tickets.token}}".to_owned());
     let settings = Settings {
@@ -91,7 +91,7 @@ async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     assert!(tool.definition_change(bob).is_some());
     assert_eq!(tool.definition_change(alice), None);
     assert_eq!(lists(&server), 2);
-    // Tasks of one user share a comparison; a task with another credential has another.
+    // Tasks of one user share a comparison; a task with another credential has its own.
     let other = task(3);
     tool.prepare(start, other, &of("bob")).await.unwrap();
     assert!(tool.definition_change(other).is_some() && lists(&server) == 2);

@@ -1,6 +1,6 @@
 //! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `Answer::raw` keeps
-//! unknown blocks and members. Invariant: an answer means the same whether streamed or not, and a
-//! call's arguments are the exact bytes that the model wrote, except for secrets and U+0000.
+//! unknown blocks and members. Invariant: streaming does not change the parsed answer, and a call's
+//! arguments are the exact bytes that the model wrote, except for secrets and U+0000.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,7 +17,8 @@ use crate::task::item::{FinishReason, Usage};
 #[derive(Debug, Default)]
 pub(super) struct ReceivedMessage {
     pub(super) blocks: Vec<ReceivedBlock>,
-    /// `None` when the endpoint sent none: the message is then incomplete.
+    /// The stop reason; `None` if the endpoint sent none, which means that the message is
+    /// incomplete.
     pub(super) stop_reason: Option<String>,
     /// The endpoint's explanation of a refusal, in words.
     pub(super) explanation: Option<String>,
@@ -29,7 +30,7 @@ pub(super) struct ReceivedMessage {
 pub(super) struct ReceivedBlock {
     /// All members; for a call, all but `input`.
     pub(super) members: Map<String, Value>,
-    /// The exact text of a call's `input`.
+    /// The exact text of a call's `input`; `None` if the block is not a call.
     pub(super) arguments: Option<String>,
 }
 
@@ -46,7 +47,8 @@ pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let Some(Value::Array(blocks)) = reply.remove("content") else {
         return retryable("its answer holds no content");
     };
-    // Read from the original body, so that arguments keep escapes of lone surrogates.
+    // The inputs are read from the original body, so that arguments keep the escapes of lone
+    // surrogates.
     let Some(exact_inputs) = exact_inputs(body)
         .or_else(|| exact_inputs(&readable))
         .filter(|exact_inputs| exact_inputs.len() == blocks.len())
@@ -197,7 +199,8 @@ pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome
             | "not_found_error"
             | "request_too_large",
         ) => AttemptOutcome::Failed(why),
-        // Overload, timeouts, server errors, and types added later.
+        // All other types are retried: overload, timeouts, server errors, and types that are added
+        // later.
         Some(_) | None => AttemptOutcome::Retry(why, None),
     }
 }
@@ -209,8 +212,8 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // Includes `pause_turn`: we offer no tools that the provider runs, so there is nothing to
-        // continue.
+        // `pause_turn` counts as `Other`, too: the request offers no tools that the provider runs,
+        // so there is nothing to continue.
         _ => FinishReason::Other,
     }
 }

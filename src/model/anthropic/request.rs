@@ -19,7 +19,7 @@ use crate::task::transcript::Message;
 /// (`thinking.budget_tokens`) is added to the default, because thinking uses up `max_tokens`, too.
 pub(super) const DEFAULT_MAX_TOKENS: u64 = 16_384;
 
-/// Sent in place of an empty text, which the endpoint would refuse.
+/// The placeholder for an empty text, which the endpoint would refuse.
 const EMPTY_TEXT_PLACEHOLDER: &str = "(empty)";
 
 #[derive(Debug, Serialize)]
@@ -36,8 +36,9 @@ pub(super) enum Block {
 }
 
 impl Block {
-    /// Builds a call block with the other members `rest`. Its `input` is the exact text `arguments`
-    /// if that is a JSON object, else `{}` (the call's result then says what was wrong).
+    /// Builds a call block with the other members `rest`. Its `input` is the text `arguments`, with
+    /// escapes of lone surrogates replaced, if that text is a JSON object. Otherwise the `input` is
+    /// `{}`, and the call's result says what is wrong with the arguments.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = replace_escapes(arguments, InvalidEscape::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
@@ -82,7 +83,7 @@ struct Body {
 /// Writes the request body; `extra` holds further members from the configuration.
 ///
 /// # Errors
-/// When the body cannot be written as JSON, which no prompt is known to cause.
+/// The body cannot be written as JSON; no prompt is known to cause this.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -106,8 +107,8 @@ pub(super) fn body(
             .get("thinking")
             .is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
     {
-        // With a fixed thinking budget the endpoint requires the last turn to begin with a thinking
-        // block, but thinking blocks are left out of this request.
+        // With a fixed thinking budget, the endpoint requires the last turn to begin with a
+        // thinking block, but this request leaves out thinking blocks.
         rest.remove("thinking");
     }
     if let Some(system) = prompt

@@ -15,15 +15,15 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// A message in progress.
+/// Reads the events of one streamed message.
 pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,
     message: ReceivedMessage,
-    /// The blocks that have not ended: the endpoint's index, and the position in `blocks`.
+    /// Maps the endpoint's index of each block that has not ended to its position in `blocks`.
     open_blocks: BTreeMap<u64, usize>,
-    /// In the order in which the blocks began.
+    /// The blocks in the order in which they began.
     blocks: Vec<PartialBlock>,
-    /// How many of `blocks` are calls.
+    /// The number of calls in `blocks`.
     call_count: usize,
     text_cleaner: StreamCleaner,
     has_ended: bool,
@@ -34,9 +34,9 @@ struct PartialBlock {
     members: Map<String, Value>,
     /// The input in the start event, if present.
     start_input: Option<String>,
-    /// The input from the deltas.
+    /// The input that the deltas have added so far.
     input: String,
-    /// For a call: its index among the calls, and the redaction of the pieces of its arguments.
+    /// For a call, its index among the calls and the cleaner for the pieces of its arguments.
     call: Option<(usize, StreamCleaner)>,
 }
 
@@ -111,7 +111,7 @@ impl MessageStreamReader {
                 let error = event.get("error").unwrap_or(&Value::Null);
                 return Err(classify_error(error, &self.cleaner));
             }
-            // `ping`, and event types added later.
+            // `ping` events are ignored, and so are event types that are added later.
             _ => {}
         }
         Ok(StreamState::Open)
@@ -228,7 +228,7 @@ impl MessageStreamReader {
             }
             emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
-            // The input of a tool that the provider runs itself.
+            // The block is a use of a tool that the provider runs itself.
             let input = serde_json::from_str(&replace_escapes(
                 &block.input,
                 InvalidEscape::LoneSurrogates,
@@ -240,7 +240,7 @@ impl MessageStreamReader {
     }
 }
 
-/// The error for an event that does not fit the preceding ones.
+/// The reason for the retry when an event lacks a member or does not fit the preceding events.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {

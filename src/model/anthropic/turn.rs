@@ -1,7 +1,7 @@
-//! Writes an earlier turn of the model for the next request. If the turn came through this
-//! protocol, its own blocks are sent; otherwise blocks are built from its parsed form (an agent's
-//! model may change while a task waits). Invariant: the same conversation is always written the
-//! same way, because the endpoint compares the conversation with that of the previous request.
+//! Writes an earlier turn of the model for the next request. A turn that came through this protocol
+//! is sent with its own blocks. Any other turn is rebuilt from its parsed form, because an agent's
+//! model may change while a task waits. Invariant: the same conversation is always written the same
+//! way, because the endpoint compares the conversation with that of the previous request.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! The conversations and their expected answers, the same for every provider.
+//! The conversations and their expected answers, which are the same for every provider.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Case {
     pub(super) steps: Vec<Step>,
     /// Texts that the last request contains byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
-    /// The expected waits before repeated attempts, in seconds; `None` when any waits are right.
+    /// The expected waits before repeated attempts, in seconds; `None` if any waits are right.
     pub(super) waits: Option<Vec<u64>>,
 }
 
@@ -41,7 +41,7 @@ enum Says {
     User(&'static str),
     /// Data about the user, a text and two images.
     Richly,
-    /// The results of the last turn's calls, each with whether it succeeded.
+    /// The results of the last turn's calls, each with `true` if the call succeeded.
     Results(Vec<(&'static str, bool)>),
     /// Results, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
@@ -54,7 +54,7 @@ enum Says {
 pub(super) enum Means {
     Answer {
         text: Option<&'static str>,
-        /// Name and arguments of each call.
+        /// The name and the arguments of each call.
         calls: Vec<(&'static str, &'static str)>,
         finish: FinishReason,
     },
@@ -63,7 +63,7 @@ pub(super) enum Means {
 }
 
 impl Step {
-    /// The messages to add to the conversation; `ids` are the ids of the last turn's calls.
+    /// Returns the messages to add to the conversation; `ids` are the ids of the last turn's calls.
     pub(super) fn said(&self, ids: &[String]) -> Vec<Message> {
         match &self.says {
             Says::User(text) => vec![user(text)],
@@ -131,7 +131,7 @@ fn results(given: &[(&str, bool)], ids: &[String]) -> Vec<Message> {
         .collect()
 }
 
-/// The instructions and tools of every case with `furnished`.
+/// Returns the instructions and tools of every case with `furnished`.
 pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
     let schema =
         json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -155,7 +155,8 @@ fn step(says: Says, means: Means) -> Step {
     }
 }
 
-/// A step with an endpoint that does not stream, so the answer need not be emitted in pieces.
+/// Returns a step with an endpoint that does not stream, so the answer need not be emitted in
+/// pieces.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step {
         told: false,
@@ -190,8 +191,8 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     }
 }
 
-/// A case whose first attempts fail, and whose last attempt gives the answer `text`. Emitted pieces
-/// are voided `resets` times.
+/// Returns a case whose first attempts fail, and whose last attempt gives the answer `text`.
+/// Emitted pieces are voided `resets` times.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,
@@ -211,7 +212,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Cases of the protocols that give the model's reasoning back.
+/// Returns the cases of the protocols that give the model's reasoning back.
 fn of_reasoners() -> Vec<Case> {
     use Says::{Results, User};
     let both_have = |case| Case {
@@ -253,7 +254,7 @@ fn of_reasoners() -> Vec<Case> {
     ]
 }
 
-/// Cases that only the Responses protocol has.
+/// Returns the cases that only the Responses protocol has.
 fn of_responses() -> Vec<Case> {
     use Says::{Results, User};
     let only = |case| Case {
@@ -405,8 +406,8 @@ fn answers_of_all() -> Vec<Case> {
     ]
 }
 
-/// Cases with a refused key, unusual content, a changed provider, or an endpoint that does not
-/// stream.
+/// Returns the cases with a refused key, unusual content, a changed provider, or an endpoint that
+/// does not stream.
 fn hard_answers_of_all() -> Vec<Case> {
     use Says::{Results, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);

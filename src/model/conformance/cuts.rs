@@ -1,4 +1,4 @@
-//! Tests that a stream means the same wherever its bytes are cut.
+//! Tests that a stream gives the same answer wherever its bytes are cut.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tests the limit of 256 calls in one answer.
+//! Tests of the limit of 256 calls in one answer.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// A call of the Responses protocol.
+/// Returns a call of the Responses protocol.
 fn function(call: usize) -> Value {
     json!({"type": "function_call", "call_id": format!("c{call}"), "name": "pay", "arguments": "{}"})
 }
 
-/// The events of one whole call.
+/// Returns the events of one whole call.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
@@ -85,8 +85,8 @@ fn whole(provider: Provider, calls: usize) -> String {
     body.to_string()
 }
 
-/// The number of calls in an answer, or the error of a failed attempt. Panics if the attempt would
-/// be repeated.
+/// Returns the number of calls in an answer, or the error of a failed attempt. Panics if the
+/// attempt would be repeated.
 fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
         AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),
@@ -97,8 +97,8 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream of this many calls. Returns the number of calls that were read, including one
-/// that ended the reading with an error, and the outcome.
+/// Reads a stream of this many calls. Returns the number of calls that were read, including the
+/// call that ended the reading with an error, and the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (CollectingSink::default(), P::stream_reader(&cleaner()));
     let mut emitter = PieceEmitter::new(&heard);

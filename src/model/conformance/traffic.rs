@@ -1,4 +1,4 @@
-//! Reads a traffic file, and plays its answers as an endpoint on loopback.
+//! Reads a traffic file, and sends its answers as an endpoint on loopback.
 //!
 //! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS TYPE, NAME:
 //! VALUE, …` begins an answer; with the word `cut`, the connection is closed before the end of the
@@ -27,23 +27,23 @@ pub(super) struct Reply {
     /// Whether the connection is lost before the answer is complete.
     cut: bool,
     body: String,
-    /// The unstreamed form of the answer.
+    /// The unstreamed form of the answer, if the file has it.
     whole: Option<String>,
 }
 
 /// How the endpoint sends its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// As in the file.
+    /// The answers are sent as in the file.
     AsRecorded,
-    /// A few bytes at a time.
+    /// The answers are sent a few bytes at a time.
     InCrumbs,
-    /// Unstreamed, if the file has the unstreamed form.
+    /// The answers are sent unstreamed, if the file has their unstreamed form.
     Whole,
 }
 
 impl Traffic {
-    /// Reads the file of a case and provider.
+    /// Reads the traffic file of a case with a provider.
     pub(super) fn of(provider: &str, case: &str) -> Self {
         let path = format!(
             "{}/src/model/conformance/wire/{provider}/{case}.txt",
@@ -114,7 +114,7 @@ impl Reply {
         self.whole.as_deref().filter(|_| sent == Sent::Whole)
     }
 
-    /// The body, if the answer is streamed and successful.
+    /// Returns the body, if the answer is streamed and successful.
     pub(super) fn stream(&self) -> Option<&str> {
         let is_stream = self
             .headers
@@ -167,7 +167,7 @@ pub(super) struct Request {
     pub(super) body: String,
 }
 
-/// An endpoint that plays its answers, one per connection.
+/// An endpoint that sends the answers of a traffic file, one per connection.
 pub(super) struct Played {
     pub(super) url: String,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -193,7 +193,7 @@ impl Played {
         Self { url, requests }
     }
 
-    /// The requests received so far.
+    /// Returns the requests received so far.
     pub(super) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

@@ -1,5 +1,6 @@
-//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. Invariant:
-//! reading is bounded in bytes and in time, and an answer without its end is rejected.
+//! Reads an endpoint's answer. A stream of events is read as it arrives, any other answer as a
+//! whole. Invariant: reading is bounded in bytes and in time, and an answer without its end is
+//! rejected.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::task::text::from_bytes;
 /// The longest answer, in bytes. The limit applies to an unstreamed body, to each event of a
 /// stream, and to all content of a stream together.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-/// How much of an error's body is read, in bytes.
+/// The most bytes of an error's body that are read.
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The longest stream, in bytes. A stream is much longer than its content, because every few
 /// characters come in a JSON object of their own.
@@ -54,8 +55,9 @@ struct EventStream<P: Protocol> {
     decoder: Decoder,
     reader: P::StreamReader,
     bytes_read: usize,
-    /// The bytes before the first event, up to `MAX_PROBLEM_BYTES` of them: the body may be
-    /// an unstreamed answer although it is declared as a stream.
+    /// The bytes before the first event, at most `MAX_PROBLEM_BYTES`; `None` after the first event.
+    /// They are kept because the body may be an unstreamed answer although it is declared as a
+    /// stream.
     unparsed: Option<Vec<u8>>,
 }
 

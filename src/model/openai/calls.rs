@@ -1,7 +1,7 @@
 //! The calls of a streamed answer. Fragments with the same `index` are joined. If an endpoint omits
 //! the index or sends 0 for every call, fragments are joined by id, or without ids by their
 //! content. Invariant: a fragment is never joined to a call if it recognizably belongs to another
-//! call. If two calls cannot be told apart, no tool accepts their joined text.
+//! call. If two calls cannot be told apart, no tool accepts their joined arguments.
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ struct PartialCall {
     arguments: String,
     /// The arguments, if they came as JSON instead of text.
     value: Option<Value>,
-    /// The remaining members, with `function` once a fragment had it.
+    /// All other members, including the rest of `function` once a fragment had that member.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
@@ -125,8 +125,9 @@ impl PartialCalls {
         self.held_bytes
     }
 
-    /// Takes a fragment and emits the text that it adds. `Some(true)` if pieces emitted earlier are
-    /// wrong now, so that all calls must be emitted again; `None` if the fragment cannot be read.
+    /// Takes a fragment and emits the text that it adds. Returns `Some(true)` if pieces emitted
+    /// earlier are wrong now, so that all calls must be emitted again, and `None` if the fragment
+    /// cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
@@ -214,7 +215,7 @@ impl PartialCalls {
         }
     }
 
-    /// Emits the rest, after the last fragment.
+    /// Emits the remaining names and arguments of all calls, after the last fragment.
     pub(super) fn emit_rest(&mut self, emitter: &mut PieceEmitter<'_>) {
         for (at, call) in self.all.iter_mut().enumerate() {
             call.emitted.end_arguments();
@@ -276,8 +277,8 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns whether the fragment extended a name that was not empty: the
-    /// shorter name may have been emitted already.
+    /// Adds a fragment. Returns whether the fragment extended a name that was not empty. In that
+    /// case the shorter name may have been emitted already.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;
@@ -298,7 +299,7 @@ impl PartialCall {
         renamed
     }
 
-    /// Emits what is new, once the name is known.
+    /// Emits the name once it is known, and then the arguments that were not emitted before.
     fn emit(&mut self, at: usize, cleaner: &Cleaner, emitter: &mut PieceEmitter<'_>) {
         // A name whose end may begin a secret is held back until the arguments or the end of the
         // answer show that the name is complete.

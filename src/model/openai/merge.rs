@@ -1,5 +1,5 @@
-//! Merges the deltas of a streamed message, including members unknown to us, into the message that
-//! the endpoint would have sent unstreamed.
+//! Merges the deltas of a streamed message, including unknown members, into the message that the
+//! endpoint would have sent unstreamed.
 
 use serde_json::{Map, Value};
 
@@ -65,7 +65,8 @@ fn same_type(one: &Value, other: &Value) -> bool {
     matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
 }
 
-/// Whether a delta continues the last element: a text, or thinking that is not signed yet.
+/// Whether a delta continues the last element of a list. A delta can continue only a text, or
+/// thinking that is not signed yet.
 fn continues(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);

@@ -203,8 +203,8 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
 }
 
 /// Returns the original text of each call's arguments, in an answer or a chunk whose arguments are
-/// JSON instead of text. Parsing them into a [`Value`] would drop repeated members and excess
-/// digits before validation could refuse them.
+/// JSON instead of text. Parsing the arguments into a [`Value`] would drop repeated members and
+/// excess digits before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {

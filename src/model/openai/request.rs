@@ -66,8 +66,8 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
     json!({"role": "user", "content": data_about_the_user(context)})
 }
 
-/// Converts the parts of a message: a single text into a string, which every endpoint accepts,
-/// anything else into a list of parts.
+/// Returns the `content` of a message: a string for no part or a single text, because every
+/// endpoint accepts a string, and a list of parts otherwise.
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
@@ -96,9 +96,9 @@ fn function_definition(tool: &OfferedTool) -> Value {
 }
 
 /// Converts a turn into an assistant message: the provider's own JSON, with the call ids that the
-/// results will name. A turn of another protocol (an agent's model may change while a task waits)
-/// is built from its parsed form. Each of `calls` is a call's id, its tool's name and its
-/// arguments.
+/// results will name. A turn of another protocol is rebuilt from its parsed form, because an
+/// agent's model may change while a task waits. Each of `calls` is a call's id, its tool's name and
+/// its arguments.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

@@ -18,7 +18,7 @@ use crate::net::sse::Event;
 /// The end marker of a stream.
 const END_MARKER: &str = "[DONE]";
 
-/// An answer while it arrives.
+/// Reads the chunks of one streamed answer.
 pub(in crate::model) struct ChatStreamReader {
     cleaner: Cleaner,
     /// The message without its calls.
@@ -168,7 +168,8 @@ impl ChatStreamReader {
         emitter.text(&self.text_cleaner.push(more));
     }
 
-    /// Returns the calls, and puts them into the message.
+    /// Moves the calls into the message and returns them in parsed form; `None` if an entry is not
+    /// a call.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, PartialCalls::new(self.cleaner.clone())).finish()?;

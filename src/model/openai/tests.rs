@@ -1,4 +1,4 @@
-//! The client against a small endpoint on loopback that records its requests.
+//! Tests of the client with a small endpoint on loopback that records its requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -63,7 +63,8 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// Sends these answers, one per connection; refuses further connections.
+    /// Starts an endpoint that sends these answers, one per connection, and refuses further
+    /// connections.
     async fn new(answers: Vec<String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

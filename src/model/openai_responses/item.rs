@@ -58,7 +58,7 @@ impl ResponseItem {
             .unwrap_or_default()
     }
 
-    /// Returns the arguments of a call; `None` if they are not a text.
+    /// Returns the arguments of a call; empty if there are none, `None` if they are not a text.
     pub(super) fn arguments(&self) -> Option<&str> {
         match self.members.get("arguments") {
             None | Some(Value::Null) => Some(""),

@@ -1,5 +1,5 @@
-//! Reads a whole or streamed answer: its items, how it ended, and its usage. Invariant: an answer
-//! means the same whether streamed or not; an answer that the endpoint did not declare ended is
+//! Reads a whole or streamed answer: its items, how it ended, and its usage. Invariant: streaming
+//! does not change the parsed answer; an answer that the endpoint did not declare ended is
 //! rejected.
 
 use serde::Deserialize;

@@ -22,7 +22,7 @@ struct Body {
 /// Writes the request body; `extra` holds further members from the configuration.
 ///
 /// # Errors
-/// When the body cannot be written as JSON, which no prompt is known to cause.
+/// The body cannot be written as JSON; no prompt is known to cause this.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -95,8 +95,8 @@ fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<Res
     input
 }
 
-/// Converts the parts of a user message: a single text into a string, which every endpoint accepts,
-/// anything else into a list of parts.
+/// Returns a user message. Its content is a string for no part or a single text, because every
+/// endpoint accepts a string, and a list of parts otherwise.
 fn user_item(parts: &[Part]) -> ResponseItem {
     let content = match parts {
         [] => json!(""),

@@ -1,6 +1,6 @@
 //! Reads a streamed answer: events that begin items, extend them and end them, and a last event
 //! that ends the response. Invariant: the answer has the items as their end events contain them,
-//! whatever the deltas said; without the end event of the response there is no answer; the emitted
+//! even if the deltas differ; without the end event of the response there is no answer; the emitted
 //! pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// A response in progress.
+/// Reads the events of one streamed response.
 pub(in crate::model) struct ResponseStreamReader {
     cleaner: Cleaner,
-    /// By the endpoint's `output_index`; `None` until the item has ended.
+    /// The items by the endpoint's `output_index`; an item is `None` until it has ended.
     items: BTreeMap<u64, Option<ResponseItem>>,
     /// The calls in the order in which they began, each with its item's `output_index`.
     calls: Vec<(u64, EmittedCall)>,
@@ -34,7 +34,7 @@ pub(in crate::model) struct ResponseStreamReader {
 
 /// How much of a call has been emitted.
 struct EmittedCall {
-    /// Empty until the name is emitted.
+    /// The emitted name, before redaction; empty until the name is emitted.
     name: String,
     /// The emitted arguments, before redaction.
     arguments: String,
@@ -128,7 +128,7 @@ impl ResponseStreamReader {
                     let event = Value::Object(event.clone());
                     return Err(classify_error(error.unwrap_or(&event), &self.cleaner));
                 }
-                // Events of other items, and event types added later.
+                // All other events are ignored, also those of types that are added later.
             }
         }
         Ok(StreamState::Open)
@@ -218,7 +218,7 @@ impl ResponseStreamReader {
         data: &str,
     ) -> Result<(), AttemptOutcome> {
         let response = response.and_then(Value::as_object).ok_or_else(unreadable)?;
-        // Some endpoints announce a cut response as completed.
+        // Some endpoints send the event `response.completed` for a response that did not complete.
         let status = match response.get("status").and_then(Value::as_str) {
             Some(cut @ ("incomplete" | "failed" | "cancelled")) => cut,
             Some(_) | None => kind.strip_prefix("response.").unwrap_or(kind),

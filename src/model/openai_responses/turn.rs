@@ -1,7 +1,7 @@
-//! Writes an earlier turn of the model for the next request. If the turn came through this
-//! protocol, its own items are sent; otherwise, or if they cannot be read, items are built from its
-//! parsed form (an agent's model may change while a task waits). Invariant: a call and its output
-//! share an id.
+//! Writes an earlier turn of the model for the next request. A turn that came through this protocol
+//! is sent with its own items, if they can be read. Any other turn is rebuilt from its parsed form,
+//! because an agent's model may change while a task waits. Invariant: a call and its output share
+//! an id.
 
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ fn sendable_items(
     earlier_thinking: EarlierThinking,
 ) -> Vec<ResponseItem> {
     items.retain(|item| earlier_thinking == EarlierThinking::Included || !item.is_reasoning());
-    // The endpoint refuses reasoning at the end of a turn, as after a cut-off while reasoning.
+    // A turn that was cut off can end with reasoning, which the endpoint refuses.
     while items.last().is_some_and(ResponseItem::is_reasoning) {
         items.pop();
     }
@@ -59,8 +59,8 @@ fn sendable_items(
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
         if earlier_thinking == EarlierThinking::Omitted {
-            // With its id, the endpoint would recognize an item that belongs to reasoning, and
-            // would refuse the item without that reasoning.
+            // If the item kept its id, the endpoint would recognize that the item belongs to
+            // reasoning, and would refuse the item without that reasoning.
             members.remove("id");
         }
         if members == *item.members() {

@@ -8,7 +8,7 @@ use crate::world::Clock;
 
 /// The least number of bytes in a piece of arguments.
 const MIN_ARGUMENT_BYTES: usize = 8;
-/// The shortest pause. Sleeps are inaccurate, and the errors of many short ones would add up.
+/// The shortest pause. Sleeps are inaccurate, and the errors of many short sleeps would add up.
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {
@@ -57,7 +57,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     cut(text, move |_, pair| starts_word(pair))
 }
 
-/// Cuts a text every few bytes.
+/// Cuts a text into pieces of at least [`MIN_ARGUMENT_BYTES`] bytes; the last piece may be shorter.
 fn chunks(text: &str) -> impl Iterator<Item = &str> {
     cut(text, |length, _| length >= MIN_ARGUMENT_BYTES)
 }

@@ -1,5 +1,5 @@
 //! The rules of a script. A script is read once, and every mistake in it is reported. The first
-//! rule that matches the conversation is played.
+//! rule that matches the conversation gives the answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -42,11 +42,12 @@ struct Condition {
 /// The part of the conversation that rules match on.
 #[derive(Debug)]
 pub(super) struct MatchInput<'a> {
-    /// The author of the last message; `None` if that is the model, or there is no message.
+    /// The author of the last message; `None` if the author is the model, or if there is no
+    /// message.
     pub(super) last: Option<LastAuthor<'a>>,
     /// The text of the last message; empty if `last` is `None`.
     pub(super) text: String,
-    /// The number of the answer within the task.
+    /// The number of the answer within the task: 1, 2, 3 …
     pub(super) turn: u32,
     /// The text of the user's last message.
     pub(super) user_text: String,
@@ -149,8 +150,8 @@ impl Script {
     }
 
     /// Returns the captures that a rule's texts may use: all captures of the rule itself, and the
-    /// named captures of the rule that matched the user's last message. So a value from that
-    /// message is still known after the calls that follow it.
+    /// named captures of the rule that matched the user's last message. So a value from the user's
+    /// message is still known after the calls that follow the message.
     pub(super) fn captures(&self, rule: &Rule, match_input: &MatchInput<'_>) -> Captures {
         let user_captures = self
             .rules

@@ -79,8 +79,8 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// Arguments: JSON with templates as its strings; or a template for the whole text, which need not
-/// be JSON.
+/// The arguments of a call. Either their whole text is one template and need not be JSON, or they
+/// are JSON with templates as strings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),

@@ -1,4 +1,4 @@
-//! Scripts that users write, and the built-in one.
+//! Tests of scripts that users write, and of the built-in script.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -270,7 +270,7 @@ impl PieceSink for Heard {
     }
 }
 
-/// Plays the first answer of `rules`, or of the script `source`, to a listener. Returns the answer,
+/// Runs the first answer of `rules`, or of the script `source`, for a listener. Returns the answer,
 /// and the pieces with their times.
 async fn watched(
     source: &str,

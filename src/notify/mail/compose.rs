@@ -1,8 +1,8 @@
 //! Writes a digest as a mail: plain text and HTML, in the person's language.
 //!
 //! Invariant: every name passes `visible`, and headers have only fixed words and words of the
-//! configuration, so that no name can begin a header or hide itself. Long texts are cut, so that a
-//! mail of twenty questions stays under 50 KB.
+//! configuration, so that no name can begin a header or have invisible characters. Long texts are
+//! cut, so that a mail of twenty questions has 50 KiB at most.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -34,7 +34,7 @@ struct TextLimits {
 }
 
 /// The limits, the widest first. A mail that exceeds [`MAX_MAIL_BYTES`] is built again with the
-/// next.
+/// next limits.
 const TEXT_LIMITS: [TextLimits; 3] = [
     TextLimits {
         max_chars: 300,
@@ -56,7 +56,7 @@ pub(super) struct Head<'h> {
     pub(super) from: &'h Mailbox,
     pub(super) to: Mailbox,
     pub(super) language: Language,
-    /// The mail's own id without the domain. It is the same for each attempt.
+    /// The mail's id without the domain. A retry with the same deliveries has the same id.
     pub(super) id: &'h str,
     /// The domain after the `@` in the ids of mails and threads.
     pub(super) domain: &'h str,
@@ -160,7 +160,7 @@ fn subject(texts: &MailTexts, digest: &Digest) -> String {
     }
 }
 
-/// Returns the lines about a question: the label and the text of each.
+/// Returns the lines about a question, each as a label and a text.
 fn lines(
     texts: &'static MailTexts,
     question: &Question,

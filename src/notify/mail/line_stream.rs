@@ -1,7 +1,7 @@
-//! A TCP stream that returns at most one line for each read, against STARTTLS response injection:
-//! bytes that a server or an attacker sends right after the answer to STARTTLS must not be read as
-//! an answer inside TLS. With this stream they break the handshake instead (RFC 3207, section 6:
-//! knowledge from before TLS must be discarded).
+//! A TCP stream that returns at most one line for each read. It prevents STARTTLS response
+//! injection: bytes that a server or an attacker sends right after the answer to STARTTLS must not
+//! be read as an answer inside TLS (RFC 3207, section 6: knowledge from before TLS must be
+//! discarded). With this stream, such bytes make the TLS handshake fail.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const CHUNK: usize = 4096;
 #[derive(Debug)]
 pub(super) struct LineStream {
     stream: TcpStream,
-    /// Bytes that were read from the stream and not returned yet.
+    /// The bytes that were read from the stream and not returned yet.
     buffered: BytesMut,
 }
 

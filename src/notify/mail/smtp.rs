@@ -1,6 +1,6 @@
-//! One session with the mail server: connects, begins TLS, signs in, and sends one mail. Invariant:
-//! without TLS, a server that is not on loopback gets only EHLO and STARTTLS. A failure is reported
-//! in fixed words, never in those of the server.
+//! Sends one mail in one session with the mail server: connects, begins TLS, signs in, and sends
+//! the mail. Invariant: without TLS, a server that is not on loopback gets only EHLO and STARTTLS.
+//! A failure is reported in fixed words, never in the server's words.
 
 use std::io;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::notify::attempt_result::AttemptResult;
 use crate::notify::settings::{MailServer, MailServerAddress, Security};
 use crate::world::Clock;
 
-/// The maximum duration of an attempt. lettre's own timeout covers only connecting (lettre#1027),
-/// so this one covers connecting and sending.
+/// The maximum duration of an attempt, from connecting to sending. The timeout of lettre covers
+/// only connecting (lettre#1027).
 pub(in crate::notify) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time to wait for the answer to QUIT after the server has accepted the mail.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
 const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
-/// Reply codes about the session and not the mail (RFC 4954, section 6).
+/// Reply codes that concern the session and not the mail (RFC 4954, section 6).
 const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 /// The mail server with everything that a session needs.
@@ -42,7 +42,7 @@ pub(super) struct Server {
     /// The parameters of TLS; `None` if TLS is not needed or cannot be set up.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
-    /// The name that the service gives itself in EHLO.
+    /// The name of the service in EHLO.
     ehlo_name: ClientId,
 }
 
@@ -157,8 +157,8 @@ async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     }
 }
 
-/// Returns the reason why no session could be opened. The delivery is tried again, because the
-/// failure is not about the mail itself.
+/// Returns the reason why no session could be opened. Such a failure does not concern the mail, so
+/// the delivery is tried again.
 fn open_problem(error: &Error) -> &'static str {
     if error.is_tls() {
         NO_TLS

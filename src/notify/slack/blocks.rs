@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::notify::chat::samples::{HOSTILE, closed, room_message};
 
-    /// Every text object of the blocks.
+    /// Returns the type and the text of every text object in the blocks.
     fn texts(value: &Value) -> Vec<(String, String)> {
         match value {
             Value::Object(members)

@@ -1,8 +1,9 @@
 //! Reads the answers of Slack's API. Slack answers failures with the status 200, too, and with a
 //! body such as `{"ok": false, "error": …}`.
 //!
-//! Invariant: of an answer, only the message's id is kept, which has only digits and a dot; a
-//! problem is in fixed words. A failure is retried unless the same message would surely fail again.
+//! Invariant: of the body of an answer, only the message's id is kept, which has only digits and a
+//! dot. A problem is in fixed words. A failure is retried unless the same message would surely fail
+//! again.
 
 use std::fmt;
 
@@ -11,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members of an answer that are read. The other members repeat the message, and may be cut
-/// off.
+/// The members of an answer that are read. All other members only repeat the message, and may be
+/// cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,

@@ -1,4 +1,4 @@
-//! Admission of requests by key, header and session.
+//! Tests of the authentication of requests by key, header and session.
 
 use super::*;
 use crate::people::directory::hash_key;

@@ -1,4 +1,4 @@
-//! Rights of callers, and approvals that still count.
+//! Tests of the rights of callers, and of approvals that still count.
 
 use super::*;
 use crate::people::Permissions;
@@ -100,8 +100,9 @@ fn rule_decides_who_may_decide_for_every_person() {
 #[test]
 fn reading_and_moving_a_tree_follow_role_and_rights() {
     let cases = [
-        // Columns: caller, involved; may read; may message, cancel, retry while the agent is
-        // open; may message, cancel, retry while the agent is closed.
+        // Columns: the caller; whether the caller is involved; whether the caller may read; whether
+        // the caller may message, cancel and retry while the agent is open to the owner; whether
+        // the caller may do so while the agent is closed to the owner.
         (
             caller("alice", "acme", &[], false, Permissions::ALL),
             false,
@@ -262,8 +263,8 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
     );
 }
 
-/// A roster whose only person is Dora, who has no key and is in these groups. The links in messages
-/// give the permission `links`.
+/// Returns a roster whose only person is Dora, who has no key and is in these groups. The links in
+/// messages give the permission `links`.
 fn dora(links: Option<LinkMay>, groups: &[&str]) -> Roster {
     let person = Person {
         user: "Dora".to_owned(),

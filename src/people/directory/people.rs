@@ -37,7 +37,7 @@ impl Directory {
         self.people.iter().map(|(_, person)| person)
     }
 
-    /// Returns the person whom messages to this user reach.
+    /// Returns the person whom messages to this user reach, if any.
     #[must_use]
     pub fn person(&self, tenant: &str, user: &str) -> Option<&Person> {
         let wanted = self.ids.key(user);
@@ -47,9 +47,9 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns a person as the caller with the most rights that they can have, and with their
-    /// current groups: the caller of their key if that key may decide, otherwise the caller of a
-    /// link.
+    /// Returns the caller with the most rights that a person can have: the caller of a key if a key
+    /// of the person may decide, otherwise the caller of a link. The caller has the person's
+    /// current groups.
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
@@ -95,8 +95,8 @@ impl Directory {
     }
 
     /// Returns the people of a tenant who could decide under these approvers, by a key or by a
-    /// link, and the groups of each. Only a person with a mail address can get a link. A person can
-    /// come twice.
+    /// link, and the groups of each. Only a person with a mail address can get a link. The result
+    /// may contain a person twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
@@ -160,7 +160,8 @@ mod tests {
         gate: true,
     };
 
-    /// alice and reader have a key, bob and silent have none; reader's key may not decide.
+    /// Returns a directory of four people: alice and reader have a key, bob and silent have no key,
+    /// and reader's key may not decide.
     fn directory(links: Option<LinkMay>) -> Directory {
         let silent = Person {
             email: None,

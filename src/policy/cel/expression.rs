@@ -2,7 +2,8 @@
 
 use regex::Regex;
 
-/// An expression, at most `MAX_DEPTH` deep, so that walking it never overflows the stack.
+/// An expression, at most `MAX_DEPTH` deep, so that recursion over the tree never overflows the
+/// stack.
 #[derive(Debug)]
 pub(in crate::policy) enum Node {
     Literal(Literal),
@@ -27,9 +28,10 @@ pub(in crate::policy) enum Node {
 
 #[derive(Debug)]
 pub(in crate::policy) struct Pattern {
-    /// The pattern as the rule has it.
+    /// The pattern as the rule states it.
     pub(in crate::policy) plain: Regex,
-    /// The case-insensitive pattern, for user ids that are compared folded.
+    /// The case-insensitive pattern, for user ids that are compared folded. `None` unless the rule
+    /// applies the pattern to `user.id`.
     pub(in crate::policy) folded: Option<Regex>,
 }
 

@@ -1,4 +1,4 @@
-//! Verdicts of rules.
+//! Tests of the verdicts of rules.
 
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn first_matching_rule_decides() {
     );
 }
 
-/// Expressions, and their values for the call in the test below.
+/// Expressions, each with its value for the call in the test that evaluates them.
 const EXPRESSIONS: &[(&str, bool)] = &[
     ("args.amount == 5.0 && args.amount == 5", true),
     (

@@ -1,4 +1,4 @@
-//! Offers of standing decisions.
+//! Tests of the offers of standing decisions.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn remembering(name: &str, tools: &[&str], condition: &str, remember: RuleRememb
     }
 }
 
-/// The tools of the fixture; a call of `refund` may be repeated.
+/// Returns the tools of the fixture, with `refund` as an idempotent tool.
 fn repeatable() -> Vec<ToolSpec> {
     let mut tools = tools();
     for tool in &mut tools {
@@ -159,7 +159,8 @@ fn once_tool_is_not_remembered_by_its_arguments_and_has_its_uses_written() {
     let rule = remembering("r", &["refund"], "", same());
     let found = places(rule.clone(), &tools());
     assert_eq!(found, ["policy.0.remember.same", "policy.0.remember.uses"]);
-    // The rule stays in the policy although the configuration is refused, but makes no offer.
+    // The rule stays in the policy although the configuration is refused, but the rule makes no
+    // offer.
     let (policy, _) = built(&[rule], &tools());
     assert_eq!(offer(&policy, 120.0), None);
     let unlimited = RuleRemember {

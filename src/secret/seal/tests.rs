@@ -1,4 +1,4 @@
-//! Sealed values, links and fingerprints: what opens, and what does not.
+//! Tests of sealed values, links and fingerprints: which of them open, and which do not.
 
 use super::*;
 

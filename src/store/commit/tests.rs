@@ -1,4 +1,4 @@
-//! The batches that a writer takes from its queue.
+//! Tests of the batches that a writer takes from its queue.
 
 use super::*;
 use crate::task::change::{Counters, Guard, LeaseChange, TaskChange};
@@ -10,7 +10,7 @@ fn root(number: u128) -> TaskId {
     TaskId(Uuid::from_u128(number))
 }
 
-/// A change of a root with so many items.
+/// Returns a queued change of a root with this number of items.
 fn waiting(root: TaskId, items: usize) -> QueuedChange {
     let part = Part {
         content_type: PartType::Text,
@@ -49,7 +49,7 @@ fn waiting(root: TaskId, items: usize) -> QueuedChange {
     }
 }
 
-/// The roots of the next batch.
+/// Takes the next batch, and returns the roots of its changes.
 fn taken(writer: &Writer) -> Vec<TaskId> {
     let batch = writer.take();
     batch.iter().map(|waiting| waiting.rows.root).collect()

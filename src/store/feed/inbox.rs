@@ -1,5 +1,5 @@
-//! Tells the readers of a tenant's inboxes which requests a commit has opened, answered or closed.
-//! A reader that misses a notification loses only time, because the rows hold the state.
+//! Notifies the readers of a tenant's inboxes of the requests that a commit has opened, answered or
+//! closed. A reader that misses a notification loses only time, because the rows hold the state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, SUBSCRIPTION_TTL, lock};
 use crate::task::id::RequestId;
 
-/// The maximum number of commits that a reader may fall behind before it misses some.
+/// The maximum number of commits that a reader may fall behind before it misses notifications.
 const INBOX_BUFFER: usize = 256;
 
 /// The requests that a commit has opened, answered or closed; `None` if commits may have been
@@ -26,8 +26,8 @@ pub(super) struct Inboxes(HashMap<String, broadcast::Sender<RequestIds>>);
 pub struct InboxListener(broadcast::Receiver<RequestIds>);
 
 impl InboxListener {
-    /// Waits for the next commit that opens, answers or closes requests, and returns their ids.
-    /// `None` if commits may have been missed. Cancel-safe.
+    /// Waits for the next commit that opens, answers or closes requests, and returns the ids of
+    /// these requests. Returns `None` if commits may have been missed. Cancel-safe.
     pub async fn next(&mut self) -> RequestIds {
         match self.0.recv().await {
             Ok(touched) => touched,
@@ -84,12 +84,13 @@ impl Feed {
     /// Delivers the requests of a commit, of this or another replica, to the local readers.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
         if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
-            // Without a receiver the notification is not needed.
+            // The send fails if the tenant has no reader. Then the notification is not needed.
             let _ = sender.send(Some(Arc::clone(ids)));
         }
     }
 
-    /// Tells all readers that commits may have been missed, so that any request may have changed.
+    /// Notifies all readers that commits may have been missed, so that any request may have
+    /// changed.
     pub(super) fn publish_unknown_requests(&self) {
         for sender in lock(&self.inboxes).0.values() {
             let _ = sender.send(None);

@@ -1,4 +1,5 @@
-//! Watchers, listeners and other replicas are notified of what they asked for.
+//! Tests that watchers, listeners and other replicas are notified of the events that they
+//! subscribed to.
 
 use super::*;
 use crate::task::delta::DeltaContent;

@@ -112,7 +112,7 @@ impl Findings {
 /// Reads a value and inspects each string at its pointer.
 pub struct StringInspector<'l> {
     pointer: String,
-    /// The byte offset in `pointer` where each of its segments ends.
+    /// For each segment of `pointer`, the byte offset where the segment ends.
     steps: Vec<usize>,
     findings: &'l mut Findings,
 }
@@ -261,7 +261,7 @@ pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
 }
 
 /// Finds invisible characters. Tabs and line ends do not count as invisible; a `\r` without `\n`
-/// does.
+/// counts as invisible.
 fn find_hidden(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let mut listed: Vec<char> = Vec::new();
     let mut more = false;
@@ -317,8 +317,8 @@ fn is_blank_mark(c: char) -> bool {
     )
 }
 
-/// Finds letters and digits of right-to-left scripts: digits and signs next to them are rendered in
-/// another order than stored.
+/// Finds letters and digits of right-to-left scripts. Digits and signs next to such characters are
+/// rendered in another order than stored.
 fn find_right_to_left(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let is_right_to_left = |c: &char| {
         matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c)

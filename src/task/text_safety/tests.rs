@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The code and the pointer of each warning.
+/// Returns the code and the pointer of each warning.
 fn found(text: &str) -> Vec<(String, String)> {
     warnings(text)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Refused argument texts, and texts read exactly as written.
+//! Tests of refused argument texts, and of texts that are read exactly as written.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -279,7 +279,7 @@ fn hostile_arguments_never_fit_and_the_place_is_named() {
     }
 }
 
-/// Arguments that fit, and their values.
+/// Returns arguments that fit, with their values.
 fn good_arguments() -> Vec<(&'static str, Value)> {
     vec![
         (

@@ -1,4 +1,4 @@
-//! Mistakes in tool settings, and the contents of a definition.
+//! Tests of mistakes in tool settings, and of the contents of a definition.
 
 use super::*;
 use crate::secret::Secret;
@@ -73,7 +73,7 @@ fn built(settings: Settings) -> CatalogEntry {
     catalog.get("t").unwrap().clone()
 }
 
-/// Settings with a mistake, and a part of its report.
+/// Returns settings with a mistake, each with a part of the mistake's text.
 fn mistaken() -> Vec<(Settings, &'static str)> {
     let object =
         |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});

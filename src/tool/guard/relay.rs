@@ -1,6 +1,6 @@
-//! Runs a program that communicates through the guard: the guard passes its own standard input to
-//! the program, and the program's output to its own standard output. Once the guard's input closes,
-//! the program has two seconds to end, then three more after SIGTERM.
+//! Runs a program that communicates through the guard. The guard passes its own input to the
+//! program, and passes on the program's output as its own. Once the guard's input closes, the
+//! program has two seconds to end, then three more after SIGTERM.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -94,7 +94,8 @@ fn connect(
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (exited, closed) = (sender.clone(), sender.clone());
     thread::Builder::new().spawn(move || {
-        // Waits without reaping: the process id must stay taken until the group is killed.
+        // The thread waits without reaping, so that the process id stays taken until the group is
+        // killed.
         while let Err(rustix::io::Errno::INTR) = waitid(
             WaitId::Pid(pid),
             WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
@@ -113,7 +114,8 @@ fn connect(
         if let Some(mut stdin) = stdin {
             let _ = copy_flushing(&mut input, &mut stdin);
         }
-        // If only the program closed its input, waits here until the guard's input closes.
+        // If the program closed its input first, the thread still waits until the guard's input
+        // closes.
         let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(Event::InputClosed);
     })?;
@@ -154,7 +156,7 @@ fn wait(events: &Receiver<Event>, pid: Pid) {
     }
 }
 
-/// Whether the program ends within this time.
+/// Waits for the program to end. Returns whether the program ended within this time.
 fn exits_within(events: &Receiver<Event>, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     loop {

@@ -1,4 +1,4 @@
-//! HTTP tools against a loopback endpoint that records its requests.
+//! Tests of HTTP tools with a loopback endpoint that records its requests.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ mod failures;
 mod keepalive;
 mod wire;
 
-/// The endpoint's behaviour on a connection after it has read the request.
+/// The endpoint's behaviour on a connection after the endpoint has read the request.
 enum Behaviour {
     Answer(Vec<u8>),
     Reset,
@@ -97,7 +97,7 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
-/// Shared by all tests: reading the machine's certificates is slow.
+/// All tests share this value, because reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 fn tool_of(

@@ -9,21 +9,21 @@ use serde_json::{Map, Number, Value, json};
 use super::super::names::folded;
 use super::super::schema::CompiledSchema;
 
-/// Describes the argument `form` to a model.
+/// The description of the argument `form` for a model.
 pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will not do: an object with 1 to 20 \
     `properties`, each of type string, number, integer or boolean, or an `enum` of strings. Further keywords: `title`, \
     `description`, `default`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, \
     `format` (email, uri, date), and `required`.";
 
-/// Maximum number of fields of a form.
+/// The maximum number of fields of an agent's form.
 const MAX_FIELDS: usize = 20;
-/// Maximum number of choices of a field.
+/// The maximum number of choices of a field.
 const MAX_CHOICES: usize = 100;
-/// Maximum length of a field's name.
+/// The maximum length of a field's name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 /// The allowed formats of a text.
 pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
-/// Names of secrets, written without separators.
+/// Names of secrets, in folded form and without separators.
 const SECRET_NAMES: [&str; 33] = [
     "password",
     "passwd",
@@ -377,8 +377,9 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret: one of `SECRET_NAMES` anywhere, where only letters and digits
-/// count, or one of `SECRET_WORDS` as a whole word. Case does not count.
+/// Whether a text names a secret. The text does so if its letters and digits, without the
+/// characters between them, contain one of `SECRET_NAMES`, or if one of its words is in
+/// `SECRET_WORDS`. Case does not count.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()

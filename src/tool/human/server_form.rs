@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
-/// Maximum number of fields of a form.
+/// The maximum number of fields of a server's form.
 const MAX_FIELDS: usize = 32;
 /// The keywords of a field that are kept.
 const KEPT_KEYWORDS: [&str; 13] = [
@@ -35,9 +35,9 @@ pub(crate) enum FormError {
 }
 
 /// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation)
-/// and closes it to undeclared members. Unknown keywords are left out. A choice written as `oneOf`
-/// or `anyOf` of `const`s, also in a list's items, becomes an `enum`, and the titles of its values
-/// become part of the description.
+/// and closes it to undeclared members. Unknown keywords are left out. A choice that a field, or a
+/// list's items, write as `oneOf` or `anyOf` of `const`s becomes an `enum`, and the titles of its
+/// values become part of the description.
 ///
 /// # Errors
 /// The reason why the form cannot be shown to a person.

@@ -1,4 +1,4 @@
-//! The offered tools, the questions of calls, and accepted and refused forms.
+//! Tests of the offered tools, of the questions of calls, and of accepted and refused forms.
 
 use super::*;
 use crate::tool::arguments;
@@ -34,7 +34,8 @@ fn built(kind: RequestKind) -> CatalogEntry {
     catalog_entry(kind, &[jira()]).unwrap()
 }
 
-/// The question that a call with these arguments asks. The arguments are checked as for every call.
+/// Returns the question that a call with these arguments asks. The arguments are checked as for
+/// every call.
 fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
     let args = arguments::read(&args.to_string(), &built(kind).schema)
         .map_err(|misfits| misfits.to_string())?;

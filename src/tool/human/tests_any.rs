@@ -1,5 +1,5 @@
-//! For any output of a model: a call either asks a question that every client can draw, or is
-//! refused.
+//! Tests with any output of a model: a call either asks a question that every client can render, or
+//! is refused.
 
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A form that is often valid.
+/// Generates a form that is often valid.
 fn any_form() -> impl Strategy<Value = Value> {
     let kind = prop::sample::select(vec!["string", "number", "integer", "boolean", "array"]);
     let keyword = prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! Commands under a guard. The guard is this test program, started again to run only
+//! Tests of commands under a guard. The guard is this test program, started again to run only
 //! `guard_process_runs_as_the_guard_of_a_command`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,7 +146,7 @@ impl Alive {
         tool(self.directory.path(), timeout, 1000)
     }
 
-    /// A command that opens the pipe, also for all its children, and then runs `then`.
+    /// Returns a command that opens the pipe, also for all its children, and then runs `then`.
     fn held(then: &str) -> Invocation {
         invocation(&format!("exec 3>alive; echo began >&3; {then}"))
     }

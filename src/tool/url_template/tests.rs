@@ -1,4 +1,4 @@
-//! URLs with arguments and credentials filled in, and refused values.
+//! Tests of URLs with arguments and credentials filled in, and of refused values.
 
 use percent_encoding::percent_decode_str;
 use proptest::prelude::*;
@@ -261,8 +261,8 @@ fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
     }
 }
 
-/// Asserts that the text is the second of the three path segments and that nothing else changed;
-/// returns the query.
+/// Asserts that the text is the second of the three path segments and that nothing else changed.
+/// Returns the query.
 fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     assert_eq!(
         (url.scheme(), url.host_str(), url.port(), url.fragment()),
@@ -286,7 +286,7 @@ fn climbs(text: &str) -> bool {
         return true;
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
-    // A byte outside ASCII decodes to nothing relevant here.
+    // Dots, slashes and escapes are ASCII, so any other decoded byte can be replaced.
     let decoded: String = decoded
         .into_iter()
         .map(|byte| {

@@ -1,4 +1,4 @@
-//! Deliveries of messages, for admins: one file for each operation.
+//! The operations on deliveries of messages, one file each. Only admins may call them.
 
 pub(crate) mod list;
 pub(crate) mod resend;

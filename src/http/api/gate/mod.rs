@@ -1,4 +1,5 @@
-//! Calls of agents that run elsewhere: propose, look, report.
+//! The operations on calls of agents that run elsewhere. An agent proposes a call, looks at the
+//! call, and reports the call's outcome.
 
 pub(crate) mod look;
 pub(crate) mod propose;
@@ -24,7 +25,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     ]
 }
 
-/// The surface by which a call is proposed: a label of metrics.
+/// The API by which a call is proposed; a label of the metric `gate_ask`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GateSurface {
     Rest,
@@ -44,8 +45,11 @@ impl GateSurface {
     }
 }
 
-/// Proposes a call at its gate and waits for the answer. Starts no approved call after
-/// `claim_until`, if it is set. Records the duration, unless the gate refuses.
+/// Proposes a call at its gate, waits for the answer, and records the duration in the metric
+/// `gate_ask`. If `claim_until` is set, no approved call is started after that time.
+///
+/// # Errors
+/// The gate's refusal. The duration of a refused proposal is not recorded.
 pub(crate) async fn timed_ask(
     http: &Http,
     caller: &Caller,
@@ -62,8 +66,8 @@ pub(crate) async fn timed_ask(
     Ok(answer)
 }
 
-/// Converts a gate's refusal to a problem, with the call as `caller` sees it if the refusal is
-/// about a stored call.
+/// Converts a gate's refusal to a problem. If another runner has the permit, or the call is
+/// settled, the member `call` of the problem is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
         GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,

@@ -1,5 +1,5 @@
-//! `POST /v1/gate/calls`: proposes a call, waits for the verdict and claims the permit. A
-//! repetition with the same `Idempotency-Key` continues the same call.
+//! `POST /v1/gate/calls`: proposes a call, waits for the verdict, and claims the permit of an
+//! allowed call. A repeated POST with the same `Idempotency-Key` continues the same call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::http::wire::gate::{GateCall, NewGateCall};
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 /// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
-/// The `Retry-After` of an answer without a verdict, in seconds.
+/// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 
 pub(crate) const OP: Op = Op {
@@ -133,7 +133,8 @@ fn respond(http: &Http, posted: &PostRequest, answer: GateAnswer, prefer: Prefer
     response
 }
 
-/// Reads `Holdpoint-Runner`, the name of the process that runs the call. `None` without the header.
+/// Reads the header `Holdpoint-Runner`, the name of the process that runs the call. Returns `None`
+/// without the header.
 ///
 /// # Errors
 /// `bad_request` if the header is repeated, or is not 1 to 128 visible ASCII characters.
@@ -153,8 +154,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A proposal as the body gives it. Its `identity`, `runner` and `wait` are placeholders for the
-/// values of the headers.
+/// A proposal as the body gives it. The `identity`, `runner` and `wait` of `proposal` are
+/// placeholders, which the values of the headers replace.
 struct ProposalBody {
     proposal: Proposal,
     attach: Option<bool>,
@@ -194,7 +195,7 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Exactly one of the two must be there.
+/// `arguments_text`. Adds a mistake unless exactly one of the two members is present.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

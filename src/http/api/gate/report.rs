@@ -1,4 +1,4 @@
-//! `POST /v1/gate/outcomes`: the outcome of a call that its caller ran.
+//! `POST /v1/gate/outcomes`: stores the outcome of a call that the client ran.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
-    // Leaves space for the JSON escapes of the content.
+    // Twice the limit of the content, because JSON escapes lengthen the content.
     max_body_bytes: 2 * MAX_CONTENT_BYTES,
     problems: &[
         Code::BadJson,

@@ -1,5 +1,5 @@
-//! The asks (proposals at gates) that wait for a verdict in this process. Their number is limited,
-//! and a client that leaves ends the wait of its own request.
+//! The asks (proposals at gates) that wait for a verdict in this process. Their number is limited.
+//! A client can cancel its request, which ends the wait of that request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant, and the key of one of its users.
+/// A tenant, and the comparison form of a user id of this tenant.
 type PersonKey = (String, UserKey);
 
 /// The asks of this process that wait for a verdict.
@@ -20,12 +20,12 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks by number: the person who asks, and, if the client can cancel its request,
-    /// the request's name and the token that ends its wait.
+    /// The waiting asks by number. The value contains the person who asks and, if the client can
+    /// cancel its request, the name of the request and the token that ends its wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The right of one ask to wait, until the slot is dropped.
+/// The right of one ask to wait. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -33,9 +33,10 @@ pub(crate) struct WaitSlot {
 }
 
 impl WaitingAsks {
-    /// Gives an ask of `caller` a slot; returns `None` if too many asks wait. `request` has the
-    /// name that [`WaitingAsks::cancel`] looks for and the token that it cancels; `None` if the
-    /// client cannot cancel.
+    /// Takes a slot for an ask of `caller`. Returns `None` if too many asks of this process or of
+    /// the caller wait. `request` is the name and the token of the client's request:
+    /// [`WaitingAsks::cancel`] finds the request by the name and cancels the token. `None` if the
+    /// client cannot cancel the request.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,
@@ -62,8 +63,8 @@ impl WaitingAsks {
     }
 
     /// Ends the waits of `caller`'s requests with the name `request`. If two clients of the caller
-    /// use the same name, both waits end, because an approved call must not start for a client that
-    /// has left.
+    /// use the same name, the waits of both clients end: an approved call must not start for a
+    /// client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -42,7 +42,8 @@ pub(crate) async fn end_grant(
 /// Ends a standing decision for a caller.
 ///
 /// # Errors
-/// `not_found` if the tenant has no such standing decision; `forbidden`, `unavailable`.
+/// `not_found` if the tenant has no such standing decision; `forbidden` if the caller may not end
+/// it; `unavailable`.
 pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
     must_decide(caller)?;
     match http.engine.end_grant(caller, id).await {

@@ -1,4 +1,4 @@
-//! Standing decisions: one file for each operation.
+//! The operations on standing decisions, one file each.
 
 pub(crate) mod end;
 pub(crate) mod list;

@@ -1,6 +1,6 @@
-//! `tools/call`: proposes the call at the gate and waits for its result. A quick answer is JSON; a
-//! call that waits is answered as an event stream. If the client leaves, the wait is dropped, and
-//! with it the presence of the call's asker.
+//! `tools/call`: proposes the call at the gate and waits for its result. An answer within
+//! [`JSON_ANSWER_TIMEOUT`] is sent as JSON, a later answer as an event stream. If the client
+//! disconnects, the wait ends, and the client no longer counts as an asker of the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,16 +28,16 @@ use crate::people::Caller;
 
 /// The time after which a call that still waits is answered as an event stream.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of repetitions of a request. A client of 2026-07-28 that gets a
-/// `requestState` repeats its request with that state by itself, until the call is decided. The
-/// client gives up after ten rounds.
+/// The maximum number of times that a client is asked to repeat its request. A client of the
+/// revision 2026-07-28 that gets a `requestState` repeats the request with this state by itself,
+/// until the call is decided. The client gives up after ten rounds.
 pub(super) const MAX_REPETITIONS: u32 = 9;
-/// The time within which a client of 2026-07-28 begins the next repetition.
+/// The time within which a client of the revision 2026-07-28 begins the next repetition.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 /// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 
-/// A `tools/call` request, ready to ask the gate.
+/// A `tools/call` request whose parameters are checked.
 struct PreparedCall {
     http: Arc<Http>,
     caller: Caller,
@@ -137,8 +137,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns how the gate recognizes the call, and the number of the repetition: 0 for the first
-    /// request.
+    /// Returns the identity by which the gate recognizes the call, and the number of this
+    /// repetition. The number of the first request is 0.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(parse_request_state)
@@ -161,7 +161,8 @@ impl McpRequest<'_> {
         }
     }
 
-    /// Returns the session of the call, from `_meta` or else from the header `Holdpoint-Session`.
+    /// Returns the session id of the call, from `_meta` or else from the header
+    /// `Holdpoint-Session`.
     fn session(&self, params: &Params) -> Result<Option<String>, RpcError> {
         let header = || {
             self.headers
@@ -186,9 +187,9 @@ impl McpRequest<'_> {
     }
 }
 
-/// Parses a `requestState`: the call and the number of the repetition. The state need not be
-/// sealed: if a client sends the state of another call, the arguments do not fit that call, so the
-/// request is a new call.
+/// Parses a `requestState` into the call and the number of the repetition. The state needs no seal:
+/// if a client sends the state of another call, the arguments do not fit that call, and the gate
+/// treats the request as a new call.
 fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;
@@ -209,7 +210,7 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 }
 
 impl PreparedCall {
-    /// Waits for the answer, or until the client cancels the request.
+    /// Waits for the gate's answer. If the client cancels the request, returns an empty reply.
     async fn reply(self) -> Reply {
         let answer = tokio::select! {
             biased;

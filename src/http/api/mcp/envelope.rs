@@ -1,6 +1,6 @@
-//! Reads a message of a client: JSON-RPC 2.0, one message in a body. Invariant: a message that
-//! repeats a member outside of `arguments` is refused. A member repeated inside `arguments` makes
-//! the call invalid.
+//! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a message
+//! that repeats a member outside of `arguments` is refused. A member repeated inside `arguments`
+//! makes the call invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +13,7 @@ use crate::task::mcp_revision::Revision;
 
 /// The maximum length of a text id, in bytes.
 const MAX_ID_BYTES: usize = 256;
-/// The member of `_meta` with the revision that a request speaks.
+/// The member of `_meta` that names the protocol revision of a request.
 const VERSION_MEMBER: &str = "io.modelcontextprotocol/protocolVersion";
 /// The member of `_meta` with the capabilities of the client.
 const CAPABILITIES_MEMBER: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -32,7 +32,7 @@ pub(super) struct Incoming {
 pub(super) struct Params {
     /// All members but `arguments`.
     pub(super) members: Map<String, Value>,
-    /// The text of `arguments`, to the byte; `None` without this member.
+    /// The JSON text of `arguments`, byte for byte; `None` without this member.
     pub(super) arguments: Option<String>,
 }
 
@@ -101,9 +101,9 @@ fn to_rpc_error(error: JsonError) -> RpcError {
     })
 }
 
-/// Returns the revision of a message. A message of 2026-07-28 repeats its revision, its method and
-/// its tool in headers, for proxies that read no body. If the headers contradict the body, the
-/// message is refused.
+/// Returns the protocol revision of a message. A message of the revision 2026-07-28 repeats its
+/// revision, its method and its tool in headers, for proxies that read no body. If the headers
+/// contradict the body, the message is refused.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,
@@ -156,7 +156,8 @@ pub(super) fn check_headers(
     Ok(revision)
 }
 
-/// Returns the value of a header, which may be sent only once.
+/// Returns the value of a header; `None` without the header. A header that is sent twice is an
+/// error.
 fn single_header<'h>(
     headers: &'h HeaderMap,
     name: &'static str,
@@ -174,7 +175,8 @@ fn single_header<'h>(
         .map_err(|_| RpcError::invalid_headers(format!("{name} is not visible ASCII")))
 }
 
-/// Decodes the text of a header, which may be in Base64.
+/// Decodes the text of a header, which may be in Base64. Returns `None` if the Base64 or its text
+/// is invalid.
 fn decode_header(value: &str) -> Option<String> {
     let inside = value.strip_prefix("=?base64?");
     let Some(inside) = inside.and_then(|rest| rest.strip_suffix("?=")) else {

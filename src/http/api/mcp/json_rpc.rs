@@ -33,7 +33,7 @@ impl RpcError {
         Self::new(StatusCode::BAD_REQUEST, -32600, message)
     }
 
-    /// Builds the error -32602: a parameter is missing or does not fit.
+    /// Builds the error -32602: a parameter is missing or invalid.
     pub(super) fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(StatusCode::OK, -32602, message)
     }
@@ -77,7 +77,7 @@ impl RpcError {
         Self::from_problem(&Problem::unavailable())
     }
 
-    /// Builds the error for a problem; its `data` has the problem's code.
+    /// Builds the error for a problem. The member `data` of the error has the problem's code.
     pub(super) fn from_problem(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
             -32603
@@ -113,23 +113,25 @@ impl RpcError {
     pub(super) fn response(&self, id: &Value) -> Response {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
-        // Tells `server/edge.rs` to keep this body, because clients read it whatever the status.
+        // The marker tells `server/edge.rs` to keep this body, because MCP clients read the body
+        // whatever the status is.
         response.extensions_mut().insert(RenderedError);
         response
     }
 }
 
-/// Returns the JSON-RPC message with `result`, which is JSON text and stays as it is.
+/// Returns the JSON-RPC message with `result`. The JSON text of `result` is kept byte for byte.
 pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. `delivery` notes that the client has got the result of a gate call.
+/// Responds with `result`. When the connection has taken the response, `delivery` records that the
+/// client has the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(result_message(id, result).into(), delivery))
 }
 
-/// Returns a response with `body` and the content type of JSON.
+/// Returns a response with the JSON `body`.
 pub(super) fn json_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("application/json");

@@ -1,7 +1,7 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
-//! protocol. The server is stateless: it opens no session, and every replica answers every request.
-//! Invariant: a message means the same to every parser, because a repeated member outside of
-//! `arguments` is refused, and `arguments` are kept to the byte.
+//! protocol. The server is stateless: it opens no session, and any replica can answer any request.
+//! Invariant: every parser reads a message alike, because a repeated member outside of `arguments`
+//! is refused, and `arguments` are kept byte for byte.
 
 mod call;
 mod envelope;
@@ -105,7 +105,10 @@ pub(crate) async fn post_mcp_message(
     Ok(request.answer(incoming).await)
 }
 
-/// Returns the gate of this name. A gate that is not open to the caller is `not_found`.
+/// Returns the gate `name`.
+///
+/// # Errors
+/// `not_found` if there is no such gate, or if the gate is not open to the caller.
 fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Problem> {
     let agent = http.engine.agents().get(name);
     let agent = agent.filter(|agent| {
@@ -114,8 +117,8 @@ fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Pro
     agent.cloned().ok_or_else(Problem::not_found)
 }
 
-/// Refuses a client whose `Accept` lacks JSON or event streams, because a call may be answered as
-/// either. A client without `Accept` reads any.
+/// Refuses a client whose `Accept` lacks JSON or event streams, because a call may be answered in
+/// either format. A client without `Accept` counts as accepting both formats.
 fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     let values = headers.get_all(ACCEPT).iter();
     let ranges: Vec<String> = values
@@ -139,8 +142,8 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Takes a notification. Only a cancellation has an effect: it ends the wait of the canceled
-/// request, because the asker has left.
+/// Handles a notification. Only a cancellation has an effect: the wait of the canceled request
+/// ends, because its asker no longer wants the answer.
 fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
@@ -153,7 +156,7 @@ fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Inco
     }
 }
 
-/// Returns the name under which a request waits, so that a cancellation finds it.
+/// Returns the name of a waiting request, by which a cancellation finds the request.
 fn request_name(gate: &str, id: &Value) -> String {
     format!("{gate} {id}")
 }

@@ -1,6 +1,6 @@
 //! The result of `tools/call`. Invariant: a result that neither the tool nor a person gave is an
-//! error result, because clients refuse a success without the structured content that the tool's
-//! schema promises, and a model that reads an error does not go on as if the call had run.
+//! error result. Clients refuse a success without the structured content that the tool's schema
+//! promises, and a model that reads an error does not continue as if the call had run.
 
 use std::collections::BTreeMap;
 
@@ -25,19 +25,19 @@ mod tests;
 const RETRY_AFTER_MS: u32 = 30_000;
 const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
-/// A writer of the result of one `tools/call`.
+/// Writes the result of one `tools/call`.
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
     /// The number of the next repetition, if the client repeats the request by itself while the
-    /// call is pending.
+    /// call is pending; otherwise `None`.
     pub(super) next_repetition: Option<u32>,
     /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
     pub(super) output: Option<OutputCheck>,
 }
 
 impl ResultWriter {
-    /// Returns the result as JSON text. If an MCP server ran the call during this request, the
-    /// bytes of the server's result are passed on.
+    /// Returns the result as JSON text. If an MCP server ran the call during this request, the text
+    /// is the server's own result with added members.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -105,8 +105,8 @@ impl ResultWriter {
         }
     }
 
-    /// Writes a tool's result from its text `content`. If the tool has an `outputSchema` that the
-    /// text does not fit, the result is an error result.
+    /// Writes a tool's result from its text `content`. The result is an error result if the tool
+    /// has an `outputSchema` and the text does not fit the schema.
     fn tool_result(&self, content: &str) -> Value {
         let mut result = json!({"content": [text_block(content)], "isError": false});
         let Some(output) = &self.output else {
@@ -122,7 +122,8 @@ impl ResultWriter {
     }
 
     /// Returns the MCP server's own result `raw`, with the block `edit` and the members that this
-    /// revision needs. `None` if `raw` is not an object.
+    /// revision needs. Returns `None` if `raw` is not an object, or if `edit` is set and `raw` has
+    /// no list `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,
@@ -147,8 +148,8 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through. The gateway's client may speak
-/// any revision, so the result asks for no repetition and has no member that only a newer revision
-/// knows.
+/// any revision, so the result asks for no repetition and has no member that only newer revisions
+/// define.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
     let writer = ResultWriter {
         revision: Revision::June2025,
@@ -161,7 +162,7 @@ pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settin
 }
 
 /// Returns the result `raw` with one more block at the end of its `content`. All other bytes stay
-/// as they are.
+/// as they are. Returns `None` if `raw` has no list `content`.
 fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(raw).ok()?;
     let content = members.get("content")?.get();
@@ -188,7 +189,7 @@ fn error_result(text: &str) -> Value {
     json!({"content": [text_block(text)], "isError": true})
 }
 
-/// Writes the text for a call that has not run, or that was given up after it had started.
+/// Writes the text for a call that has not run, or that has ended without a result after its start.
 fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
     if call.decision == GateDecision::Allow {
@@ -251,7 +252,8 @@ fn open_call_text(call: &GateCall, request: Option<&InterventionRequest>) -> Str
     }
 }
 
-/// Returns the state of the call for programs: the member `holdpoint/gate` of the result's `_meta`.
+/// Returns the state of the call for client programs, which becomes the member `holdpoint/gate` of
+/// the result's `_meta`.
 fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     let state = crate::http::wire::gate::WireGateState::from(call.state);
     let decision = call.decision.as_str();

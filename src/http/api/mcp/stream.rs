@@ -1,5 +1,5 @@
-//! The event stream of a call that waits: comments that keep the connection open, the progress for
-//! a client that asked for it, and the answer.
+//! The event stream of a call that waits. It contains comments that keep the connection open,
+//! progress notifications for a client that asked for them, and the answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -20,15 +20,15 @@ use crate::world::Clock;
 /// The time between two comments.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The response to a call.
+/// The answer to a `tools/call` request.
 pub(super) struct Reply {
     /// The HTTP status of a response in JSON. A stream always has 200.
     pub(super) status: StatusCode,
-    /// The JSON-RPC message. It is empty if the client has canceled the request, which then gets no
-    /// answer.
+    /// The JSON-RPC message. It is empty if the client has canceled the request, because a canceled
+    /// request gets no answer.
     pub(super) text: String,
-    /// Notes the delivery of the message; `None` unless the message has the result of a settled
-    /// call.
+    /// Records that the client has received the message; `None` unless the message has the result
+    /// of a settled call.
     pub(super) delivery: Option<Delivery>,
 }
 
@@ -57,8 +57,8 @@ impl Reply {
 pub(super) struct CallStream {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
-    /// The client's progress token, and the cell that holds the request that the call waits for.
-    /// `None` if the client asked for no progress.
+    /// The client's progress token, and the cell into which the gate writes the request that the
+    /// call waits for. `None` if the client asked for no progress.
     progress: Option<(Value, AskProgress)>,
     /// The number of frames sent so far.
     frames_sent: u64,
@@ -78,7 +78,7 @@ impl CallStream {
         }
     }
 
-    /// Returns the frames of the stream. Dropping the stream drops the wait.
+    /// Returns the frames of the stream. Dropping the stream ends the wait for the answer.
     pub(super) fn frames(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         stream::unfold(Some(self), async |stream| {
             let (text, rest) = stream?.next().await;
@@ -120,8 +120,9 @@ pub(super) fn last_frame(message: &str) -> String {
     event(message)
 }
 
-/// Writes a message as a server-sent event. A line end in JSON is white space between two tokens,
-/// so the event may drop it.
+/// Writes a message as a server-sent event, with a `data` line for each line of the message. The
+/// client may read a different line end than the message had. This does not change the message,
+/// because JSON has line ends only between tokens.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
     for line in message.split(['\n', '\r']) {

@@ -1,5 +1,5 @@
-//! `tools/list`: the tools of a gate that the service runs. A tool that its caller runs is not
-//! listed, because a client of the protocol could not run it.
+//! `tools/list`: the gate's tools that the service itself runs. Tools that the asker runs are not
+//! listed, because an MCP client could not run them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::McpRequest;
 use super::envelope::Params;
 use super::json_rpc::RpcError;
 
-/// How long a client may cache the list, in milliseconds.
+/// The time for which a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
 /// A tool as an MCP client sees it. The composition root fills in these definitions.
@@ -19,11 +19,11 @@ pub(crate) struct ToolDefinition {
     pub name: String,
     /// The tool's entry in the result of `tools/list`.
     pub definition: Value,
-    /// The check of structured results, if the tool has an `outputSchema`.
+    /// The check of structured results; `None` if the tool has no `outputSchema`.
     pub output: Option<OutputCheck>,
 }
 
-/// A check whether a structured result fits the tool's `outputSchema`.
+/// Checks whether a structured result fits the tool's `outputSchema`.
 #[derive(Clone)]
 pub(crate) struct OutputCheck(pub Arc<dyn Fn(&Value) -> bool + Send + Sync>);
 
@@ -52,7 +52,7 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the tool of this name, if the service runs it.
+    /// Returns the tool `name`; `None` unless the service itself runs the tool.
     pub(super) fn tool(&self, name: &str) -> Option<&ToolDefinition> {
         self.tools().iter().find(|tool| tool.name == name)
     }

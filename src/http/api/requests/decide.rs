@@ -1,5 +1,6 @@
-//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and
-//! the forms of the pages also go through `decide`, so there is only one way to decide.
+//! `POST /resume/{request_id}`: stores a person's answer. The other operations that decide a
+//! request also store the answer by [`store_decision`], so that every answer passes the same
+//! checks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -86,8 +87,8 @@ pub(crate) async fn decide_request(
     decide(&http, id, posted, None).await
 }
 
-/// Stores an answer and responds with the root task; redirects a page's form back to the request's
-/// page. `path_action` is the action in the path, if any.
+/// Stores an answer and responds with the root task. A form of a page is redirected to the
+/// request's page instead. `path_action` is the action in the path, if any.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -107,7 +108,7 @@ pub(crate) async fn decide(
 /// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
-/// As [`decide`], except that the problem of an invalid form is not rendered as a page.
+/// As [`decide`], but the problem of an invalid form is returned, not rendered as a page.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
@@ -189,7 +190,8 @@ async fn respond(
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     if posted.is_form() {
-        // A path, not a URL: the page's `form-action` policy allows only the page's own origin.
+        // The location is a path, not a URL: the page's `form-action` policy allows only the page's
+        // own origin.
         let mut response = StatusCode::SEE_OTHER.into_response();
         insert_header(
             response.headers_mut(),

@@ -1,5 +1,5 @@
-//! Reads a person's answer to a request from the body of a POST. A body with any mistake never
-//! becomes an answer. This module checks only the form of the body; the engine checks whether the
+//! Reads a person's answer to a request from the body of a POST. A body with any mistake is refused
+//! as a whole. This module checks only the structure of the body; the engine checks whether the
 //! request's kind and rule allow the answer. Arguments, results and form values are kept as JSON
 //! text, so that numbers keep every digit.
 
@@ -123,7 +123,7 @@ fn read_whole(
     }
 }
 
-/// Reads `remember`: the request to give a standing decision with an approval.
+/// Reads `remember`, which asks for a standing decision together with an approval.
 fn read_remember(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<GrantRequest> {
     let pointer = fields.pointer("remember");
     let value = fields.take("remember")?;

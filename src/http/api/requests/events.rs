@@ -1,4 +1,4 @@
-//! `GET /v1/events`: the requests that wait for the caller, kept up to date.
+//! `GET /v1/events`: an event stream with the requests that wait for the caller.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The filters of an inbox: kinds of request, agents and sessions. The list, the stream and the
-//! pages of an inbox read the same filters.
+//! The filters of an inbox: kinds of requests, agents and sessions. The list, the stream and the
+//! pages of an inbox use the same filters.
 
 use crate::http::api::access;
 use crate::http::server::query::Query;

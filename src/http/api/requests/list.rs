@@ -1,4 +1,4 @@
-//! `GET /v1/requests`: the inbox, or every request of a tree.
+//! `GET /v1/requests`: the requests in the caller's inbox, or every request of a tree.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for a page, if the caller may decide none of the requests read.
+/// The maximum number of database reads for a page while the caller may decide none of the requests
+/// that were read.
 const MAX_READS: usize = 10;
 
 /// List requests
@@ -69,8 +70,8 @@ pub(crate) async fn list_requests(
     if statuses.is_empty() && tasks.is_empty() {
         statuses.push(RequestStatus::Pending);
     }
-    // The inbox leaves out requests that the caller's key may not decide, and requests that the
-    // caller has answered and that still wait for other people.
+    // The inbox leaves out requests that the caller's key may not decide. It also leaves out
+    // requests that the caller has already answered and that still wait for other people.
     let inbox = tasks.is_empty()
         && statuses
             .iter()
@@ -125,8 +126,9 @@ fn list_response(
     listing.close_with(members)
 }
 
-/// Reads until the page has an entry, no request follows, [`MAX_READS`] reads found none, or the
-/// store ended its own search. If `inbox` is true, skips requests that the caller may not decide.
+/// Reads requests until the page has an entry, no more requests follow, [`MAX_READS`] reads are
+/// done, or the store has ended its own search. If `inbox` is true, skips requests that the caller
+/// may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,
@@ -157,7 +159,8 @@ async fn list_page(
         if !more || !listing.is_empty() || looked_at.is_some() || reads == MAX_READS {
             break more;
         }
-        // The next requests may all be for other people; large reads skip them fastest.
+        // The next requests may all be for other people, and a large read skips many of them at
+        // once.
         filter.limit = MAX_LIMIT;
     };
     let next = filter.after.filter(|_| more);

@@ -1,4 +1,4 @@
-//! Requests: the inbox, one request, and the answers to it.
+//! The operations on requests: the inbox, single requests, and answers.
 
 pub(crate) mod approve;
 pub(crate) mod decide;

@@ -1,5 +1,5 @@
-//! `POST /resume/{request_id}/reject`: a decision whose action is in the path; the body may be
-//! empty.
+//! `POST /resume/{request_id}/reject`: rejects a request. The path names the action, so the body
+//! may be empty.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `POST /v1/tasks/{task_id}/cancel`: ends a task and everything below it. Does not wait.
+//! `POST /v1/tasks/{task_id}/cancel`: cancels a task and all tasks below it. The operation ignores
+//! `Prefer`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -59,8 +60,8 @@ pub(crate) async fn cancel_task(
     Ok(response)
 }
 
-/// Cancels a task for the sender of a POST. `body` checks the posted body after the sender's right
-/// has been checked.
+/// Cancels a task for the sender of a POST. `body` checks the posted body; it is polled only after
+/// the check of the sender's right.
 ///
 /// # Errors
 /// The problems of [`OP`].

@@ -1,4 +1,4 @@
-//! `POST /v1/tasks`: a new task.
+//! `POST /v1/tasks`: creates a task.
 
 use std::sync::Arc;
 

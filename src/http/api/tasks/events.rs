@@ -1,5 +1,5 @@
-//! `GET /v1/tasks/{task_id}/events`: the events of a task and its descendants, as they are
-//! committed.
+//! `GET /v1/tasks/{task_id}/events`: a stream of the events of a task and its descendants, sent as
+//! they are committed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `GET /v1/tasks/{task_id}/items`: a task's journal.
+//! `GET /v1/tasks/{task_id}/items`: the items of a task's journal.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `GET /v1/tasks`: the caller's root tasks (for an admin, those of the whole tenant), or the tasks
-//! of a tree.
+//! `GET /v1/tasks`: the caller's root tasks (for an admin, the root tasks of the whole tenant), or
+//! the tasks of a tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,8 +106,9 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
-/// Returns the owners to filter by; empty for all. An admin may name any `users`, other callers
-/// only themselves. A caller who is no admin gets only their own tasks from a list of root tasks.
+/// Returns the owners to filter by; an empty list admits every owner. An admin may name any
+/// `users`; other callers may name only themselves. A list of root tasks contains only the caller's
+/// own tasks, unless the caller is an admin.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/{task_id}/messages`: the user's next message.
+//! `POST /v1/tasks/{task_id}/messages`: sends the user's next message.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reads a user's message from a body: text or parts, and data about the user.
+//! Reads a user's message and its data from a body. The message is a text or a list of parts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const MAX_PARTS: usize = 32;
 /// The maximum size of `user_context` and of `metadata`, in bytes of JSON.
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 
-/// Reads the message: exactly one of `input` and `items`.
+/// Reads the message from `input` or `items`. Adds a mistake unless exactly one of them is present.
 pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
     let before = errors.0.len();
     let input = fields.text("input", errors);
@@ -140,7 +140,8 @@ pub(crate) fn user_context(
     Some(context)
 }
 
-/// Reads `metadata`, an object, and returns its JSON text. `body` is the whole body as it was sent.
+/// Reads `metadata`, an object, and returns its JSON text; `{}` without the member. `body` is the
+/// whole body as it was sent.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member

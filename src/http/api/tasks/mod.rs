@@ -1,4 +1,4 @@
-//! Tasks: one file for each operation.
+//! The operations on tasks, one file each.
 
 pub(crate) mod cancel;
 pub(crate) mod create;

@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/{task_id}/retry`: goes on with a failed task from its last durable step.
+//! `POST /v1/tasks/{task_id}/retry`: continues a failed task from its last durable step.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `GET /v1/tasks/{task_id}`: a task, now or when it no longer runs.
+//! `GET /v1/tasks/{task_id}`: a task, read at once or when the task no longer runs.
 
 use std::sync::Arc;
 use std::time::Duration;

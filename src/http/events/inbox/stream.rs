@@ -33,8 +33,8 @@ struct InboxStream {
     view: InboxView,
 }
 
-/// Opens an inbox stream for the caller of `watcher`. Its first event lists the requests that wait
-/// for the caller.
+/// Opens an inbox stream for the caller of `watcher`. The stream's first event lists the requests
+/// that wait for the caller.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the requests cannot be read.
@@ -44,7 +44,8 @@ pub(crate) async fn open(
     filter: InboxFilter,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Follows the tail before the first read, so that no commit between the two is missed.
+    // Follows the tail before the first read. Otherwise the stream would miss a commit between the
+    // read and the beginning of the subscription.
     let follower = http.inbox_tails.follower(http, &watcher.caller.tenant);
     let mut stream = InboxStream {
         stream: OpenStream::new(http, watcher, permit),
@@ -57,8 +58,8 @@ pub(crate) async fn open(
 }
 
 impl InboxStream {
-    /// Reads the inbox and writes the event `inbox`: at the start, and again when the follower has
-    /// missed rows or the view is outdated.
+    /// Reads the inbox and writes the event `inbox`. Called at the start of the stream, and again
+    /// when the follower has missed rows or the view is outdated.
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.permissions.decide {

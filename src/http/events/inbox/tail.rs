@@ -1,14 +1,14 @@
 //! The newest changes of the requests of one tenant, read once for all inbox streams of this
 //! process.
 //!
-//! The tenant's reader learns from notifications which requests were changed by commits, on any
-//! replica, and reads their rows. Notifications may be lost, so every [`SEARCH_INTERVAL`] the
-//! reader also searches for changed requests. When the deadline of a shown request passes, the
-//! reader reads the request, because only the database's clock decides whether the request has
-//! expired. The reader stops when its last follower is dropped.
+//! Notifications tell the tenant's reader which requests the commits of all replicas have changed,
+//! and the reader reads the rows of these requests. Notifications may be lost, so every
+//! [`SEARCH_INTERVAL`] the reader also searches for changed requests. When the deadline of a shown
+//! request passes, the reader reads the request, because only the database's clock decides whether
+//! the request has expired. The reader stops when its last follower is dropped.
 //!
-//! Invariant: a follower gets the row of every changed request of its tenant, or is told that rows
-//! may be missing.
+//! Invariant: a follower gets the row of every changed request of its tenant, or learns that rows
+//! may be missing ([`InboxFollower::next`] returns `None`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,13 +28,14 @@ use crate::task::time::Time;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The delay before the reader retries a failed read.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The minimum delay from a read of overdue requests to the next read: the deadlines have passed by
-/// the process's clock, but may not have passed by the database's.
+/// The minimum delay from a read of overdue requests to the next such read. A deadline that has
+/// passed by the process's clock may not have passed by the database's clock.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The search for lost changes begins this long before the newest known request: replicas generate
+/// How far before the newest known request the search for lost changes begins. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// The number of unread sends after which a follower misses rows and has to read its inbox again.
+/// The maximum number of sends that a follower may leave unread. A follower that leaves more unread
+/// misses rows, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,14 +49,15 @@ pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 /// The rows of changed requests of one tenant, from one read.
 type ChangedRows = Arc<Vec<RequestRow>>;
 
-/// The state that a tenant's followers share with the reader. Only the followers keep it alive.
+/// The state that a tenant's followers share with the reader. Only the followers keep the state
+/// alive.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
     changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when followers show further requests: one of these may have an earlier
-    /// deadline.
+    /// Wakes the reader when a follower shows further requests, because their deadlines may be
+    /// earlier than the deadline that the reader waits for.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader when the tail is dropped.
@@ -71,8 +73,8 @@ struct ShownRequest {
     /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline. `None` without a deadline, and once the followers were told that the request
-    /// has expired or is closed.
+    /// The deadline. `None` if the request has no deadline, and once the reader has read that the
+    /// request has expired or is closed.
     expires_at: Option<Time>,
 }
 
@@ -86,7 +88,7 @@ pub(super) struct InboxFollower {
 
 impl InboxTails {
     /// Returns a follower of the tenant's tail. The follower receives all rows that are sent from
-    /// now on. Starts the tenant's reader if none runs.
+    /// now on. Starts the tenant's reader if the tenant had no follower.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
         let mut tails = lock(&self.0);
         let known = tails.get(tenant).and_then(Weak::upgrade);
@@ -234,11 +236,13 @@ struct InboxReader {
     stop: CancellationToken,
     /// The changed or overdue requests that the next read has to fetch.
     pending_ids: BTreeSet<RequestId>,
-    /// The requests with an id greater than `since` whose rows were read and sent.
+    /// The requests that were read and sent, except those with an id smaller than `since`. The
+    /// search for lost changes skips these requests.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
-    /// The time of the next search for lost changes (`search_at`), and the earliest time of the
-    /// next read (`not_before`); both by `Clock::uptime`.
+    /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest
+    /// time of the next retry and of the next read of overdue requests. Both are times by
+    /// `Clock::uptime`.
     search_at: Duration,
     not_before: Duration,
 }
@@ -280,7 +284,7 @@ impl InboxReader {
         }
     }
 
-    /// Waits until a read may be due. Returns `false` when there are no followers any more.
+    /// Waits until a read may be due. Returns `false` if the tail has no followers any more.
     async fn wait(&mut self) -> bool {
         let now = self.http.clock.uptime();
         if !self.pending_ids.is_empty() {
@@ -309,8 +313,8 @@ impl InboxReader {
         true
     }
 
-    /// Returns the first deadline of the shown requests. Holds the tail only for this call: the
-    /// waiting reader must not keep the tail alive.
+    /// Returns the first deadline of the shown requests. Holds the tail only during this call,
+    /// because the waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);
@@ -353,8 +357,8 @@ impl InboxReader {
         Ok(())
     }
 
-    /// Adds to `pending_ids` the requests that changed without a notification. Returns whether
-    /// there may be more such requests.
+    /// Adds to `pending_ids` the requests that have changed although no notification of the change
+    /// has arrived. Returns whether there may be more such requests.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);
@@ -383,7 +387,7 @@ impl InboxReader {
     }
 }
 
-/// Returns the smallest id that a request asked at `now` can have.
+/// Returns the smallest id that a request opened at `now` can have.
 fn first_id_at(now: Time) -> RequestId {
     let milliseconds = u128::try_from(now.0 / 1000).unwrap_or(0);
     RequestId(Uuid::from_u128(milliseconds << 80))

@@ -1,5 +1,5 @@
-//! The inbox of one caller as its stream has reported it, and the event that a changed request
-//! causes for that caller.
+//! The inbox of one caller as the caller's stream has reported it, and the event that a changed
+//! request causes for that caller.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
-/// At most this many requests of an inbox are counted.
+/// The maximum number of an inbox's requests that are counted.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// If more requests wait than are counted, the inbox is read again once fewer than this many tenths
-/// of the counted requests are left.
+/// The minimum share of the counted requests that has to be left, in tenths. If fewer are left
+/// while more requests wait than were counted, the inbox is read again.
 const REFRESH_TENTHS: usize = 9;
 
-/// A change of a request, as it is reported to one caller.
+/// A change of a request that a stream reports to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InboxChange {
     /// The request waits for the caller from now on.
@@ -33,8 +33,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests wait, or may wait, than are in `open`. Then `counted` is the size that
-    /// `open` had when `more` was set.
+    /// Whether more requests wait, or may wait, than are in `open`. `counted` is the size of `open`
+    /// at the time when `more` was set.
     more: bool,
     counted: usize,
 }
@@ -53,7 +53,7 @@ impl InboxView {
         }
     }
 
-    /// How many requests wait, up to [`MAX_COUNTED`].
+    /// Returns the number of requests that wait, at most [`MAX_COUNTED`].
     #[must_use]
     pub(super) fn count(&self) -> usize {
         if self.more {
@@ -63,7 +63,7 @@ impl InboxView {
         }
     }
 
-    /// The ids of the counted requests.
+    /// Returns the ids of the counted requests.
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.open.keys().copied()
     }

@@ -1,4 +1,4 @@
-//! Variants of the sample request, for tests: each kind, several calls, answers.
+//! Variants of the sample request for tests: other kinds, several calls, and answers.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::task::request::RequestKind;
 use crate::task::time::Time;
 use crate::task::verdict::{Terms, Verdict};
 
-/// The sample request with `count` calls, each with its own id.
+/// Returns the sample request with `count` calls, each with its own id.
 #[must_use]
 pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
@@ -26,8 +26,8 @@ pub(crate) fn several(count: u128) -> RequestRow {
     row
 }
 
-/// A sample request of this kind. The task's owner may answer it, unless `kind` is approval or
-/// reconcile.
+/// Returns a sample request of this kind. The task's owner may answer the request, unless `kind` is
+/// approval or reconcile.
 #[must_use]
 pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();
@@ -62,7 +62,7 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     row
 }
 
-/// The tool, its arguments, the question, the details and the form of a sample.
+/// The tool, its arguments, the question, the details and the form of a sample request.
 type Question = (
     &'static str,
     Value,
@@ -138,7 +138,8 @@ fn question_of_kind(kind: RequestKind) -> Question {
     }
 }
 
-/// A stored answer of `by` to each of these calls; `closes` says whether it closes the request.
+/// Returns a stored answer of `by` to the calls `calls`. `closes` says whether the answer closes
+/// the request.
 #[must_use]
 pub(crate) fn answer(
     by: &str,
@@ -162,7 +163,7 @@ pub(crate) fn answer(
     ))
 }
 
-/// A moment at which the request is two minutes old.
+/// Returns a time at which the sample request is two minutes old.
 #[must_use]
 pub(crate) fn now() -> Time {
     Time(AT + 120_250_000)

@@ -1,5 +1,5 @@
-//! `GET /grants`: the standing decisions that concern a person, newest first. A standing decision
-//! that the person may end has a form that ends it.
+//! `GET /grants`: the standing decisions that concern a person, newest first. Each standing
+//! decision that the person may end is shown with a form that ends this standing decision.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1` also
-//! the requests that other people decided, if the person could have decided them.
+//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1`, the
+//! list also has the requests that other people have decided and that the person may decide, too.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) const OP: Op = Op {
 
 /// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
-/// The number of requests in one read, and the maximum number of reads for one page.
+/// A page takes at most `MAX_READS` reads of `REQUESTS_PER_READ` requests each.
 const REQUESTS_PER_READ: i64 = 50;
 const MAX_READS: usize = 40;
 
@@ -109,8 +109,9 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether a request is in the list: the caller has answered it, or, with `include_others`,
-/// it is decided and the caller may decide such a request.
+/// Returns whether a request is in the list. The list has the requests that the caller has
+/// answered. With `include_others`, the list also has each decided request that the caller may
+/// decide.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
@@ -173,7 +174,7 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// The answer, its author and time, and how long the request had waited.
+/// Renders an answer: the action, its author and time, and how long the request had waited.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,
@@ -211,7 +212,7 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Says how many more people have to approve an open request; `None` for a closed request, and if
+/// Says how many more people have to approve an open request. `None` for a closed request, and if
 /// one approval is enough.
 fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
     let brief = RequestBrief::from_row(row, &http.settings);

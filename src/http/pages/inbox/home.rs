@@ -20,8 +20,8 @@ pub(crate) const OP: Op = Op {
 
 /// Redirect to the inbox
 ///
-/// Redirects a browser (`Accept: text/html`) to the inbox. For any other client there is nothing
-/// here.
+/// Redirects a browser (`Accept: text/html`) to the inbox. Responds to any other client with
+/// `not_found`.
 #[utoipa::path(
     get, path = "/", operation_id = "get_home", tag = "pages", security(()),
     responses((status = 303, description = "On to the inbox",

@@ -40,7 +40,7 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// Requests with at most this much time left come first.
+/// The maximum time left of the requests that the first page lists before all others.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 /// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
@@ -77,8 +77,8 @@ pub(crate) async fn get_inbox(
 struct InboxPage {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether further
-    /// requests wait, or may wait.
+    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether more
+    /// requests than `open` wait, or may wait.
     open: usize,
     has_more: bool,
     /// The number of counted requests after this page. `next` is the id after which the next page
@@ -255,7 +255,7 @@ impl InboxPage {
         }
     }
 
-    /// The script with its data: the address of the events, the counts and the texts.
+    /// Renders the script with its data: the address of the events, the counts and the texts.
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
@@ -270,7 +270,7 @@ impl InboxPage {
     }
 }
 
-/// The texts of the script, by name.
+/// Returns the texts that the script shows, by name.
 fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
@@ -284,8 +284,8 @@ fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// Reads the oldest requests after `after` that wait for a caller; none for a caller who may not
-/// decide.
+/// Reads the oldest requests after `after` that wait for a caller, at most [`MAX_COUNTED`]. The
+/// page is empty for a caller who may not decide.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -300,7 +300,8 @@ pub(super) async fn open_requests(
     Ok(http.store.open_requests(&wanted).await?)
 }
 
-/// Returns those of the oldest requests that expire soon, ordered by deadline.
+/// Returns the requests that expire within [`URGENT_WITHIN`], ordered by deadline. Only the oldest
+/// [`MAX_SEARCHED_FOR_URGENT`] requests are considered.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     let oldest = requests.iter().take(MAX_SEARCHED_FOR_URGENT);
     let mut soon: Vec<(Time, RequestId)> = oldest

@@ -1,5 +1,5 @@
-//! On the page of an answered request, the line that leads to the next question. The line's link
-//! has the focus, so pressing Enter opens the next question.
+//! Renders the line that leads from the page of an answered request to the next question. The
+//! line's link has the focus, so pressing Enter opens the next question.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line for a reader who has answered this request; `None` for any other reader.
+/// Returns the line if the reader has answered the request of `row`; `None` for any other reader.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

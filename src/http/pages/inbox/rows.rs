@@ -1,4 +1,4 @@
-//! One request as a row of a list. A row has a link to the request's page and no button.
+//! Renders one request as a row of a list. A row has a link to the request's page and no button.
 
 use maud::{Markup, html};
 
@@ -14,7 +14,7 @@ use crate::store::RequestRow;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-/// The word for a kind of request in a list.
+/// Returns the word for a kind of request in a list.
 #[must_use]
 pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
     match kind {
@@ -44,8 +44,8 @@ pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &SiteTexts) 
     line
 }
 
-/// The lines below the link of an open request: agent, owner, age, rule, and the counts of calls,
-/// approvals and warnings.
+/// Renders the lines below the link of an open request: agent, owner, age, rule, and the counts of
+/// calls, approvals and warnings.
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
     let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let brief = RequestBrief::from_row(row, settings);
@@ -93,7 +93,8 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     }
 }
 
-/// The link to a request: its summary, and its kind and effects.
+/// Renders the link to a request, with the request's summary and kind. For an approval, the effects
+/// of the calls follow the kind.
 pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
     let brief = RequestBrief::from_row(row, settings);
@@ -117,8 +118,9 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
     }
 }
 
-/// An open request as a row. When the request no longer waits for the person, the script writes the
-/// reason into `.told`. The reason replaces the facts, so the height of the row stays the same.
+/// Renders an open request as a row. When the request no longer waits for the person, the script
+/// writes the reason into the element `.told`. The reason replaces the facts, so the height of the
+/// row stays the same.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

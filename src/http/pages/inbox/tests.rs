@@ -1,4 +1,4 @@
-//! The script of the inbox.
+//! Checks that the script of the inbox turns no text into markup and sends no decision.
 
 use super::script::SCRIPT;
 use crate::http::pages::follow::assert_makes_no_markup;

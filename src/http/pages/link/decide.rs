@@ -1,5 +1,6 @@
-//! `POST /l/{token}`: stores the answer of the link's person, in the same way as every other
-//! operation that decides. Accepts only the page's form, with the digest.
+//! `POST /l/{token}`: stores the answer of the link's person in the same way as every other
+//! operation that decides. The operation accepts only the page's form, and only with the request's
+//! digest.
 
 use std::sync::Arc;
 
@@ -74,8 +75,8 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns the action that the form names, if it is `approve` or `reject`. On other pages the path
-/// names the action.
+/// Returns the action that the form names, if it is `approve` or `reject`. On the pages of a reader
+/// with a key, the path names the action instead.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let name = fields.get("action")?;

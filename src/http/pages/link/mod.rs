@@ -1,7 +1,7 @@
 //! `/l/{token}`: the page of one request, opened by the sealed link in a message. Invariant: the
-//! link alone identifies the reader, who is the person to whom the message was sent. No key, cookie
-//! or session is read or created; the page has no script, and links to no other request and to no
-//! task.
+//! link alone identifies the reader as the person to whom the message was sent. The operations read
+//! and create no key, cookie or session. The page has no script, and links to no other request and
+//! to no task.
 
 pub(crate) mod decide;
 pub(crate) mod show;
@@ -29,14 +29,15 @@ use crate::task::time::Time;
 /// The beginning of every link's path.
 pub(crate) const PATH_PREFIX: &str = "/l/";
 
-/// The detail of `link_expired`. It says nothing of the request.
+/// The detail of `link_expired`. It must not reveal anything about the request.
 pub(crate) const EXPIRED_DETAIL: &str =
     "This link has expired. Sign in, or wait for the next message.";
 
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
-/// The link of an HTTP request: set by the guard, read by the operation.
+/// The sealed link in the path of an HTTP request. The guard opens the link and sets this value;
+/// the operation reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentLink {
     /// The request that the link is for.
@@ -59,10 +60,11 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
     }
 }
 
-/// Reads the request that a link is for, if the link's person is still asked to decide it.
+/// Reads the request that a link is for, if the link's person is still an approver of the request.
 ///
 /// # Errors
-/// `not_found` if the person is not asked any more, as for a text that is no link.
+/// `not_found` when the person is no longer an approver; a text that is no link gets the same
+/// problem. `unavailable` or `internal` when the request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
@@ -77,8 +79,8 @@ async fn linked_request(
     }
 }
 
-/// The first line of the page. It names the link's person, and says that an answer on the page
-/// counts as this person's answer.
+/// Renders the first line of the page. The line names the link's person, and says that an answer on
+/// the page counts as this person's answer.
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
@@ -96,8 +98,8 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// The last lines of the page: the time until which the link works, and the actions that need a
-/// key.
+/// Renders the last lines of the page: the time until which the link works, and the actions that
+/// need a key.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at.to_string());
     html! {
@@ -106,20 +108,20 @@ pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// Says that an answer needs a key.
+/// Renders the notice that the action needs a key, with the link to sign in.
 pub(crate) fn key_needed_notice(view: &View<'_>) -> Markup {
     html! {
         p { strong { (view.texts.link_no_answer) } " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }
 
-/// The link to sign in, on the page of an expired link.
+/// Renders the link to sign in, for the page of an expired link.
 pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     let inbox = format!("{prefix}/inbox");
     html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// The link to sign in and open the path `next` of this service.
+/// Renders the link to sign in and then open the path `next` of this service.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }

@@ -1,7 +1,7 @@
-//! A call's arguments as a table in the agent's order, labeled by the tool's schema, and the exact
-//! text below it. The request asks about the exact text, and the exact text runs; the table only
-//! helps people to read it. Invariant: the exact text is always complete, and is unfolded if the
-//! table alone could mislead.
+//! Renders a call's arguments as a table in the agent's order, labeled by the tool's schema, and
+//! renders their exact text below the table. The request asks about the exact text, and the exact
+//! text runs; the table only helps people to understand the text. Invariant: the exact text is
+//! always complete, and is unfolded if the table alone could mislead.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -13,8 +13,9 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
-/// Returns the members of a call's arguments in the agent's order. `None` if the exact text of the
-/// arguments is ambiguous, long, deeply nested or no object: only that text then shows them well.
+/// Returns the members of a call's arguments in the agent's order. `None` if the text of the
+/// arguments is ambiguous, long, deeply nested or no object. Such arguments are shown only as their
+/// exact text.
 #[must_use]
 pub(super) fn argument_members(call: &RequestedCall) -> Option<Vec<(String, JsonNode)>> {
     call.arguments.as_ref()?;
@@ -42,13 +43,13 @@ pub(super) fn member_label<'s>(
     (text("title"), text("description"))
 }
 
-/// Whether the call runs a command of a shell.
+/// Returns whether the call runs a shell command.
 #[must_use]
 pub(super) fn is_shell(call: &RequestedCall) -> bool {
     call.target.starts_with("shell ")
 }
 
-/// The arguments of one call: the table with the call's target, and the exact text.
+/// Renders the arguments of one call: the table with the call's target, and the exact text.
 pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
     let members = argument_members(call);
     html! {
@@ -90,7 +91,7 @@ fn row(call: &RequestedCall, name: &str, value: &JsonNode) -> Markup {
     }
 }
 
-/// Displays a value: a plain value as text, a list as a list, an object as pairs of name and value.
+/// Renders a value: a plain value as text, a list as a list, an object as pairs of name and value.
 fn value_markup(value: &JsonNode) -> Markup {
     html! {
         @match value {
@@ -107,8 +108,8 @@ fn value_markup(value: &JsonNode) -> Markup {
     }
 }
 
-/// The text of a plain value. A string that could be mistaken for another value keeps its quotation
-/// marks.
+/// Returns the text of a plain value; empty for a list or an object. A string that could be
+/// mistaken for another value keeps its quotation marks.
 #[must_use]
 pub(super) fn node_text(value: &JsonNode) -> String {
     match value {
@@ -119,8 +120,8 @@ pub(super) fn node_text(value: &JsonNode) -> String {
     }
 }
 
-/// Returns whether a string is clear without quotation marks: it is neither empty nor valid JSON,
-/// and has no blanks at its ends and no two blanks in a row.
+/// Returns whether a string is clear without quotation marks. Such a string is neither empty nor
+/// valid JSON, and has no blanks at its ends and no two blanks in a row.
 fn is_unambiguous(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")
@@ -128,8 +129,8 @@ fn is_unambiguous(text: &str) -> bool {
         && !text.is_empty()
 }
 
-/// The exact text of a call's arguments, complete. The class `exact` keeps right-to-left characters
-/// from reordering the text.
+/// Renders the complete exact text of a call's arguments. The class `exact` keeps right-to-left
+/// characters from reordering the text.
 pub(super) fn exact_text(view: &View<'_>, call: &RequestedCall, open: bool) -> Markup {
     let count = call.arguments_text.chars().count().to_string();
     html! {

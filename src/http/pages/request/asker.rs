@@ -1,4 +1,4 @@
-//! The asker of a call at a gate: whether it waits for the answer, and the effect of an approval.
+//! Shows whether the asker of a call at a gate waits for the answer, and the effect of an approval.
 
 use maud::{Markup, html};
 
@@ -10,8 +10,8 @@ use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 
-/// Reads the state of the asker of the request's call; `None` if the request is not of a gate, or
-/// the journal cannot be read.
+/// Reads the state of the asker of the request's call; `None` if the call was not proposed at a
+/// gate, or the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     match http
         .engine
@@ -24,8 +24,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     }
 }
 
-/// Says whether the asker waits, and the effect of an approval. Empty for a closed request, and for
-/// a request that is not of a gate.
+/// Says whether the asker waits, and names the effect of an approval. Empty for a closed request,
+/// and for a request about a call that was not proposed at a gate.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};

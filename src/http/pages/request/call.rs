@@ -1,5 +1,5 @@
-//! The calls of a request: the arguments, approvals and decisions of each. A call that the request
-//! does not decide is shown separately and smaller.
+//! Renders the calls of a request, each with its arguments, approvals and decision. A call that the
+//! request does not decide is shown separately and smaller.
 
 use maud::{Markup, html};
 
@@ -15,8 +15,8 @@ use crate::http::wire::decision::WireDecision;
 use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// All calls of the request: first the calls that it decides, then the other calls of the same
-/// turn.
+/// Renders all calls of the request: first the calls that the request decides, then the other calls
+/// of the same turn.
 pub(super) fn calls(view: &View<'_>) -> Markup {
     let own = view.own_calls();
     let context: Vec<&RequestedCall> = view
@@ -34,7 +34,7 @@ pub(super) fn calls(view: &View<'_>) -> Markup {
     }
 }
 
-/// The only call that the request decides.
+/// Renders the only call that the request decides.
 fn single_call(view: &View<'_>, call: &RequestedCall) -> Markup {
     html! {
         section.call {
@@ -47,7 +47,7 @@ fn single_call(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The other calls of the turn, which the request does not decide.
+/// Renders the other calls of the turn, which the request does not decide.
 fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     html! {
         section.context {
@@ -84,7 +84,7 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
 }
 
-/// The words for the policy's verdict.
+/// Returns the words for a verdict of the policy.
 pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     match verdict {
         WireVerdict::Allow => view.words.verdict_allow,
@@ -142,7 +142,8 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The decision about one of several calls, with the arguments or the result that a person gave.
+/// Renders the decision about one of several calls, with the arguments or the result that a person
+/// gave.
 pub(super) fn decision_of_call(
     view: &View<'_>,
     call: &RequestedCall,
@@ -151,7 +152,8 @@ pub(super) fn decision_of_call(
     html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
-/// The arguments that run in place of the agent's arguments, or the result that a person gave.
+/// Renders the arguments that run in place of the agent's arguments, or the result that a person
+/// gave. Empty if the decision has neither.
 fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

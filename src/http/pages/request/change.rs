@@ -1,7 +1,7 @@
-//! The fields in which a person edits a call's arguments. They are built from the tool's schema;
-//! the submitted texts are turned into arguments again. A member that was not edited keeps the
-//! agent's bytes. The same form has the arguments as JSON; a person may edit the fields or the
-//! JSON, not both.
+//! Builds the fields in which a person edits a call's arguments from the tool's schema, and builds
+//! the arguments from the submitted texts. A member that the person did not edit keeps the agent's
+//! bytes. The same form also has the arguments as JSON; a person may edit the fields or the JSON,
+//! but not both.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::ordered::{JsonNode, members};
 use super::schema::{self, Field, FieldValue};
 use crate::http::pages::layout::visible;
 
-/// One field, with the text that it shows before any edit.
+/// A field in which a person edits one member of a call's arguments.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeField {
     /// The member's field, as the schema declares it.
@@ -24,11 +24,11 @@ pub(super) struct ChangeField {
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
 /// order, then the members that the agent left out. `None` if fields cannot show the arguments
-/// unchanged: then the arguments can be edited only as JSON.
+/// unchanged, so that a person can edit them only as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // A list in fields would not keep the agent's bytes.
+    // The checkboxes of a list would not keep the agent's bytes.
     let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
@@ -65,7 +65,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows a text unchanged. An input with a format accepts
-/// only texts of its format, so this function removes the format for any other text.
+/// only texts of this format, so the function removes the format for an empty text and for any
+/// other text.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -92,8 +93,8 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     }
 }
 
-/// Returns whether a submitted text differs from the text that its field showed. `submitted` has
-/// the submitted texts by the names of the members.
+/// Returns whether the submitted text of any field differs from the text that the field showed.
+/// `submitted` has the texts by the names of the members.
 #[must_use]
 pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, String>) -> bool {
     fields
@@ -104,7 +105,7 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
 /// Builds the arguments from the submitted texts.
 ///
 /// # Errors
-/// The name of each member whose text does not fit, with the expected value.
+/// The name of each member whose text does not fit the schema, with the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     submitted: &BTreeMap<String, String>,

@@ -1,5 +1,4 @@
-//! The forms that decide single calls. They offer only the permitted actions and send only the
-//! chosen ones.
+//! The forms that decide single calls. Each form offers only the permitted actions.
 
 use maud::{Markup, html};
 
@@ -14,12 +13,12 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes: the form's
-/// POST has a size limit.
+/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. The body
+/// of the form's POST has a size limit.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
-/// The form in which each of several calls is decided; `None` if fewer than two calls are open, or
-/// no action is permitted.
+/// Renders the form in which a person decides each of several calls. `None` if fewer than two calls
+/// are open, or no action is permitted.
 pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     let (words, texts, calls) = (view.words, view.texts, view.open_calls());
     let actions = [
@@ -54,8 +53,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// Returns how many bytes a browser sends for a call's arguments as JSON. Arguments that are also
-/// shown as fields are short, so the fields do not count.
+/// Returns the number of bytes that a browser sends for a call's arguments as JSON. Arguments that
+/// are also shown as fields are short, so the fields do not count.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)
@@ -125,8 +124,8 @@ fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// The inputs for a call's arguments: as fields, if the tool's schema has fields for them, and as
-/// JSON.
+/// Renders the inputs for a call's arguments: as fields, if the tool's schema has fields for the
+/// arguments, and as JSON.
 fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let fields = call
         .arguments
@@ -161,8 +160,8 @@ fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     json.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// The form that edits the arguments of the only open call; `None` if several calls are open, the
-/// edit is not permitted, or the arguments are too long.
+/// Renders the form that edits the arguments of the only open call. `None` unless exactly one call
+/// is open, an edit is permitted, and the arguments are short enough.
 pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
@@ -180,8 +179,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
             (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
-            // A browser would refuse an unedited value of the agent that does not fit the input's
-            // type.
+            // Without `formnovalidate`, a browser would refuse an unedited value of the agent that
+            // does not fit the input's type.
             button.second type="submit" formnovalidate { (send) }
         };
         folded_form(
@@ -193,8 +192,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// The form that gives the result of the only open call; `None` if several calls are open, or a
-/// result is not permitted.
+/// Renders the form that gives the result of the only open call. `None` unless exactly one call is
+/// open and a person may give its result.
 pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let [call] = calls.as_slice() else {

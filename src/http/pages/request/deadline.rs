@@ -1,4 +1,5 @@
-//! The time left until a deadline, for display only: the database's clock decides.
+//! Displays the time left until a deadline. Only the database's clock decides whether the deadline
+//! has passed.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::time::time_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
-/// A moment in UTC, with its distance from `now`.
+/// Renders a moment in UTC, with its distance from `now`.
 #[must_use]
 pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> Markup {
     let exact = at.to_string();
@@ -23,8 +24,8 @@ pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> M
     html! { (time_tag(&exact)) " (" (distance) ")" }
 }
 
-/// A duration in minutes, hours or days, rounded down, so that the page never promises more time
-/// than is left.
+/// Returns a duration in minutes, hours or days, rounded down, so that the page never promises more
+/// time than is left.
 #[must_use]
 pub(crate) fn duration_text(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;

@@ -1,6 +1,7 @@
-//! The form that decides an approval as a whole: one comment, one button that approves and one that
-//! rejects. On a small screen the buttons stay in view, but only below the end of the arguments:
-//! they stick within the form, which begins after the arguments.
+//! The form that decides an approval as a whole. It has one comment, one button that approves and
+//! one button that rejects. On a small screen, the buttons stay in view while any part of the form
+//! is in view. The form begins after the arguments, so no button is in view before the arguments
+//! end.
 
 use maud::{Markup, html};
 
@@ -12,14 +13,15 @@ use super::submitted::FormName;
 use crate::http::pages::translations::fill;
 use crate::task::decision::{Action, Then};
 
-/// The form with the buttons that this reader may use; `None` without any.
+/// Renders the form with the buttons that this reader may use; `None` if the reader may neither
+/// approve nor reject.
 pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let (approve, reject) = (view.allows(Action::Approve), view.allows(Action::Reject));
     if !approve && !reject {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // The buttons of a link's page post to one path, and name their action.
+    // The buttons of a link's page all post to one path, so each button names its action.
     let by_link = view.link.is_some();
     let name = by_link.then_some("action");
     let value = |word| by_link.then_some(word);
@@ -53,7 +55,8 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open.to_string())])
 }
 
-/// The text of the button that rejects. It names the consequence that the rule prescribes.
+/// Returns the text of the button that rejects. The text names the consequence that the rule
+/// prescribes.
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
@@ -74,7 +77,8 @@ fn reject_text(view: &View<'_>) -> String {
     }
 }
 
-/// The form that rejects with a consequence other than the rule's.
+/// Renders the form that rejects with a consequence other than the rule's; `None` if this reader
+/// may not reject.
 pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {

@@ -1,4 +1,4 @@
-//! The folded details: who may decide, the rules and verdicts, the ids and the digests.
+//! Renders the folded details: who may decide, the rules and verdicts, the ids and the digests.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use super::several::call_number;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
 
-/// The details of the request and of each call.
+/// Renders the details of the request and of each call.
 pub(super) fn section(view: &View<'_>) -> Markup {
     let (words, texts, request) = (view.words, view.texts, &view.request);
     let several = request.tool_calls.len() > 1;

@@ -1,6 +1,7 @@
-//! Turns a page's form into the JSON body that any other client would send: one pure function. The
-//! result is parsed like every JSON body, so a page can send no answer that the API would refuse. A
-//! filled-in field that the chosen answer does not take is an error, so no input is lost silently.
+//! Turns a page's form into the JSON body that any other client would send; [`to_json`] is a pure
+//! function. The body is parsed like the body of any other client, so a form cannot store an answer
+//! that the API would refuse. A filled-in field that the chosen answer does not take is an error,
+//! so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,8 +26,8 @@ use crate::task::request_kind::ResponseKind;
 /// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
 ///
 /// # Errors
-/// Every field that cannot be part of an answer, each with the pointer that it would have in the
-/// body.
+/// Every field that cannot be part of an answer, each with the pointer that the field would have in
+/// the body.
 pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
@@ -53,8 +54,8 @@ pub(crate) fn to_json(
     }
 }
 
-/// Returns the pointer of an unknown field. A name that is long or looks like JSON is not repeated:
-/// a client may have sent JSON with a secret as a form.
+/// Returns the pointer of an unknown field. The pointer does not repeat a name that is long or
+/// looks like JSON, because a client may have sent JSON with a secret as a form.
 fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
@@ -65,7 +66,7 @@ fn unknown_field_pointer(name: &str) -> String {
     }
 }
 
-/// Returns the arguments as the text of an edit field: hidden characters become equivalent JSON
+/// Returns the arguments as the text of an edit field. Hidden characters become equivalent JSON
 /// escapes. Line ends become LF, because `form_fields` reads submitted line ends as LF.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
@@ -87,7 +88,7 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
     shown
 }
 
-/// The JSON Schema of the form for a question that has no form of its own.
+/// Returns the JSON Schema of the form for a question that has no form of its own.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -131,16 +132,17 @@ impl FormReader {
         self.fields.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// Removes a field and writes its text as the string `member`; nothing if the field is absent
-    /// or empty.
+    /// Removes a field and writes its text as the string `member`. Does nothing if the field is
+    /// absent or empty.
     fn put_text(&mut self, field: &str, member: &str, into: &mut JsonObject) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
         }
     }
 
-    /// Returns submitted JSON unchanged, or reports a mistake at `at`. The text has to be valid by
-    /// itself and inside four arrays, because a body nests the text that deeply.
+    /// Returns submitted JSON without the white space around it, or reports a mistake at `at`. The
+    /// text has to be valid by itself and inside four arrays, because a body nests the text that
+    /// deeply.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -228,8 +230,8 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Writes the members of an answer. Each member has its own field; an answer without a schema
-    /// of fields has one field of JSON.
+    /// Writes the members of an answer. Each member has its own field. If the schema has no fields,
+    /// one field has the whole answer as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();
@@ -251,8 +253,8 @@ impl FormReader {
         body.put(member, filled.text());
     }
 
-    /// Returns the JSON of one member of an answer. The member has one input, or one input for each
-    /// choice.
+    /// Returns the JSON of one member of an answer. The member has a single input, or an input for
+    /// each choice.
     fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
@@ -263,8 +265,8 @@ impl FormReader {
         field.list_json(&chosen)
     }
 
-    /// Writes a result: as text, unless the field `result_type` says that it is JSON. `prefix` is
-    /// the beginning of the names of the result's fields.
+    /// Writes a result as text, or as JSON if the field `result_type` says so. `prefix` is the
+    /// beginning of the names of the result's fields.
     fn put_result(&mut self, prefix: &str, at: &str, into: &mut JsonObject) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(submitted) = self.take(&format!("{prefix}result")) else {
@@ -345,7 +347,7 @@ impl FormReader {
     }
 
     /// Returns the arguments that a person edited, in the fields of the schema or as JSON.
-    /// `is_edit` tells whether the action `edit` is chosen: without it, an edit is a mistake.
+    /// `is_edit` tells whether the action `edit` is chosen. If not, edited arguments are a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,
@@ -353,7 +355,7 @@ impl FormReader {
         is_edit: bool,
         at: &str,
     ) -> Option<String> {
-        // Not `take`, because emptying a field is also a change.
+        // `take` would treat an emptied field as absent, but emptying a field is an edit.
         let json = self.fields.remove(&format!("{prefix}arguments"));
         let fields = change_fields(call);
         let mut submitted = BTreeMap::new();
@@ -452,15 +454,16 @@ impl FormReader {
     }
 }
 
-/// Returns the fields in which a call's arguments can be edited; none if they can be edited only as
-/// JSON.
+/// Returns the fields in which a person can edit a call's arguments; empty if the arguments can be
+/// edited only as JSON.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
     let is_json = json::parse_stored(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);
     is_json.then(fields).flatten().unwrap_or_default()
 }
 
-/// Whether the arguments of a call were changed in the fields of the form, and not as JSON.
+/// Returns whether a person edited a call's arguments in the fields of the form. Ignores edits of
+/// the arguments as JSON.
 #[must_use]
 pub(super) fn is_changed_in_fields(
     row: &RequestRow,
@@ -477,7 +480,8 @@ pub(super) fn is_changed_in_fields(
         .is_some_and(|call| change::is_changed(&change_fields(call), &changed))
 }
 
-/// Returns the id of the call in a field's name.
+/// Returns the id of the call in a field's name; `None` if the name does not begin with `call.` and
+/// an id.
 fn call_id(name: &str) -> Option<&str> {
     call_part(name).map(|(id, _)| id)
 }

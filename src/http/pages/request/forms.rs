@@ -1,5 +1,5 @@
-//! The forms on a request's page. The page has a form only for an action that this reader may take,
-//! and each form carries the digest of the request as shown.
+//! The forms on a request's page. The page has a form only for an action that the reader may take,
+//! and each form posts the digest of the request as shown.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form of a confirmation has a button for yes and one for no.
+    // The form that answers a confirmation has buttons for yes and for no, so it replaces the forms
+    // that approve and reject.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));
@@ -59,7 +60,8 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// A folded form; open when it was submitted with mistakes.
+/// Renders a folded form. The form is unfolded if the page shows the form's mistakes after a
+/// submission.
 pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
     let open = view
         .submitted
@@ -67,8 +69,8 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// A form that also posts the digest of the request as shown. `path` is `/` and the action, or
-/// empty if a field names the action. A link has only one path, so on the page of a link a field
+/// Renders a form that also posts the digest of the request as shown. `path` is `/` and the action,
+/// or empty if a field names the action. A link has only one path, so on the page of a link a field
 /// always names the action.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
@@ -90,8 +92,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// The choice of a rejection's consequence. Without a choice, an approval has the consequence that
-/// its rule prescribes; for any other kind of request the agent goes on.
+/// Renders the choice of a rejection's consequence. If the person chooses nothing, the rejection of
+/// an approval request has the consequence that the rule prescribes. After the rejection of any
+/// other request, the agent goes on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind == RequestKind::Approval;
@@ -118,7 +121,7 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
-/// The choice whether a result is text or JSON.
+/// Renders the choice whether a result is text or JSON.
 pub(crate) fn result_type_select(
     view: &View<'_>,
     form: FormName,
@@ -137,7 +140,7 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// The form that approves all open calls, on a page with one button.
+/// Renders the form that approves all open calls, for a page with one button.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {
@@ -155,7 +158,7 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// The form that rejects all open calls, or the question, on a page with one button.
+/// Renders the form that rejects all open calls or the question, for a page with one button.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = kind_part(view.request.kind, view.words);
     html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
@@ -197,7 +200,8 @@ fn answer_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
 
-/// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
+/// Renders the fields of the form that the agent wrote. The labels are the agent's words, so the
+/// fields are in the box that names the agent as the author.
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -214,8 +218,8 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// The form of a tool's server. If the server asks the person to visit a page, the form has only a
-/// button.
+/// Renders the fields of the form that a tool's server wrote. If the server asks the person to
+/// visit a page, renders only a button.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let schema = view.request.form.clone().unwrap_or_else(default_form);
@@ -234,8 +238,8 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the answers that the agent proposes, except answers that a browser's list would not show
-/// completely.
+/// Returns the answers that the agent proposes. Leaves out an answer that a browser's own list
+/// would not show completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {
     let options = view
         .request
@@ -303,7 +307,8 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// The operator's form for credentials, with their purpose and the tools that receive them.
+/// Renders the fields of the operator's form for credentials, with the purpose of the credentials
+/// and the tools that receive them.
 pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -353,7 +358,7 @@ fn retention_text(view: &View<'_>) -> String {
     )
 }
 
-/// The form for the result of an external tool, by the schema in the tool's settings.
+/// Renders the fields for the result of an external tool, by the schema in the tool's settings.
 pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

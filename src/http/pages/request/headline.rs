@@ -1,5 +1,6 @@
-//! The headline of a request's page: the decision about the request, and the status of its calls
-//! since then. The headline is a pure function of the request's answers and of its history.
+//! The headline of a request's page: the decision about the request, and the status of the
+//! request's calls since the decision. The headline is a pure function of the request's answers and
+//! history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +16,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
-/// The headline of a request that is no longer open; `None` for an open request. Without a history,
-/// the headline leaves out the status of the calls.
+/// Returns the headline of a request that is no longer open; `None` for an open request. Without a
+/// history, the headline leaves out the status of the calls.
 #[must_use]
 pub(crate) fn headline(
     row: &RequestRow,
@@ -38,7 +39,8 @@ pub(crate) fn headline(
     Some(head + &tail)
 }
 
-/// Returns each of the request's own calls with the action of its last answer, if any.
+/// Returns each of the request's own calls with the action of the last answer about that call, if
+/// any.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row
@@ -92,7 +94,7 @@ fn decided_headline(
 }
 
 /// Returns whether an answer with `action` lets a call run. If so, the headline names the call's
-/// status; otherwise it says whether the agent has the answer.
+/// status; otherwise the headline says whether the agent has the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -110,8 +112,8 @@ pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
         .any(|call| row.spec.kind.tool() == Some(call.name.as_str()))
 }
 
-/// The people who answered with `action` (for `Mixed`: with any action), each once, in the order of
-/// their answers.
+/// Returns the people who answered with `action`, each once, in the order of their answers. For
+/// `Mixed`, returns all people who answered.
 fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {
@@ -156,8 +158,8 @@ fn is_confirmed(row: &RequestRow) -> bool {
         == Some(true)
 }
 
-/// Whether the edits also approved the new arguments. They did not if several people have to
-/// approve, or if a new request asks about an edited call.
+/// Returns whether the edits also approved the edited arguments. Edits approve nothing if several
+/// people have to approve, or if a new request asks about an edited call.
 fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
     let edits = row
         .answers
@@ -171,7 +173,7 @@ fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
             .all(|(call, _)| !is_asked_again(*call))
 }
 
-/// Says which task a rejection or an expiry canceled; `None` if it canceled none.
+/// Says which task a rejection or an expiry canceled; `None` if no task was canceled.
 fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
@@ -181,7 +183,8 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
     }
 }
 
-/// Says whether the agent has the answer by now.
+/// Says whether the agent has the answer, will get the answer, or can no longer get it because the
+/// task has ended.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
         _ if history.model_has_results() => words.agent_was_told,
@@ -250,7 +253,7 @@ fn withdrawn_headline(
     (head.to_owned(), tail)
 }
 
-/// Returns the end of the headline of a single call: the call's status.
+/// Returns the end of the headline of a request with one call: the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
     let tail = match status {
         CallStatus::Ran => words.after_ran,
@@ -282,7 +285,8 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
     tail.to_owned()
 }
 
-/// Returns the end of the headline of several calls: the number of calls with each status.
+/// Returns the end of the headline of a request with several calls: the number of calls with each
+/// status.
 fn several_calls_text(
     history: &RequestHistory,
     calls: &[(CallId, Option<Action>)],

@@ -11,8 +11,8 @@ use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult};
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::status::TaskStatus;
 
-/// The status of one call. The order of the variants is the order in which several calls are
-/// counted.
+/// The status of one call. The order of the variants is the order in which the headline counts
+/// several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallStatus {
     /// The call ran.
@@ -25,7 +25,7 @@ pub(crate) enum CallStatus {
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
-    /// The call was released: its asker runs it, and does not have to report the outcome.
+    /// The call was released: the asker runs the call, and does not have to report the outcome.
     Released,
     /// Neither an attempt nor a result is in the journal yet.
     Waiting,
@@ -105,12 +105,12 @@ impl CallStatus {
     }
 }
 
-/// The facts about one call, as far as the journal was read.
+/// The facts about one call in the part of the journal that was read.
 #[derive(Clone, Debug, Default)]
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
     was_started: bool,
-    /// The open request about the call that was opened after the page's request.
+    /// The open request about the call, if that request was opened after the page's request.
     later_request: Option<(RequestId, RequestKind)>,
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
@@ -124,16 +124,17 @@ struct CallRecord {
 pub(crate) struct RequestHistory {
     request: RequestId,
     calls: BTreeMap<CallId, CallRecord>,
-    /// The reason for which the request was closed without a decision; `None` if it was not.
+    /// The reason why the request was closed without a decision; `None` if the request is open or
+    /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status of the task in or after the commit that closed the request.
+    /// The first terminal status of the task after the item that closed the request.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,
 }
 
 impl RequestHistory {
-    /// Creates the history before any item was read.
+    /// Creates the history as it is before any item is read.
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
@@ -249,8 +250,8 @@ impl RequestHistory {
         }
     }
 
-    /// Returns whether later items cannot change the headline: every call has a certain result, and
-    /// the model has every result.
+    /// Returns whether later items cannot change the headline. This holds if every call has a
+    /// certain result and the model has every result.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
@@ -262,7 +263,7 @@ impl RequestHistory {
         })
     }
 
-    /// Whether the model has the result of every call.
+    /// Returns whether the model has the result of every call.
     #[must_use]
     pub(crate) fn model_has_results(&self) -> bool {
         self.calls.values().all(|record| record.model_has_result)

@@ -1,4 +1,4 @@
-//! The fields of the page's forms, each with its label, hint, submitted text and mistakes.
+//! Renders the fields of the page's forms, each with its label, hint, submitted text and mistakes.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the text that the field shows if no text was submitted: the agent's own text.
+    /// Sets the text that the field shows if no text was submitted. The text is the agent's own.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -35,8 +35,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// The id of the field's element. A name may hold any character; the id has the code point
-    /// instead of each character that is not a letter, a digit or `-`.
+    /// Returns the id of the field's element. A name may have any character. In the id, the code
+    /// point replaces each character that is not an ASCII letter, a digit or `-`.
     pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
@@ -66,12 +66,13 @@ impl<'v> InputField<'v> {
             .unwrap_or_default()
     }
 
-    /// The value of `aria-invalid`, if the field has a mistake.
+    /// Returns the value of `aria-invalid`; `None` if the field has no mistake.
     pub(super) fn aria_invalid(&self) -> Option<&'static str> {
         (!self.field_mistakes().is_empty()).then_some("true")
     }
 
-    /// The value of `aria-describedby`: the ids of the hint and of the mistakes.
+    /// Returns the value of `aria-describedby`: the ids of the hint and of the mistakes. `None` if
+    /// the field has neither.
     pub(super) fn aria_described_by(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
         let error = self.aria_invalid().map(|_| format!("{}-error", self.id()));
@@ -79,7 +80,7 @@ impl<'v> InputField<'v> {
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
-    /// The field's mistakes, shown next to the field.
+    /// Renders the field's mistakes, for the place next to the field.
     pub(super) fn mistakes(&self) -> Markup {
         let mistakes = self.field_mistakes();
         html! {
@@ -95,7 +96,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A text field of several lines. `json` is set if a person may type JSON into the field.
+    /// Renders a text field of several lines. `json` is set if a person may type JSON into the
+    /// field.
     pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
         let class = match json {
@@ -113,7 +115,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A field with a list of choices.
+    /// Renders a field with a list of choices. `options` are pairs of a value and its text.
     pub(super) fn select(
         &self,
         label: &str,
@@ -135,13 +137,14 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// The style of a label that has the agent's words instead of the operator's.
+    /// Returns the CSS class of a label that the agent wrote; `None` for the operator's labels.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
-    /// The field of a schema's member. The text of a `secret` field is hidden while it is typed,
-    /// and never kept. `offered` are answers that the browser proposes.
+    /// Renders the field of a schema's member. The text of a `secret` field is hidden while a
+    /// person types it, and is not shown again after a mistake. `offered` are answers that the
+    /// browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
@@ -165,7 +168,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A checkbox for each choice.
+    /// Renders a checkbox for each choice.
     fn schema_checkboxes(&self, field: &Field, all: &[String]) -> Markup {
         let agent = self.agent_style();
         let is_checked = |name: &str| {
@@ -248,7 +251,7 @@ impl<'v> InputField<'v> {
     }
 }
 
-/// Returns the id of a field's element. Every name of every form has its own id.
+/// Returns the id of a field's element. Different forms and different names give different ids.
 fn element_id(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {
@@ -275,7 +278,7 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("call.")?.split_once('.')
 }
 
-/// All mistakes, at the top of the page, each with a link to its field.
+/// Renders all mistakes for the top of the page, each with a link to its field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.spec.kind == RequestKind::Credentials;
@@ -297,7 +300,7 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
     }
 }
 
-/// The label of a field in the list of mistakes.
+/// Returns the label of a field for the list of mistakes.
 fn field_label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
     let in_call = call_part(field);

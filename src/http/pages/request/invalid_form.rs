@@ -1,5 +1,5 @@
-//! Re-renders an invalid form: the same page with the submitted values, and each mistake both at
-//! the top and next to its field. Every other error stays a problem.
+//! Shows an invalid form again: the same page with the submitted values, and with each mistake both
+//! at the top and next to its field. Every other error stays a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -20,7 +20,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The members of a decision's body.
+/// The members of a decision's body that an error about credentials may name.
 const MEMBERS: [&str; 7] = [
     "action",
     "decisions",
@@ -35,7 +35,8 @@ const MEMBERS: [&str; 7] = [
 /// action in the path of the POST, if any.
 ///
 /// # Errors
-/// `problem` itself, unless it is `invalid`, the body is a form, and the client accepts HTML.
+/// `problem` itself, unless its code is `invalid`, the body is a form, the client accepts HTML, and
+/// the caller may read the request. Another problem when the data of the page cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -59,7 +60,7 @@ pub(crate) async fn rerender(
     page(http, view, posted, path_action, problem).await
 }
 
-/// Returns whether the page that posted the form shows the problem.
+/// Returns whether the problem is shown on the page of the form, instead of on a page of its own.
 fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
@@ -67,7 +68,7 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// Responds with the page of `view`, which shows the invalid form again.
 ///
 /// # Errors
-/// As [`rerender`].
+/// `problem` itself, unless its code is `invalid`, the body is a form and the client accepts HTML.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,
@@ -99,8 +100,8 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// In the errors about credentials, removes every member name that the form does not have: a user
-/// may have entered the secret as a name.
+/// Removes, from the errors about credentials, every member name that the form does not have. A
+/// user may have entered the secret as a name.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

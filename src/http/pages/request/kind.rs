@@ -12,7 +12,7 @@ use crate::task::request::RequestKind;
 
 /// The parts of a page that depend on the kind of its request.
 pub(crate) struct KindPart {
-    /// The name of the kind of question. If the agent itself asks, it is the page's heading.
+    /// The name of the kind of question. The name is the page's heading if the agent itself asks.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
@@ -112,8 +112,8 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// The answer to a confirmation is yes or no. `responded` is the headline of the answer "no"; that
-/// of "yes" is `head_confirmed`.
+/// The answer to a confirmation is yes or no. `responded` is the headline after the answer "no";
+/// `head_confirmed` is the headline after the answer "yes".
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

@@ -13,14 +13,14 @@ use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
 
-/// The element below the heading where the script announces an answer that came while the page was
-/// open.
+/// Renders the element below the heading in which the script announces an answer that came while
+/// the page was open.
 pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// The history of the request as the service has stored it. The script replaces this list by the
-/// events of the whole tree, from the first event on.
+/// Renders the history of the request as the service has stored it. Once the script has shown the
+/// events of the whole tree, from the first event on, the script hides this list.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {
@@ -31,7 +31,7 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
     }
 }
 
-/// The element that the script fills, and the script.
+/// Renders the element that the script fills, and the script.
 fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
@@ -57,7 +57,7 @@ fn script(view: &View<'_>) -> Markup {
     }
 }
 
-/// The texts of the script, by name.
+/// Returns the texts that the script shows, by name.
 pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
     let texts = RequestTexts::for_language(words.language);
     macro_rules! named {
@@ -104,7 +104,7 @@ mod tests {
     use crate::http::pages::language::Language;
     use crate::http::pages::request::tests::page_in;
 
-    /// The texts that the page hands to the script.
+    /// Returns the texts that the page passes to the script.
     fn handed(page: &str) -> Map<String, Value> {
         let (_, words) = page.split_once("data-words=\"").unwrap();
         let (words, _) = words.split_once('"').unwrap();

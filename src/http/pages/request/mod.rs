@@ -1,8 +1,8 @@
-//! The page where a person decides a request. Above its first button, the page shows every byte
-//! that would run. Invisible characters are shown as their codes, and the agent's text is in a box
-//! that names the agent as its author. The forms post the digest of the request as shown, so that
-//! an approval covers exactly the calls that the approver saw. The script only shows later events;
-//! the page works without it.
+//! The page where a person decides a request. Above its first button, the page shows every byte of
+//! the calls that would run. Invisible characters are shown as their codes, and the agent's text is
+//! in a box that names the agent as its author. The forms post the digest of the request as shown,
+//! so that an approval covers exactly the calls that the approver saw. The script only shows later
+//! events; the page works without the script.
 
 pub(crate) mod approve_page;
 mod arguments;
@@ -91,10 +91,10 @@ pub(crate) struct View<'a> {
     pub now: Time,
     /// The submitted form; `None` unless the page shows a form's mistakes.
     pub submitted: Option<&'a SubmittedForm>,
-    /// The journal's facts about the calls since the request was opened; `None` for an open request
-    /// or an unreadable journal.
+    /// The facts that the journal has about the calls since the request was opened; `None` for an
+    /// open request or an unreadable journal.
     pub history: Option<RequestHistory>,
-    /// The line that leads to the next question; `None` if this reader has not answered, and for
+    /// The line that leads to the next question; `None` for a reader who has not answered, and for
     /// the reader of a link.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
@@ -103,7 +103,7 @@ pub(crate) struct View<'a> {
     user_message: Option<UserMessage>,
     /// The state of the asker of a call at a gate; `None` for any other request.
     asker: Option<AskerStatus>,
-    /// The page to return to after signing in as another user.
+    /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
     /// The link that the reader opened; `None` for a reader with a key.
     pub link: Option<&'a CurrentLink>,
@@ -159,7 +159,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Like [`View::load`], for the person of a link. No line leads to another question.
+    /// Like [`View::load`], for the person of a link. The page gets no line that leads to the next
+    /// question.
     pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
@@ -193,8 +194,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Says why there is nothing to answer. If other people decide the request, links to sign-in
-    /// with another account.
+    /// Renders the reason `why` there is nothing to answer. If other people decide the request,
+    /// adds a link to sign in as another user.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);
@@ -236,8 +237,8 @@ impl<'a> View<'a> {
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Returns whether the request was decided otherwise than by a rejection, and none of its calls
-    /// went wrong since.
+    /// Returns whether the request was decided other than by a rejection, and none of its calls has
+    /// failed since.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -248,12 +249,12 @@ impl<'a> View<'a> {
             && !self.history.as_ref().is_some_and(went_wrong)
     }
 
-    /// How many people have to approve each call.
+    /// Returns the number of people who have to approve each call.
     fn required(&self) -> u32 {
         required_approvals(self.caller, &self.row.spec)
     }
 
-    /// Returns the reason for which a POST of this action would be refused; `None` if it would be
+    /// Returns the reason why a POST of this action would be refused; `None` if the POST would be
     /// accepted.
     fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
@@ -263,8 +264,7 @@ impl<'a> View<'a> {
             }
             WireRequestStatus::Expired => return Some(words.has_expired),
             WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
-            // The deadline has passed, but the commit that expires the request has not happened
-            // yet.
+            // The deadline has passed, but no commit has expired the request yet.
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
@@ -324,7 +324,7 @@ pub(crate) fn page_response(view: &View<'_>, page: Markup) -> Response {
     }
 }
 
-/// The page with every form that this reader may use.
+/// Renders the page with every form that this reader may use.
 #[must_use]
 pub(crate) fn request_page(view: &View<'_>) -> Markup {
     let permitted = forms::permitted_forms(view);
@@ -345,12 +345,12 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
     )
 }
 
-/// The page with one button that submits `action`. Signing in as another user leads back to this
-/// page.
+/// Responds with the page that has one button, which submits `action`. Signing in as another user
+/// leads back to this page.
 ///
 /// # Errors
 /// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
-/// `internal` when it cannot be read.
+/// `internal` when the request cannot be read.
 async fn get_single_action_page(
     http: &Http,
     caller: &Caller,
@@ -364,7 +364,7 @@ async fn get_single_action_page(
     Ok(page_response(&view, single_action_page(&view, action)))
 }
 
-/// The page with one button, or with the reason why its POST would be refused.
+/// Renders the page with one button, or with the reason why the button's POST would be refused.
 #[must_use]
 pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     page(
@@ -380,8 +380,8 @@ pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     )
 }
 
-/// The whole page, in the order in which a reader needs its parts: the question with every byte of
-/// it, the warnings and risks, the answers, then the details and the history.
+/// Renders the whole page, in the order in which a reader needs its parts: the question and the
+/// calls with every byte, the warnings and risks, the answers, then the details and the history.
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
     let closed = headline(view.row, view.history.as_ref(), view.words);
     frame_in(
@@ -412,7 +412,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// The title of the tab: the heading. For a closed request, the outcome comes first.
+/// Returns the title of the browser's tab: the page's heading. For a closed request, the outcome
+/// comes before the heading.
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);
@@ -423,8 +424,8 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
 }
 
 impl View<'_> {
-    /// Reads the facts about the calls since the request was opened. Leaves `history` empty if the
-    /// journal cannot be read.
+    /// Reads the facts about the calls since the request was opened. Leaves `history` as `None` if
+    /// the journal cannot be read.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;

@@ -1,5 +1,5 @@
-//! The first lines of the page: the agent, the task's owner and the time left; the heading; the
-//! outcome of a closed request; and the reason for the question.
+//! Renders the first lines of the page: the agent, the task's owner and the time left; the heading;
+//! the outcome of a closed request; and the reasons for the question.
 
 use maud::{Markup, html};
 
@@ -32,7 +32,8 @@ pub(super) fn heading(view: &View<'_>) -> String {
     }
 }
 
-/// The lines above the question. `closed` is the headline of a closed request.
+/// Renders the lines above the question. `closed` is the headline of a closed request; `None` for
+/// an open request.
 pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     html! {
         div.opening {
@@ -46,7 +47,7 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// The agent, the owner and the time: "billing asks · alice’s task · 23 h left".
+/// Renders the agent, the owner and the time:
 fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
@@ -64,7 +65,7 @@ fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     }
 }
 
-/// The time left to answer. The script counts it down.
+/// Renders the time left to answer. The script counts the time down.
 fn time_left(view: &View<'_>) -> Markup {
     let (texts, words) = (view.texts, view.words);
     let Some(at) = view.row.expires_at else {
@@ -80,8 +81,8 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// The outcome of a closed request; empty and hidden while the request is open. Once the request is
-/// closed, the script copies this line from a freshly loaded page.
+/// Renders the outcome of a closed request. The line is empty and hidden while the request is open.
+/// Once the request is closed, the script copies the line from a freshly loaded page.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
         None => "exact state",
@@ -93,8 +94,8 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// The reasons for the question: a sentence about the kind of request, the operator's message, and
-/// the reasons for the verdicts.
+/// Renders the reasons for the question: a sentence about the kind of request, the operator's
+/// message, and the reasons for the verdicts.
 fn reasons(view: &View<'_>) -> Markup {
     let (words, kind) = (view.words, view.request.kind);
     let part = kind_part(kind, words);

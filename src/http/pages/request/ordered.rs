@@ -1,16 +1,16 @@
-//! Reads JSON with its members in order and with every digit of its numbers: a parsed
-//! [`serde_json::Value`] keeps neither.
+//! Reads JSON with its members in order and with every digit of its numbers. A parsed
+//! [`serde_json::Value`] keeps neither the order nor the digits.
 
 use std::fmt;
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The maximum length of a text that is read for display, in bytes. A longer text is shown as it
-/// was written.
+/// The maximum length of a text that is read for display, in bytes. A longer text is shown
+/// unparsed.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
 
-/// The maximum nesting depth of a text that is read for display.
+/// The maximum nesting depth of a text that is read for display; a plain value counts as one level.
 const MAX_DEPTH: usize = 4;
 
 /// A JSON value for display.

@@ -1,4 +1,4 @@
-//! The agent's question, and the words for approvers and decisions.
+//! Renders the agent's question, the approvers and the decisions.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -17,7 +17,8 @@ use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
-/// The agent's question in a box; for a call whose outcome is unknown, the known facts first.
+/// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts come
+/// first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
@@ -28,7 +29,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);
         // The call by which an agent asks a question never runs and has no section of its own, so
-        // its text is shown here, complete.
+        // the page shows the call's complete text here.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -54,8 +55,9 @@ pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
     view.request.details.as_ref()?["url"].as_str()
 }
 
-/// The page that a tool's server asks the person to visit: its host in ASCII, its host in Unicode
-/// if that differs, and the whole address. Nothing of the page is loaded.
+/// Renders the address of the page that a tool's server asks the person to visit: the host in
+/// ASCII, the host in Unicode if that differs, and the whole address. The browser loads nothing of
+/// the page.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some((address, url)) =
@@ -79,8 +81,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
     }
 }
 
-/// The known facts about a call whose outcome is unknown. Members that we know have our labels;
-/// other members have their own names.
+/// Renders the known facts about a call whose outcome is unknown. The usual facts have translated
+/// labels; other facts are labeled by their member's name.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -108,26 +110,28 @@ fn known_facts(view: &View<'_>) -> Markup {
     }
 }
 
-/// Text of several lines: line breaks stay, every other invisible character is made visible.
+/// Returns a text of several lines, with a code in place of each invisible character other than the
+/// line breaks.
 pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// A value as text: a string as it is, anything else as JSON.
+/// Returns a value as text: a string without quotation marks, any other value as JSON.
 pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A value that is kept as JSON text: a string is unquoted, anything else is unchanged.
+/// Returns a value that is stored as JSON text: a string without quotation marks and escapes, any
+/// other value unchanged.
 pub(crate) fn unquoted_text(value: &RawJson) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// The details that the agent gave with its question: an object or any other value. An object's
-/// members are in the order in which the agent wrote them.
+/// Renders the details that the agent gave with its question, an object or any other value. An
+/// object's members are in the order in which the agent wrote them.
 fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact.words dir="ltr" { (visible_lines(&value_text(value))) } };
@@ -152,8 +156,8 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     }
 }
 
-/// A person's answer, an object or any other value. Each text has the writing direction of its
-/// script.
+/// Renders a person's answer, an object or any other value. Each text has the writing direction of
+/// its script.
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (visible_lines(&value_text(value))) } };
@@ -187,7 +191,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// The approvers as text, without the users in `approved`, who have approved already.
+/// Returns the approvers as text, without the users in `approved`, who have approved already.
 pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
@@ -214,7 +218,7 @@ pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String 
     }
 }
 
-/// The decision of the whole request; empty while the request is undecided.
+/// Renders the decision of the whole request; empty while the request is undecided.
 pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else {
         return html! {};
@@ -222,8 +226,8 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     html! { div.decision { h2.unseen { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
-/// One decision: action, person, time, reason and consequence; with `with_response`, also the
-/// response and the result.
+/// Renders one decision: action, person, time, reason and consequence. With `with_response`, also
+/// renders the response and the result.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,

@@ -1,6 +1,6 @@
-//! The part of the form that requests a standing decision together with an approval. It is folded
-//! and never ticked beforehand. It shows which later calls the operator's rule covers, with the
-//! rule's own condition.
+//! The part of the form that requests a standing decision together with an approval. The part is
+//! folded, and its box is never ticked beforehand. The part shows the later calls that the
+//! operator's rule covers, with the rule's own condition.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// The inputs under the buttons that request a standing decision. `None` unless the rules of all
-/// open calls offer a standing decision and this reader may request it.
+/// Renders the inputs that request a standing decision, for the place below the buttons. `None`
+/// unless the rules of all open calls offer a standing decision and this reader may request one.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -73,7 +73,7 @@ fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     view.row.spec.own_calls().filter(is_open).collect()
 }
 
-/// Says which later calls a standing decision about this call would cover.
+/// Renders a sentence about the later calls that a standing decision about this call would cover.
 fn covered_calls(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
     let names = [

@@ -1,5 +1,5 @@
-//! The warnings and risks that the page shows before the buttons: warnings about the arguments, and
-//! whether a call can be taken back.
+//! Renders the warnings and risks that the page shows before the buttons: the warnings about the
+//! arguments, and whether the effects of the calls can be undone.
 
 use maud::{Markup, html};
 
@@ -14,7 +14,8 @@ use crate::task::text_safety::{
     HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
 };
 
-/// The warnings about the calls that the request decides, and the risk of running them.
+/// Renders the warnings about the calls that the request decides, and the risk of running these
+/// calls.
 pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     let own: Vec<(usize, &RequestedCall)> = view.own_calls();
     html! {
@@ -29,7 +30,8 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     }
 }
 
-/// The warnings about one call; `number` is its position among several calls.
+/// Renders the warnings about one call. `number` is the call's number if the request decides
+/// several calls.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {
@@ -46,8 +48,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// The subject of a warning, in the reader's language; the warning's detail may have no
-/// translation.
+/// Renders the subject of a warning in the reader's language, because the warning's detail may have
+/// no translation. Empty for an unknown code.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
@@ -64,7 +66,7 @@ fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     html! { (about) " " }
 }
 
-/// Says whether the calls can be taken back, by the worst effect among them.
+/// Says whether the effects of the calls can be undone, by the worst effect among the calls.
 fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
     let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();

@@ -1,6 +1,6 @@
-//! A JSON Schema as a form: the fields that a person fills in, and the JSON of each submitted text.
-//! Only an object of plain values has fields; anything else is typed as JSON. This module does not
-//! check whether an answer fits its schema.
+//! Turns a JSON Schema into a form: into the fields that a person fills in, and each submitted text
+//! into JSON. Only a schema for an object of plain values has fields; for any other schema, a
+//! person types JSON. This module does not check whether an answer fits its schema.
 
 use serde_json::{Map, Value};
 
@@ -24,15 +24,15 @@ pub(crate) struct Field {
 /// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// Text: the `type` of the HTML input for the format, if any, then the minimum and the maximum
-    /// length.
+    /// Text: the `type` of the HTML input if the text has a known format, then the minimum and the
+    /// maximum length in characters.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
     /// A number: whether only an integer fits, then the minimum and the maximum.
     Number(bool, Option<String>, Option<String>),
     Boolean,
-    /// One of several values, each with its text in the form.
+    /// One of several values; each value is preceded by its text in the form.
     SingleChoice(Vec<(String, Value)>),
-    /// A list of any of these texts.
+    /// A list of texts, each chosen from these texts.
     MultipleChoice(Vec<String>),
 }
 
@@ -49,7 +49,7 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "propertyNames",
 ];
 
-/// The fields of an object schema of plain values; `None` for any other schema.
+/// Returns the fields of a schema for an object of plain values; `None` for any other schema.
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
@@ -140,8 +140,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// Returns the choice that a list's items offer; `None` unless they are an `enum` of texts that are
-/// not empty.
+/// Returns the choice that the items of a list offer; `None` unless the items are an `enum` of
+/// texts that are not empty.
 fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
@@ -150,8 +150,8 @@ fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     fits.then(|| FieldValue::MultipleChoice(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// Returns a choice of texts, or of numbers and booleans. A choice never mixes the two, so that
-/// each submitted text means only one value.
+/// Returns a choice of texts, or a choice of numbers and booleans; `None` for any other values.
+/// Texts are never mixed with other values, so that each submitted text means only one value.
 fn single_choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
@@ -175,7 +175,7 @@ fn single_choice(values: &[Value]) -> Option<FieldValue> {
     ))
 }
 
-/// The `type` of the HTML input for the property's `format`.
+/// Returns the `type` of the HTML input for the property's `format`; `None` without a known format.
 fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
     match property.get("format").and_then(Value::as_str)? {
         "email" => Some("email"),
@@ -187,7 +187,7 @@ fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// The name of the input for one of several choices.
+    /// Returns the name of the input for one of several choices.
     pub(super) fn choice_name(&self, index: usize) -> String {
         format!("choice.{index}.{}", self.name)
     }

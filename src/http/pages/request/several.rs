@@ -1,5 +1,5 @@
-//! Several calls as tables, one for each tool: a row for each call, a column for each argument, and
-//! the sum of each column of numbers.
+//! Renders several calls as tables, one for each tool. A table has a row for each call, a column
+//! for each argument, and the sum of each column of numbers.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ type NumberedCall<'v> = (usize, &'v RequestedCall);
 /// The members of a call's arguments by name.
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
-/// The maximum number of columns for arguments. Calls with more members are listed by their
-/// summaries.
+/// The maximum number of columns for arguments. If the calls of a tool have more members
+/// altogether, the table lists them by their summaries.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
-/// One table for each tool, then the exact text of every call.
+/// Renders one table for each tool, then the exact text of every call.
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     let mut tools: Vec<&str> = Vec::new();
@@ -55,7 +55,8 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     }
 }
 
-/// One call below the tables: its exact text, its target, and the decision about it.
+/// Renders one call below the tables: its target, its exact text, its approvals, and the decision
+/// about it.
 fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     html! {
         section.call id=(format!("exact-{}", index + 1)) {
@@ -81,7 +82,8 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
 }
 
 /// Returns the names of all members in the agent's order, and each call's members by name. `None`
-/// if a member is a list or an object, or there are too many names for columns.
+/// if [`argument_members`] cannot read the arguments of a call, if a member is a list or an object,
+/// if no call has a member, or if there are too many names for columns.
 fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -150,7 +152,8 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     }
 }
 
-/// The table for calls whose arguments do not fit into columns: each call by its summary.
+/// Renders the table for calls whose arguments do not fit into columns. Each row has the summary of
+/// a call.
 fn summaries(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     html! {
@@ -201,7 +204,8 @@ fn cell(value: Option<&JsonNode>, is_number: bool) -> Markup {
     }
 }
 
-/// The state of one call: open, the number of its approvals, or the decision.
+/// Renders the state of one call: the decision, the number of approvals, or "open". A call with
+/// warnings also has a mark.
 fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
@@ -214,8 +218,9 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Returns the sum of a column if every row has a number in it. `None` for a single row, and for
-/// identifiers unless the schema's type is `number`.
+/// Returns the sum of a column if every row has a number in the column. `None` for a single row,
+/// for a column of identifiers unless the schema's type is `number`, and if [`sum`] cannot add the
+/// numbers.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
@@ -235,7 +240,7 @@ fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String
     sum(texts?.into_iter())
 }
 
-/// Returns whether a member's name suggests an identifier, such as an order number. The sum of
+/// Returns whether a member's name suggests an identifier, such as an order number. A sum of
 /// identifiers has no meaning.
 fn is_identifier(name: &str) -> bool {
     const IDENTIFIER_WORDS: [&str; 12] = [

@@ -1,5 +1,5 @@
-//! The submitted values of an invalid form, and the field of each mistake, so that the page can
-//! show both again. Credentials are never kept.
+//! Keeps the submitted values of an invalid form, and finds the field of each mistake, so that the
+//! page can show the values and the mistakes. Submitted credentials are dropped.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(crate) enum FormName {
 }
 
 impl FormName {
-    /// The prefix of the ids of the form's elements.
+    /// Returns the prefix of the ids of the form's elements.
     #[must_use]
     pub(crate) fn id(self) -> &'static str {
         match self {
@@ -55,8 +55,8 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A field of an agent's form may also be called `action`, but is submitted as
-        // `field.action`.
+        // A field of the agent's own form may also have the name `action`, but a browser submits
+        // that field as `field.action`.
         let is_action_field = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
@@ -89,8 +89,8 @@ impl FormName {
 /// A mistake in a submitted form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldMistake {
-    /// The name of the form's field at which the mistake is shown; `None` if the mistake belongs to
-    /// no field.
+    /// The name of the form's field next to which the page shows the mistake; `None` if the mistake
+    /// belongs to no field.
     pub field: Option<String>,
     /// A JSON pointer into the field's value; if `field` is `None`, into the JSON body.
     pub pointer: String,
@@ -132,7 +132,8 @@ impl SubmittedForm {
         }
     }
 
-    /// Returns the submitted text of a field; `None` if another form was submitted.
+    /// Returns the submitted text of a field; `None` if the field was not submitted, or another
+    /// form was.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -182,7 +183,8 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // A confirmation that is rejected with `then` has the form's comment as its `reason`.
+        // If a confirmation is rejected with `then`, the form's field `comment` has become the
+        // `reason` of the body.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

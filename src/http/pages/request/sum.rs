@@ -5,7 +5,8 @@
 const MAX_DIGITS: i32 = 18;
 
 /// Returns the sum of JSON numbers. The sum has as many digits after the point as the number with
-/// the most. `None` if a text is no number or has too many digits, or if the sum is too large.
+/// the most such digits. `None` if a text is no number or has too many digits, or if the sum is too
+/// large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
@@ -24,7 +25,8 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     Some(format!("{sign}{whole}{point}{fraction}"))
 }
 
-/// Splits a JSON number into its digits and the number of digits after the point.
+/// Splits a JSON number into its digits and the number of digits after the point. That number is
+/// negative if the exponent appends zeros.
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

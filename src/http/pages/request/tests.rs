@@ -1,4 +1,4 @@
-//! The page shows everything before the first button, and no text as markup.
+//! Checks that the page shows everything before the first button, and shows no text as markup.
 
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> 
     )
 }
 
-/// The page without its footer, which has the sign-out button.
+/// Returns the page without its footer, which has the sign-out button.
 pub(crate) fn without_footer(page: &str) -> String {
     let (page, foot) = page.rsplit_once("<footer>").unwrap();
     assert_eq!(
@@ -38,7 +38,7 @@ pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
     page_in(Language::English, row, caller)
 }
 
-/// A caller who may decide a sample of this kind.
+/// Returns a caller who may decide a sample request of this kind.
 pub(crate) fn decider(kind: RequestKind) -> Caller {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => sample::approver(),

@@ -1,4 +1,4 @@
-//! The forms of the page, and the page after an invalid submission.
+//! Checks the forms of the page, and the page after an invalid submission.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use crate::task::decision::Action;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 
-/// The page after this invalid submission.
+/// Renders the page after this invalid submission. If `errors` is empty, uses the errors that
+/// [`to_json`] reports.
 fn again(
     row: &RequestRow,
     caller: &Caller,
@@ -41,7 +42,7 @@ fn again(
     request_page(&view).into_string()
 }
 
-/// Every name that a form on the page would send.
+/// Returns every name that a form on the page would send.
 fn names(page: &str) -> Vec<&str> {
     let mut names: Vec<&str> = page
         .split(" name=\"")

@@ -1,5 +1,6 @@
-//! The order and the weight of the parts of the page: the facts for the decision come first, every
-//! byte before the first button; parts that only some readers need are folded below.
+//! Checks the order and the emphasis of the parts of the page. The facts for the decision come
+//! first, with every byte before the first button. Parts that only some readers need are folded
+//! below.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::task::request::{RequestKind, Warning};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
-/// The places of these texts, which all have to be on the page.
+/// Returns the byte offsets of these texts in the page. Fails if a text is missing.
 fn places(page: &str, texts: &[&str]) -> Vec<usize> {
     texts
         .iter()
@@ -176,7 +177,7 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
     );
     assert!(eight.contains("<h1 class=\"exact\">Refund 120 for order 17, and 7 more</h1>"));
     assert!(eight.find("&quot;order&quot;:7,").unwrap() < eight.find("<button").unwrap());
-    // Calls that are no rows of plain values are listed by their summaries.
+    // If an argument is not a plain value, the table lists the calls by their summaries.
     row.spec.pending_tool_calls[3].arguments_text = r#"{"order":[1],"amount":1}"#.into();
     let listed = page(&row, &sample::approver());
     assert!(

@@ -1,11 +1,11 @@
-//! A timestamp on the page, written in UTC. The script (`pages/follow.js`) shows the reader's own
-//! zone, with UTC beside it.
+//! Renders a timestamp on the page in UTC. The script (`pages/follow.js`) shows the time in the
+//! reader's own zone, with UTC beside it.
 
 use maud::{Markup, html};
 
 use crate::http::pages::layout::utc_text;
 
-/// A timestamp of the API as an element that the script can show in the reader's zone.
+/// Renders a timestamp of the API as an element that the script can show in the reader's zone.
 #[must_use]
 pub(super) fn time_tag(at: &str) -> Markup {
     html! { time datetime=(at) { (utc_text(at)) } }

@@ -1,5 +1,5 @@
-//! The history of a request on its page, without the script: the question, the answers, and the
-//! journal's later facts about the calls and the task.
+//! The history of a request, as its page shows it without the script: the question, the answers,
+//! and the journal's later facts about the calls and the task.
 
 use maud::{Markup, html};
 
@@ -16,10 +16,10 @@ use crate::task::time::Time;
 /// The maximum length of a result or an output, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 2_000;
 
-/// The maximum number of entries from the journal.
+/// The maximum number of entries that the history takes from the journal.
 const MAX_ENTRIES: usize = 100;
 
-/// The journal's facts about the request after the question.
+/// The facts about the request that the journal has after the question, each with its time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 
@@ -34,7 +34,7 @@ enum TimelineEvent {
 }
 
 impl RequestTimeline {
-    /// Adds the next item of the journal if the history shows it.
+    /// Adds the next item of the journal if the history shows items of its kind.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MAX_ENTRIES {
             return;
@@ -80,7 +80,7 @@ impl RequestTimeline {
     }
 }
 
-/// The list of everything that happened to the request, oldest first.
+/// Renders the list of everything that happened to the request, oldest first.
 pub(super) fn list(view: &View<'_>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     let mut entries: Vec<(Time, Markup)> =

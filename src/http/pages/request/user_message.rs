@@ -1,5 +1,5 @@
-//! The last message of the user before the question: it shows an approver the purpose of the
-//! agent's work.
+//! The last message of the user before the question. The message shows an approver the purpose of
+//! the agent's work.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,8 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
-/// The maximum number of items before the question that are searched.
+/// The maximum number of items of the root's journal that are searched for the message, newest
+/// first.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// The maximum size of a message that is shown unfolded, in characters and in lines.
@@ -28,8 +29,8 @@ pub(super) struct UserMessage {
     parts: Vec<Option<String>>,
 }
 
-/// Reads the last message of the user to the root task before the request was opened. `None` if
-/// that message is far back in the journal, or the journal cannot be read.
+/// Reads the last message of the user to the root task before the request was opened. `None` if the
+/// message is not among the items that are searched, or the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq
@@ -82,7 +83,7 @@ impl UserMessage {
     }
 }
 
-/// The message in a box. A long message is folded after its beginning.
+/// Renders the message in a box. A long message is folded after its beginning.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let Some(message) = &view.user_message else {
         return html! {};

@@ -9,13 +9,13 @@ use crate::people::session::{SESSION_DURATION, Token};
 /// The cookie's name over plain http.
 pub(crate) const PLAIN_NAME: &str = "holdpoint_session";
 /// The name over https when `public_url` has no path. A browser accepts a `__Host-` cookie only
-/// with `Secure`, with `Path=/` and without `Domain`, so that no other host of the domain can set
-/// it.
+/// with `Secure`, with `Path=/` and without `Domain`, so no other host of the domain can set this
+/// cookie.
 const HOST_PREFIX_NAME: &str = "__Host-holdpoint_session";
 /// The name over https when `public_url` has a path.
 const SECURE_PREFIX_NAME: &str = "__Secure-holdpoint_session";
 
-/// The cookie's name; it follows from the scheme and path of `public_url`.
+/// Returns the cookie's name, which depends on the scheme and the path of `public_url`.
 #[must_use]
 pub(crate) fn name(public_url: &str) -> &'static str {
     match (is_https(public_url), path_prefix(public_url).is_empty()) {
@@ -31,8 +31,9 @@ fn is_https(public_url: &str) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// The token in the cookie of an HTTP request; `None` if two cookies of this name are sent, because
-/// another host of the domain may have set one of them.
+/// Returns the token in the cookie of an HTTP request. `None` without a cookie, for a malformed
+/// token, and if two cookies have the name, because another host of the domain may have set one of
+/// them.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -42,7 +43,7 @@ pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     Token::read(value)
 }
 
-/// Whether the request has the cookie, valid or not.
+/// Returns whether the request has the cookie, valid or not.
 #[must_use]
 pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()
@@ -58,7 +59,7 @@ fn values<'h>(headers: &'h HeaderMap, cookie_name: &'static str) -> impl Iterato
         .filter_map(move |(name, value)| (name == cookie_name).then_some(value))
 }
 
-/// Returns the `Set-Cookie` header that gives a browser its token.
+/// Returns the `Set-Cookie` header that gives a browser the session's token.
 ///
 /// # Errors
 /// `internal` when the value is no valid header.
@@ -86,8 +87,8 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
     Ok(header)
 }
 
-/// The cookie's `Path`. A browser sends the cookie only below this path, and not to other services
-/// behind the same proxy.
+/// Returns the cookie's `Path`, which is `prefix` where possible. A browser sends the cookie only
+/// below this path, and so not to other services behind the same proxy.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
     if prefix.is_empty() || !prefix.chars().all(plain) {

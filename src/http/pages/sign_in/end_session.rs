@@ -1,4 +1,5 @@
-//! `POST /sign-out`: ends a session. An expired session is accepted, too.
+//! `POST /sign-out`: ends the session of the cookie. The operation also accepts a cookie whose
+//! session has expired.
 
 use std::sync::Arc;
 
@@ -33,8 +34,7 @@ pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // The session is looked up first, so that a made-up token costs the database a read and no
-    // write.
+    // Looks up the session first, so that a made-up token costs the database a read and no write.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

@@ -1,13 +1,14 @@
-//! The page to open after signing in: only a path of this service, so that a link to our sign-in
-//! cannot redirect to another site. A path that a browser could read differently is refused.
+//! Checks the page to open after signing in. Only a path of this service is accepted, so that a
+//! link to our sign-in cannot redirect to another site. A path that a browser could read
+//! differently is refused.
 
 use url::Url;
 
 /// The maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 2048;
 
-/// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path
-/// of `public_url`).
+/// Returns `text` if a browser reads the text as a path of this service, at or below `prefix` (the
+/// path of `public_url`).
 #[must_use]
 pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text

@@ -1,5 +1,5 @@
-//! The sign-in pages, in English and Chinese. They work without a script and never show a submitted
-//! key.
+//! The sign-in pages, in English and Chinese. The pages work without a script and never show a
+//! submitted key.
 
 use maud::{Markup, html};
 use url::form_urlencoded::byte_serialize;
@@ -58,8 +58,8 @@ fn words(language: Language) -> &'static SignInTexts {
     }
 }
 
-/// The page that takes a key; `is_wrong_key` says that the last key was unknown. `next` is the path
-/// to open afterwards, `prefix` the path of `public_url`.
+/// Renders the page that takes a key. `is_wrong_key` tells whether the last key was unknown. `next`
+/// is the path to open afterwards, `prefix` the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,
@@ -92,8 +92,8 @@ fn key_form(next: Option<&str>, is_wrong_key: bool, prefix: &str, words: &SignIn
     }
 }
 
-/// The page of a signed-in person, with a link to the requested page and a form to sign in as
-/// another user.
+/// Renders the page of a signed-in person, with a link to the requested page and a form to sign in
+/// as another user.
 #[must_use]
 pub(crate) fn signed_in(
     caller: &Caller,
@@ -114,8 +114,8 @@ pub(crate) fn signed_in(
     )
 }
 
-/// The signed-in user, with a link to sign in as another user and return to the path `return_path`.
-/// Says nothing about the requested resource.
+/// Renders the signed-in user, with a link to sign in as another user and return to the path
+/// `return_path`. Empty without accounts. Says nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
@@ -141,7 +141,7 @@ fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
     html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
 }
 
-/// The page of a service without accounts.
+/// Renders the page of a service without accounts, which says that no sign-in is needed.
 #[must_use]
 pub(crate) fn not_needed(language: Language) -> Markup {
     let words = words(language);
@@ -152,8 +152,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     )
 }
 
-/// The signed-in user and the sign-out button. Empty without accounts. The button is missing if a
-/// service key speaks for the user, because there is no session to end.
+/// Renders the signed-in user and the sign-out button. Empty without accounts. The button is
+/// missing if a service key speaks for the user, because there is no session to end.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

@@ -1,5 +1,5 @@
-//! The caller whom the session of an HTTP request authenticates, and the redirect to sign-in for an
-//! HTTP request without a session.
+//! Finds the caller whom the session of an HTTP request authenticates, and redirects a browser
+//! without a session to sign-in.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
@@ -16,8 +16,8 @@ use crate::people::authenticator::AuthError;
 /// its key is no longer valid.
 ///
 /// # Errors
-/// `forbidden` when a header of the request names another user to speak for; `unavailable` or
-/// `internal` when the session cannot be read.
+/// `forbidden` when the request has a `Holdpoint-…` header, because a session may not speak for
+/// other people; `unavailable` or `internal` when the session cannot be read.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else {
         return Ok(None);
@@ -35,15 +35,15 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Whether the client asks for a page. Such a client is redirected to sign-in if it has no key and
-/// no session.
+/// Returns whether the client asks for a page. Such a client is redirected to sign-in if it has no
+/// key and no session.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to sign-in, which leads back to `uri`. The response does not depend on whether the
-/// path of `uri` exists.
+/// Redirects to sign-in, which redirects to `uri` afterwards. The response does not depend on
+/// whether the path of `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = path_prefix(public_url);

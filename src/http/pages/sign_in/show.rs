@@ -22,8 +22,8 @@ pub(crate) const OP: Op = Op {
 
 /// The page that takes a key
 ///
-/// For a signed-in user it shows the user and the sign-out button. Without accounts it says that no
-/// sign-in is needed.
+/// For a signed-in user, the page shows the user and the sign-out button. Without accounts, the
+/// page says that no sign-in is needed.
 #[utoipa::path(
     get, path = "/sign-in", operation_id = "get_sign_in", tag = "sign-in", security(()),
     params(("next" = Option<String>, Query, description = "The path of this service to open afterwards")),
@@ -51,7 +51,7 @@ pub(crate) async fn get_sign_in(
     })
 }
 
-/// Returns the `next` of a query; `None` if the query has several.
+/// Returns the value of `next` in a query; `None` unless the query has exactly one `next`.
 fn single_next(query: &str) -> Option<String> {
     let mut found =
         url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");

@@ -26,7 +26,7 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // The limit is low because the request is unauthenticated. A key and a path fit.
+    // The limit is low because the request is unauthenticated. A key and a path fit into the limit.
     max_body_bytes: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -57,8 +57,8 @@ impl std::fmt::Debug for SignIn {
 
 /// Sign in
 ///
-/// Takes the page's form. An unknown key gets the page again. Without accounts it says that no
-/// sign-in is needed.
+/// Takes the page's form. The response to an unknown key is the page again. Without accounts, the
+/// response says that no sign-in is needed.
 #[utoipa::path(
     post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()),
     request_body(content = SignIn, content_type = "application/x-www-form-urlencoded"),

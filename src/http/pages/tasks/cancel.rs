@@ -52,8 +52,8 @@ pub(crate) async fn cancel_task_here(
     Ok(see_other(&format!("{prefix}/tasks/{id}")))
 }
 
-/// The form that cancels a task; `None` if the task has ended or the caller may not cancel it. The
-/// button is folded, because a canceled task cannot be resumed.
+/// Renders the form that cancels a task; `None` if the task has ended or the caller may not cancel
+/// it. The button is folded, because a canceled task cannot be resumed.
 pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup> {
     let may = http.engine.may_command(site.caller, Command::Cancel, row);
     if row.status.is_terminal() || may.is_err() {

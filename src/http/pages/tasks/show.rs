@@ -1,5 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, its open questions and its timeline. With `before`, the events
-//! before that number.
+//! `GET /tasks/{task_id}`: a task, its open questions and its newest events. With `before`, the
+//! page shows the events before that number instead of the newest.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub(crate) async fn get_task_page(
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
             Ok(pending) => pending,
-            // The timeline says which entry cannot be read.
+            // The page leaves out the questions; its timeline says which entry cannot be read.
             Err(ReadError::Corrupt(_)) => Vec::new(),
             Err(error) => return Err(error.into()),
         },
@@ -120,7 +120,7 @@ fn task_page(
     )
 }
 
-/// The agent, the owner, the session, and the usage of the subtree.
+/// Renders the agent, the owner, the session, and the usage of the task's subtree.
 fn about(site: &Site<'_>, row: &TaskRow) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (
@@ -156,7 +156,8 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// The section in which the script continues the timeline. Hidden without the script.
+/// Renders the section in which the script continues the timeline. Without the script, the section
+/// stays hidden.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
     let words = Translations::for_language(site.language);
     html! {

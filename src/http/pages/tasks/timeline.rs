@@ -1,8 +1,8 @@
 //! The timeline of a task: the events of its subtree in the order of their numbers. `follow.js`
 //! continues the list with the same words.
 //!
-//! Invariant: texts of agents, tools and users are escaped, and stand in a box that names their
-//! author.
+//! Invariant: texts of agents, tools and users are escaped, and the box around a text, or the line
+//! above it, names the author of the text.
 
 use maud::{Markup, html};
 
@@ -21,9 +21,9 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// The size of a page, in event numbers.
+/// The number of event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event of the read may exceed it.
+/// The maximum size of one read, in bytes. The last event of the read may exceed the limit.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
@@ -34,7 +34,7 @@ pub(super) struct TaskTimeline {
     pub entries: Vec<TimelineEntry>,
     /// The value of `before` for the page of earlier events; `None` if there are no earlier events.
     pub earlier_page: Option<i64>,
-    /// The event number at which this page ends. The script continues after it.
+    /// The last event number that this page covers. The script continues after this number.
     pub end: i64,
 }
 
@@ -46,8 +46,8 @@ pub(super) enum TimelineEntry {
 }
 
 impl TaskTimeline {
-    /// Reads the last events up to the number `end`. In a tree of several tasks the numbers of a
-    /// sub-agent's events have gaps, so earlier numbers are read until some event is found.
+    /// Reads the last events up to the number `end`. In a tree of several tasks, the numbers of a
+    /// sub-agent's events have gaps, so the function reads earlier numbers until it finds an event.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -83,8 +83,8 @@ async fn read_between(
         let read = match http.store.events(part, after, portion).await {
             Ok(read) => read,
             Err(ReadError::Corrupt(_)) => {
-                // The error does not name the damaged event: the read is repeated, each time one
-                // number further, until it succeeds.
+                // The error does not name the damaged event. So the loop reads again, each time
+                // after the next number, until a read succeeds.
                 has_unreadable = true;
                 after += 1;
                 continue;
@@ -114,7 +114,7 @@ async fn read_between(
     Ok(entries)
 }
 
-/// One entry of the timeline.
+/// Renders one entry of the timeline.
 pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
     match entry {
         TimelineEntry::Unreadable(number) => {
@@ -313,12 +313,13 @@ fn labeled_box(label: &str, inside: &Markup) -> Markup {
     html! { div.agent { p.by { (label) } (inside) } }
 }
 
-/// A text by an agent, a tool or a user, cut at [`MAX_TEXT_CHARS`] characters.
+/// Renders a text of an agent, a tool or a user, cut at [`MAX_TEXT_CHARS`] characters.
 fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }
 
-/// Returns the beginning of a text, with hidden characters as their codes; line breaks stay.
+/// Returns at most [`MAX_TEXT_CHARS`] characters of a text. Hidden characters become their codes,
+/// and line breaks stay.
 fn truncate(text: &str) -> String {
     let end = text
         .char_indices()

@@ -1,7 +1,7 @@
 //! Limits the bytes of large bodies that are in memory at once, for this process and for each
-//! caller. A body reserves its bytes before it is read and keeps the reservation until the effect
-//! of its operation is stored. Invariant: a body reserves only once, so that no two bodies wait for
-//! each other.
+//! caller. A body reserves its bytes before it is read, and keeps the reservation until its
+//! operation releases the body. Invariant: a body reserves only once, so that no two bodies wait
+//! for each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,14 +13,15 @@ use crate::task::user::UserKey;
 
 /// The maximum size of all large bodies together, in bytes.
 const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
-/// The maximum size of one caller's large bodies together, in bytes. So a caller who sends many
-/// bodies, or slow bodies, does not block other callers.
+/// The maximum size of one caller's large bodies together, in bytes. Because of this limit, a
+/// caller who sends many or slow bodies does not block other callers.
 const MAX_BYTES_PER_PERSON: usize = MAX_TOTAL_BYTES / 4;
 
-/// A tenant and one of its users; `None` for all HTTP requests without a caller, such as a sign-in.
+/// A tenant and one of its users. `None` stands for all HTTP requests without a caller, such as a
+/// sign-in.
 type PersonKey = Option<(String, UserKey)>;
 
-/// The memory for large bodies.
+/// The memory for large bodies. All bodies share the total, and each caller has a share of it.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget {
     total: Arc<Semaphore>,
@@ -42,7 +43,7 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// Allows `total` bytes in all and `bytes_per_person` bytes for each caller.
+    /// Creates a budget of `total` bytes in all, and of `bytes_per_person` bytes for each caller.
     #[must_use]
     pub(crate) fn new(total: usize, bytes_per_person: usize) -> Self {
         Self {
@@ -52,7 +53,7 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`; earlier calls come first. A body
+    /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls. A body
     /// larger than the caller's share reserves the whole share.
     pub(crate) async fn reserve(
         &self,

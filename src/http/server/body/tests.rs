@@ -1,4 +1,4 @@
-//! Content types, idempotency keys, form fields, and parsing off the runtime.
+//! Tests of content types, idempotency keys, form fields, and parsing on blocking threads.
 
 use super::*;
 use serde_json::json;
@@ -68,7 +68,8 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     );
 }
 
-/// A test's runtime has one thread, so work that ran on it would keep the test from going on.
+/// The test's runtime has one thread, so a body that was parsed on this thread would block the
+/// test.
 #[tokio::test]
 async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     let parsing = BodyParser::default();
@@ -97,12 +98,12 @@ async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     }
     begins.recv().await.unwrap();
     begins.recv().await.unwrap();
-    // Gives all other work time to begin.
+    // Gives a third body time to begin, if the limit did not hold it back.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         tokio::task::spawn_blocking(|| ()).await.unwrap();
     }
-    // The runtime goes on, and short bodies wait for no permit.
+    // The runtime is not blocked, and a short body needs no permit.
     assert_eq!(parsing.run(MAX_INLINE_SIZE, thread).await.unwrap(), here);
     assert!(
         begins.is_empty() && parsing.permits.available_permits() == 0,

@@ -62,7 +62,7 @@ struct World {
     connections: Connections,
     opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
     closed: CancellationToken,
-    /// A permit lets `/held` respond.
+    /// Each permit lets one request to `/held` respond.
     leave: Arc<Semaphore>,
     /// Notified when a request reaches `/held`.
     held: Arc<Notify>,
@@ -348,7 +348,7 @@ async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
     let mut next = world.open();
     next.get("/").await;
     for _ in 0..5 {
-        // The client reads a little now and then.
+        // The client reads some bytes just before each timeout.
         world.clock.leap(just_before(WRITE_TIMEOUT));
         deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;

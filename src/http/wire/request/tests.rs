@@ -1,4 +1,5 @@
-//! Requests as the API shows them: members, cut arguments, and what depends on the caller.
+//! Tests of requests as the API shows them: members, cut arguments, and members that depend on the
+//! caller.
 
 use super::*;
 use crate::http::openapi::sample;

@@ -1,4 +1,4 @@
-//! The ends of children, and of their guards.
+//! Tests of the ends of children, and of their guards.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -7,7 +7,7 @@ use super::*;
 /// A script that notes the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
 
-/// The process ids of the last server and of its guard.
+/// Returns the process ids of the last server and of its guard.
 fn ids(directory: &Path) -> (Pid, Pid) {
     let notes = notes(directory);
     let last = notes
@@ -22,7 +22,8 @@ fn ids(directory: &Path) -> (Pid, Pid) {
 }
 
 fn lives(pid: Pid) -> bool {
-    // A process that ended and that its new parent did not reap yet lives no more.
+    // A process that has ended, but that its new parent has not reaped yet, does not count as
+    // alive.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
@@ -110,7 +111,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
 
 #[tokio::test]
 async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
-    // The child goes on although nothing reads its output any more.
+    // The child goes on although the client no longer reads its output.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
     let server = Served::running(&format!("{IDS}{long}"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The outcomes of a server's answers, and the server's own requests in them.
+//! Tests of the outcomes of a server's answers, and of the server's own requests in them.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use crate::tool::credential::Credentials;
 
 const CANARY: &str = "can4ry-can4ry-can4ry";
 
-/// The outcome of a call that a stateless server answers so.
+/// Returns the outcome of a call that a stateless server answers with `with`.
 async fn answered(
     with: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
 ) -> Outcome {
@@ -274,7 +274,7 @@ async fn later_leg_that_cannot_be_sent_leaves_the_outcome_unknown() {
             while !read.ends_with(b"}}}") {
                 assert_ne!(peer.read_buf(&mut read).await.unwrap(), 0);
             }
-            // The listener is closed before the first leg is answered.
+            // The listener is closed before the first request of the attempt is answered.
             listener = listener.filter(|_| body.contains("supported"));
             let length = body.len();
             let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}");

@@ -1,4 +1,4 @@
-//! Streamed answers of the Messages protocol.
+//! Tests of streamed answers of the Messages protocol.
 
 use std::sync::Arc;
 

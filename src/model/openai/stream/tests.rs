@@ -1,4 +1,4 @@
-//! Streams as endpoints send them, each cut at every position.
+//! Tests of streams as endpoints send them, each cut at every position.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn cleaner() -> Cleaner {
     Cleaner(Arc::new(Redactor::new([("KEY", &key)])))
 }
 
-/// A chunk whose first choice has this delta.
+/// Returns a chunk whose first choice has this delta.
 fn delta(delta: Value) -> Value {
     let mut chunk = json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "finish_reason": null}],
         "usage": null});
@@ -35,7 +35,7 @@ fn used() -> Value {
     json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}})
 }
 
-/// A fragment of a call.
+/// Returns a chunk with this fragment of a call.
 fn call(fragment: Value) -> Value {
     delta(Value::Object(Map::from_iter([(
         "tool_calls".to_owned(),
@@ -55,7 +55,7 @@ fn stream(chunks: &[Value]) -> String {
     events(chunks) + "data: [DONE]\n\n"
 }
 
-/// Reads a stream that arrives in these pieces. The error is the reason, and whether the attempt
+/// Reads a stream that arrives in these pieces. The error holds the reason, and whether the attempt
 /// would be repeated.
 fn read<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
@@ -83,8 +83,8 @@ fn read<'p>(
     }
 }
 
-/// The answer of a stream. Asserts that the answer is the same wherever the stream is cut, and that
-/// the emitted pieces add up to the answer.
+/// Returns the answer of a stream. Asserts that the answer is the same wherever the stream is cut,
+/// and that the emitted pieces add up to the answer.
 fn answered(stream: &str) -> (Answer, Collected) {
     let (stream, heard) = (stream.as_bytes(), CollectingSink::default());
     let answer = read([stream], &heard).unwrap_or_else(|(why, _)| panic!("{why}"));

@@ -1,4 +1,4 @@
-//! Operators' additions to requests, and undocumented members in answers.
+//! Tests of operators' additions to requests, and of undocumented members in answers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Failures of the endpoint: retries, and errors that are final at once.
+//! Tests of the endpoint's failures: retries, and errors that are final at once.
 
 use super::*;
 

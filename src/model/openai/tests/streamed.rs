@@ -1,4 +1,4 @@
-//! Streamed answers, and endpoints that do not stream.
+//! Tests of streamed answers, and of endpoints that do not stream.
 
 use tokio::sync::Semaphore;
 
@@ -16,7 +16,7 @@ const DONE: &str = "data: [DONE]\n\n";
 /// The end of a chunked body.
 const END: &str = "0\r\n\r\n";
 
-/// The head of an answer with a chunked body.
+/// Returns the head of an answer with a chunked body.
 fn head(kind: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n")
 }
@@ -25,7 +25,7 @@ fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }
 
-/// A stream of these events, without the end of its body.
+/// Returns a stream of these events, without the end of its body.
 fn begun(events: &[&str]) -> String {
     head("text/event-stream; charset=utf-8")
         + &events.iter().map(|event| chunk(event)).collect::<String>()
@@ -35,7 +35,8 @@ fn streamed() -> String {
     begun(&HELLO) + &chunk(DONE) + END
 }
 
-/// Answers each connection with one text and leaves the connection open until the client closes it.
+/// Starts an endpoint that answers each connection with one text, and leaves the connection open
+/// until the client closes it.
 async fn patient(answers: Vec<String>) -> Endpoint {
     in_parts(
         answers.into_iter().map(|answer| vec![answer]).collect(),
@@ -44,7 +45,8 @@ async fn patient(answers: Vec<String>) -> Endpoint {
     .await
 }
 
-/// Answers each connection in parts, waiting for a permit before each part but the first.
+/// Starts an endpoint that answers each connection in parts, and waits for a permit before each
+/// part but the first.
 async fn in_parts(answers: Vec<Vec<String>>, permits: Arc<Semaphore>) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Unstreamed answers of the Responses protocol.
+//! Tests of unstreamed answers of the Responses protocol.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn answered(body: &str) -> Answer {
     }
 }
 
-/// An answer with these items, which are JSON texts.
+/// Returns an answer with these items, which are JSON texts.
 fn of(items: &[&str]) -> Answer {
     answered(&format!(
         r#"{{"status":"completed","output":[{}]}}"#,

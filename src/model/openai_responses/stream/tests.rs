@@ -1,4 +1,4 @@
-//! Streamed answers of the Responses protocol.
+//! Tests of streamed answers of the Responses protocol.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn read(events: &[Value]) -> (AttemptOutcome, CollectingSink) {
     (stream.finish(&mut emitter), heard)
 }
 
-/// The answer, whose texts the pieces add up to, and the number of resets.
+/// Returns the answer and the number of resets. Asserts that the pieces add up to the answer.
 fn answered(events: &[Value]) -> (Answer, usize) {
     match read(events) {
         (AttemptOutcome::Answered(answer), heard) => {

@@ -1,4 +1,4 @@
-//! The script of the built-in demonstration.
+//! Tests of the script of the built-in demonstration.
 
 use super::*;
 
@@ -24,8 +24,8 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
     assert!(clock.0.lock().unwrap().is_empty());
 }
 
-/// Plays the demonstration with the user's text. The result of a call is `lookup` for the tool
-/// `lookup_order`, else `refund`. Returns the calls and the final text.
+/// Runs the demonstration with the user's text. A call of the tool `lookup_order` gets the result
+/// `lookup`, any other call the result `refund`. Returns the calls and the final text.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());

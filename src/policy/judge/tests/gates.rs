@@ -1,4 +1,4 @@
-//! Verdicts on calls that are proposed at a gate.
+//! Tests of the verdicts on calls that are proposed at a gate.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn call_at_a_gate_that_no_rule_matches_is_held_whatever_the_kind_of_its_tool() {
     }
 }
 
-/// A tool of which the configuration knows nothing.
+/// Returns a tool that is not configured.
 fn other_tool(name: &str) -> ToolSpec {
     tool(name, ToolKind::External, json!({"type": "object"}))
 }

@@ -1,4 +1,4 @@
-//! Credentials in headers and URLs, against an endpoint that records its requests and echoes them.
+//! Tests of credentials in headers and URLs. The endpoint records its requests and echoes them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Calls that fail, and calls whose outcome is unknown.
+//! Tests of calls that fail, and of calls whose outcome is unknown.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Calls to a server that closes connections it promised to keep, on a busy machine: no call loses
-//! its outcome.
+//! Tests of calls to a server that closes connections it promised to keep, on a busy machine. No
+//! call loses its outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,8 +30,8 @@ impl Drop for Load {
     }
 }
 
-/// A server that claims to keep its connections and closes them: at once, or after up to three
-/// milliseconds of silence. Returns its origin and the number of requests so far.
+/// Starts a server that promises to keep its connections and closes them: at once, or after up to
+/// three milliseconds of silence. Returns its origin and the counter of its requests.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -49,7 +49,8 @@ fn impatient() -> (String, Arc<AtomicU64>) {
             tokio::spawn(async move {
                 let (mut from, mut to) = peer.into_split();
                 while request(&mut from).await {
-                    // Counted before the answer, because the test reads the count after the last answer.
+                    // The request is counted before the answer, because the test reads the count
+                    // after the last answer.
                     let number = counted.fetch_add(1, Ordering::Relaxed);
                     if to.write_all(ANSWER).await.is_err() {
                         return;
@@ -69,7 +70,7 @@ fn impatient() -> (String, Arc<AtomicU64>) {
     (origin, requests)
 }
 
-/// Reads a request of a known shape. False if the client has closed the connection.
+/// Reads a request of a known shape. Returns false if the client has closed the connection.
 async fn request(from: &mut OwnedReadHalf) -> bool {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n{}") {
@@ -80,7 +81,8 @@ async fn request(from: &mut OwnedReadHalf) -> bool {
     true
 }
 
-/// Makes `count` calls, `at_once` in parallel; returns the answers that are not successes.
+/// Makes `count` calls, at most `at_once` of them concurrently. Returns the answers that are not
+/// successes.
 async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnswer> {
     let places = Arc::new(Semaphore::new(at_once));
     let mut running = tokio::task::JoinSet::new();

@@ -1,9 +1,10 @@
-//! Server behaviour byte by byte, and the resulting outcome of the call. The outcome is the same
-//! for every effect: only the engine decides what follows from an unknown outcome.
+//! Tests of a server's behaviour byte by byte, and of the resulting outcome of the call. The
+//! outcome is the same for every effect: only the engine decides what follows from an unknown
+//! outcome.
 
 use super::*;
 
-/// One step of a server with its connection.
+/// One step of a server on a connection.
 #[derive(Clone)]
 enum Step {
     /// Reads the whole request.
@@ -11,7 +12,7 @@ enum Step {
     /// Reads only the first bytes of the request.
     Glance,
     Send(Vec<u8>),
-    /// Sends byte by byte, a few milliseconds apart.
+    /// Sends byte by byte, with pauses of a few milliseconds.
     Drip(Vec<u8>),
     /// Ends with a reset instead of an orderly close.
     Reset,
@@ -39,9 +40,9 @@ fn ok(content: &str) -> Became {
     Succeeded(200, content.to_owned())
 }
 
-/// A server that takes these steps on its first connection and answers every later connection with
-/// a success. Returns the origin, a task that returns the number of connections, and a sender that
-/// ends the task.
+/// Starts a server that takes these steps on its first connection and answers every later
+/// connection with a success. Returns the origin, a task that returns the number of connections,
+/// and a sender that ends the task.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -328,8 +329,8 @@ async fn status_decides_the_outcome_of_an_answer() {
     }
 }
 
-/// The answer comes while the request is still being written. It counts if the client can read all
-/// of it; otherwise the outcome is unknown, and nothing is sent again.
+/// The answer comes while the client is still writing the request. The answer counts if the client
+/// can read all of it. Otherwise the outcome is unknown, and nothing is sent again.
 #[tokio::test]
 async fn answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));

@@ -1,4 +1,4 @@
-//! Forms that an agent writes: the shapes that are taken, and the reasons for refusals.
+//! Tests of forms that an agent writes: accepted shapes, and the reasons for refusals.
 
 use super::*;
 
@@ -72,14 +72,17 @@ fn form_of_any_other_shape_is_refused_with_the_reason() {
         ),
         (with("format", json!(1)), "must be one of email, uri, date"),
         (with("title", json!(1)), "must be a text"),
-        (with("default", json!(1)), "no answer that it takes"),
+        (
+            with("default", json!(1)),
+            "`default` does not fit the field",
+        ),
         (
             json!({"a": {"enum": ["a"], "default": "b"}}),
-            "no answer that it takes",
+            "`default` does not fit the field",
         ),
         (
             json!({"a": {"type": "string", "format": "email", "default": "b"}}),
-            "no answer that it takes",
+            "`default` does not fit the field",
         ),
         (number("minimum", json!("1")), "must be a number"),
         (

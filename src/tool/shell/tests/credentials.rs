@@ -1,4 +1,4 @@
-//! Credentials in the environment of a command.
+//! Tests of credentials in the environment of a command.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn holding(value: &str) -> Credentials {
     credentials
 }
 
-/// A tool whose environment uses a credential.
+/// Returns a tool whose environment uses a credential.
 fn taking(directory: &Path) -> ShellTool {
     let mut tool = tool(directory, Duration::from_secs(20), 1000);
     let value = Secret::new("key={{credential:crm.token}};".to_owned());

@@ -1,4 +1,5 @@
-//! Results of servers to the byte, and kept texts beside an `outputSchema`.
+//! Tests that a server's result keeps its bytes, and that a stored text is checked against the
+//! `outputSchema`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Submitted fields become the body of a decision, or mistakes at their places.
+//! Checks that submitted fields become the body of a decision, or errors with the pointers of the
+//! fields.
 
 use super::*;
 use crate::http::openapi::sample;

@@ -1,4 +1,4 @@
-//! The headline for every decision and every status of its calls.
+//! Checks the headline for every decision and every status of the calls.
 
 mod calls;
 mod decisions;
@@ -38,7 +38,7 @@ fn own(row: &RequestRow, index: usize) -> CallId {
     row.spec.pending_tool_calls[index].tool_call_id
 }
 
-/// The request, decided by bob with this action for each of its calls.
+/// Returns the request as decided by bob, with this action for each of its calls.
 fn decided(mut row: RequestRow, action: Action) -> RequestRow {
     let calls: Vec<CallId> = row.spec.own_calls().map(|call| call.tool_call_id).collect();
     row.answers = sample::answer("bob", action, &calls, true)
@@ -137,7 +137,7 @@ fn model_answers() -> Fact {
     })
 }
 
-/// A later request of that kind about the same calls.
+/// Returns the item of a later request of this kind about the same calls.
 fn asked_again(row: &RequestRow, kind: RequestKind) -> Fact {
     let mut asked = row.spec.clone();
     (asked.request_id, asked.kind) = (RequestId(uuid::Uuid::from_u128(99)), kind);
@@ -201,9 +201,8 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     );
 }
 
-/// A request of each kind, decided with each of its actions and followed by each outcome of its
-/// calls, has a headline in both languages. For a single approved call, each outcome has its own
-/// headline.
+/// A request of each kind has a headline in both languages, after each of its actions and each
+/// outcome of its calls. For a single approved call, each outcome has its own headline.
 #[test]
 fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! HTTP/2: its limits, and clients that keep a connection without a request.
+//! Tests of HTTP/2: its limits, and clients that keep a connection open without a request.
 
 use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// The kinds of frames.
+/// The types of frames.
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -16,7 +16,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// A GET of a path of fewer than 127 bytes, by static entries of HPACK, with more header fields.
+/// Returns the frame of a GET of a path of fewer than 127 bytes, encoded by static entries of
+/// HPACK. `more` contains further header fields.
 fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     let block = [
@@ -29,7 +30,8 @@ fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     frame(HEADERS, 0x05, stream, &block)
 }
 
-/// A header field `a` with a value of `size` bytes, fewer than the 16 KiB of a frame.
+/// Returns a header field `a` with a value of `size` bytes. The field must fit into a frame of 16
+/// KiB.
 fn field(size: usize) -> Vec<u8> {
     let rest = size - 127;
     let seven = |shift: usize| u8::try_from(rest >> shift & 127).unwrap();
@@ -37,7 +39,7 @@ fn field(size: usize) -> Vec<u8> {
     [&[0, 1, b'a'][..], &length, &vec![b'x'; size]].concat()
 }
 
-/// The frames of a connection.
+/// A client that reads and writes the frames of a connection.
 struct Frames(Client);
 
 impl Frames {
@@ -51,7 +53,8 @@ impl Frames {
         self.0.0.write_all(bytes).await.unwrap();
     }
 
-    /// The next frame: kind, flags, stream and payload; `None` at the end of the connection.
+    /// Returns the next frame: type, flags, stream and payload; `None` at the end of the
+    /// connection.
     async fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
         self.0.0.read_exact(&mut head).await.ok()?;
@@ -62,11 +65,11 @@ impl Frames {
         Some((head[3], head[4], stream, payload))
     }
 
-    /// The payload of the next frame of this kind; `None` if there is none.
+    /// Returns the payload of the next frame of this type; `None` if the connection ends first.
     async fn payload(&mut self, kind: u8) -> Option<Vec<u8>> {
         loop {
             let (found, flags, _, payload) = self.next().await?;
-            // An acknowledgement of settings is empty.
+            // The acknowledgement of settings is empty, so it is skipped.
             if found == kind && !(kind == SETTINGS && flags == 1) {
                 return Some(payload);
             }
@@ -132,7 +135,8 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     World::speaking(10, true).open().asks().await;
 }
 
-/// Lets time pass until the connection is closed; its pings do not keep it.
+/// Advances the clock until the connection is closed. The client's pings do not keep the connection
+/// open.
 async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
     let ping = frame(PING, 0, 0, &[7; 8]);
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Streams that deviate from the documentation, as real endpoints send them.
+//! Tests of streams that deviate from the documentation, as real endpoints send them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The headline after an approval, by the status of the calls that it let run.
+//! Checks the headline after an approval, by the status of the calls that the approval let run.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The headline after rejections, answers to questions, expiry and withdrawal.
+//! Checks the headline after rejections, answers to questions, expiry and withdrawal.
 
 use super::*;
 
