@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
 
-/// The longest input, in bytes.
+/// The limit of a hook's input, in bytes. Longer standard input is refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
 /// The longest content of a report, in bytes.
 const MAX_CONTENT_BYTES: usize = 64 * 1024;

@@ -45,7 +45,8 @@ struct Envelope<'m> {
     data: &'m RawValue,
 }
 
-/// The data of an event with `payload: thin`.
+/// The `data` of a webhook message with `payload: thin`, or with `payload: full` if the full body
+/// would exceed `MAX_BODY_BYTES`.
 #[derive(Serialize)]
 struct Thin<'m> {
     tenant: &'m str,

@@ -85,7 +85,7 @@ impl Shape {
         }
     }
 
-    /// Returns the type's name in JSON Schema, for messages to people.
+    /// Returns the type's name in JSON Schema, for the texts of mistakes.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null",

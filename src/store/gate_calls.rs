@@ -159,10 +159,11 @@ pub struct EqualCall {
 
 impl Store {
     /// Reads the calls that decide how a new call of `tool` is handled, newest first. All of them
-    /// are calls of one user in one session at one gate. At most 20 calls are equal calls, which
-    /// have one of the `keys` and are open or have ended since `since`. If there are more equal
-    /// calls, running calls are preferred, then undelivered results, then paused calls. At most 20
-    /// calls are other pending calls of the tool; calls with an unknown outcome are preferred.
+    /// are calls of one user in one session at one gate. There are two groups, each of at most 20
+    /// calls. The first group has the equal calls: the calls that have one of the `keys`, and that
+    /// are open or have ended since `since`. If there are more than 20 equal calls, running calls
+    /// are preferred, then undelivered results, then paused calls. The second group has the other
+    /// pending calls of the tool; calls with an unknown outcome are preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

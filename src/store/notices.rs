@@ -118,7 +118,7 @@ pub struct EventHeader {
 pub struct NewDelivery {
     /// The id of the new row, which the caller generates.
     pub id: Uuid,
-    /// The notice that this delivery replaces.
+    /// The notice from which this delivery is made. All deliveries of a notice replace it together.
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,

@@ -1,11 +1,12 @@
-//! Finds the stored spellings of user ids. A row keeps the spelling that it was written with. So a
-//! query for a user lists every stored spelling that the current setting counts as the same person
-//! (`task/user.rs`). Database triggers record each spelling that case folding or normalization may
-//! change, even if an older version of the service writes it. Later `fold_spellings` adds the key,
-//! which is the folded form of the spelling. Any other spelling equals its key and needs no record.
+//! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written,
+//! so a query for a user must list every stored spelling that belongs to the same person under the
+//! current setting (`task/user.rs`). The table `user_spelling` makes these spellings searchable by
+//! their key, the folded form. A database trigger adds each spelling that differs, or may differ,
+//! from its key, even if an older version of the service writes the row. `fold_spellings` adds the
+//! key later. A spelling that equals its key is not in the table.
 //!
-//! Invariant: a spelling that is missing from the list can hide rows from their user, and never
-//! gives access to rows of another user.
+//! Invariant: if a query lacks a spelling, rows may be hidden from their user, but no rows of
+//! another user are shown.
 
 use std::collections::BTreeSet;
 

@@ -154,7 +154,7 @@ pub struct CallState {
 /// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditedArguments {
-    /// The exact argument text that runs.
+    /// The exact argument text with which the call runs.
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,

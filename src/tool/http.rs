@@ -27,7 +27,7 @@ use crate::task::units::duration_text;
 
 /// The most bytes of a failure's body that are kept.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
-/// The longest timeout of one attempt.
+/// The maximum `timeout` that the configuration may give an HTTP tool.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters that
 /// are not visible ASCII. So every text can be sent, and different texts stay different.

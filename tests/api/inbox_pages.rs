@@ -114,7 +114,7 @@ on_both! {
         assert_eq!(rows(&second), all[50..]);
         assert!(!second.text.contains("inbox-next") && second.text.contains("<span id=\"open-heading\">52</span>"));
         let none = page(app.approver(), "/inbox?kind=guidance").await;
-        assert!(none.text.contains("No question matches.") && none.text.contains("Show all"), "{}", none.text);
+        assert!(none.text.contains("Nothing that fits.") && none.text.contains("Show all"), "{}", none.text);
         assert_eq!(rows(&page(app.approver(), "/inbox?kind=approval&agent=billing").await).len(), 50);
         let wrong = page(app.approver(), "/inbox?kind=nope").await;
         assert!(wrong.status == 422 && wrong.header("content-type").starts_with("text/html"));

@@ -145,7 +145,7 @@ async function losesItsStream(browser) {
     window.opened.close();
     window.opened.dispatchEvent(new Event("error"));
   });
-  await page.locator("#inbox-state", { hasText: /^Not updated since \d\d:\d\d:\d\d UTC\.$/ }).waitFor();
+  await page.locator("#inbox-state", { hasText: /^Not live since \d\d:\d\d:\d\d UTC\.$/ }).waitFor();
   assert.equal(await rows(page).count(), 1, "the rows stay");
   await isLive(page);
   await context.close();

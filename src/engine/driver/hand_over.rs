@@ -16,7 +16,7 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
 /// The result text of a released call, whose gate requires no report of the outcome.
-const RELEASED_TEXT: &str = "Let through; the outcome is not known here.";
+const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
     /// Returns whether the asker of this gate call waits for the call, has left, or is too late.

@@ -109,7 +109,8 @@ impl Lease {
         self.0.lasts(uptime)
     }
 
-    /// Whether another driver of this process has taken the task since this lease was taken.
+    /// Whether another driver of this process holds a lease of the task now, which has replaced
+    /// this lease.
     pub(crate) fn is_passed_on(&self) -> bool {
         let LeaseView {
             task,

@@ -60,8 +60,8 @@ impl TaskSession {
         }
     }
 
-    /// Whether an ancestor has ended and this task has not, because the driver that ended the
-    /// ancestor could not read this task.
+    /// Whether an ancestor has ended, but this task has not. This state arises if the driver that
+    /// ended the ancestor could not read this task, and queued it instead of canceling it.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
         let ancestors = self.tree.ancestors(&self.own.row);
         let mut ancestors = ancestors.into_iter().filter_map(|task| self.tree.row(task));

@@ -36,8 +36,9 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the session's task by `journal`, which was read later, and loads the tree. The
-    /// session keeps its pending results of calls, also on an error.
+    /// Replaces the session's task by a newer read of it, `journal`, and loads the tree. Discards
+    /// the pending facts, except results that came from outside the process and still apply to
+    /// their calls. These results are kept also on an error.
     ///
     /// # Errors
     /// [`ReadError`] if the tree cannot be read. The session then has the new journal, but perhaps

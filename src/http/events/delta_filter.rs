@@ -122,9 +122,9 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Returns the event that retracts the sent deltas of the delta's model call, even if the task
-    /// has stored the answer by now. Returns nothing if the last sent delta is of another model
-    /// call.
+    /// Returns the event for a `Reset` delta. The event retracts the deltas that were sent for the
+    /// same model call. It is also returned if the task has already stored the answer. Returns
+    /// nothing if the last sent delta belongs to another model call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -1,6 +1,7 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. The HTTP server pulls the body: a source reads nothing more until the client
-//! has taken the written text, so a slow client costs the memory of one portion.
+//! stream's deadlines. A stream's source reads further events only when the HTTP server asks for
+//! the next part of the body. So if the client reads slowly, the stream buffers only the text of
+//! one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.

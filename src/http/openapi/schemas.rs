@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The components that keep the required members of their Rust types: the request bodies,
-/// `Problem`, and the data of a webhook. In all other components every member is required.
+/// The components whose `required` list stays as derived from the Rust type: the request bodies,
+/// `Problem`, and the data of a webhook. In every other component, all members become required.
 const REQUEST_BODIES: &[&str] = &[
     "CreateTask",
     "SendMessage",

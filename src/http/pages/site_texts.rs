@@ -15,16 +15,16 @@ texts! {
     // The inbox: its state, and announcements of new requests.
     as_of: "As of {at}", "截至 {at}";
     live: "live", "实时更新中";
-    not_live: "Not updated since {at}.", "自 {at} 起未更新。";
+    not_live: "Not live since {at}.", "自 {at} 起未更新。";
     look_again: "Look again", "重新查看";
     new_one: "1 new question: show it", "1 个新请求：显示";
     new_many: "{count} new questions: show them", "{count} 个新请求：显示";
-    notify: "Notify me here", "在此提醒我";
-    notify_stop: "Stop notifying me here", "不再在此提醒我";
+    notify: "Tell me here", "在此提醒我";
+    notify_stop: "Tell me here no more", "不再在此提醒我";
     notify_refused: "This browser does not allow notices.", "此浏览器不允许通知。";
     notify_title: "A question waits", "有请求等待处理";
     nothing_open: "Nothing waits for you.", "没有等待您处理的请求。";
-    nothing_matches: "No question matches.", "没有符合条件的请求。";
+    nothing_matches: "Nothing that fits.", "没有符合条件的请求。";
     show_all: "Show all", "全部显示";
     urgent_first: "Questions that expire within an hour come first.", "一小时内到期的请求排在最前。";
     newest_last: "Oldest first, newest last.", "按时间排列，最新的在最后。";

@@ -343,7 +343,7 @@ texts! {
     title_digest: "The request has changed", "请求已有变化";
     title_expired: "The request has expired", "请求已过期";
     title_link: "The link has expired", "链接已失效";
-    link_expired: "This link has expired. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
+    link_expired: "This link is over. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
     link_may_not: "A link may not decide this request. Sign in to decide it.", "无法通过链接决定此请求。请登录后决定。";
     title_withdrawn: "The request was withdrawn", "请求已撤回";
     title_decided: "Already decided", "已有决定";

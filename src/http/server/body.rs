@@ -320,10 +320,8 @@ impl PostRequest {
         Ok(())
     }
 
-    /// Calls `read` with the bytes of a JSON body. `read` must parse the bytes.
-    ///
-    /// # Errors
-    /// `unsupported_media_type`, or the errors of `read`.
+    /// Checks the content type, and calls `read` with the unparsed bytes of the body. `read` must
+    /// refuse bytes that are not valid JSON.
     pub(crate) async fn read_json<T: Send + 'static>(
         &self,
         parser: &BodyParser,

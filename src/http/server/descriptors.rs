@@ -10,7 +10,8 @@ const RESERVED_FOR_PROCESS: u64 = 64;
 /// Descriptors of one database connection. An SQLite connection opens the database file, its log,
 /// and the index of the log.
 const PER_DATABASE_CONNECTION: u64 = 3;
-/// Descriptors of one running task: its concurrent calls, and the connection to a model.
+/// File descriptors reserved for one running task: for its concurrent calls, and for the connection
+/// to a model.
 const PER_RUNNING_TASK: u64 = 9;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-/// The maximum wait, in seconds.
+/// A longer `wait` is reduced to this number of seconds.
 const MAX_WAIT_SECONDS: u64 = 300;
 
 /// A client's preferences about waiting.

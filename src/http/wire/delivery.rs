@@ -12,11 +12,11 @@ use super::wire_enum;
 use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 
 wire_enum! {
-    /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver took the
-    /// message), `dead` (the last attempt failed, or the receiver wants no more attempts) or
-    /// `dropped` (not sent for lack of a recipient: no entry of the configuration sends the
-    /// message, the request was closed first, or the person has answered the request or may not
-    /// decide it).
+    /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver accepted
+    /// the message), `dead` (the final attempt failed, the receiver wants no more attempts, or no
+    /// message could be made) or `dropped` (not sent, because it is no longer needed: no entry of
+    /// the configuration sends it, the request was closed, or the person has answered the request
+    /// or may not decide it).
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }
 
@@ -153,7 +153,8 @@ pub(crate) struct WebhookData {
     /// The id of the tree's root task.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The event's number in the tree. Messages come in no order: the highest number is the newest.
+    /// The number of the event in the tree. Messages may arrive in any order; a higher number means
+    /// a later event. A reminder has the number of the event that opened the request.
     pub event: i64,
     /// The task of the event; it may be a sub-agent's task.
     #[schema(format = Uuid)]

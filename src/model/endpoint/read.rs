@@ -21,7 +21,8 @@ pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The longest stream, in bytes. A stream is much longer than its content, because every few
 /// characters come in a JSON object of their own.
 const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
-/// The longest time for a whole answer, as a multiple of the timeout.
+/// The longest time for a whole answer, as a multiple of the endpoint's `timeout`, which limits the
+/// wait for each part of the answer.
 pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
 /// Whether the headers declare a stream of events.

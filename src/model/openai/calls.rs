@@ -18,7 +18,7 @@ const CALL_OVERHEAD_BYTES: usize = 1024;
 /// searched for.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
-/// The calls so far, in their final order.
+/// The calls received so far, ordered by index, and by arrival within an index.
 pub(super) struct PartialCalls {
     cleaner: Cleaner,
     all: Vec<PartialCall>,

@@ -96,7 +96,7 @@ on_both! {
         let paths = [short(&first.request), short(&second.request)];
         assert_eq!(page(&app, &paths[0]).await.status, 200);
         clock.leap(Duration::from_mins(2));
-        for (language, words) in [("en", "This link has expired."), ("zh", "此链接已失效。")] {
+        for (language, words) in [("en", "This link is over."), ("zh", "此链接已失效。")] {
             let replies = [page_in(&app, &paths[0], language).await, page_in(&app, &paths[1], language).await];
             assert_eq!(replies[0].status, 410);
             assert!(replies[0].text.contains(words), "{}", replies[0].text);

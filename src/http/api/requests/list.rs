@@ -38,9 +38,10 @@ const MAX_READS: usize = 10;
 
 /// List requests
 ///
-/// Returns the requests that this caller may decide and has not answered, oldest first. With
-/// `task_id`: every request of that tree. `open` counts the requests that wait for the caller under
-/// these filters, except `status`.
+/// Returns the pending requests that this caller may decide and has not answered, oldest first.
+/// With another `status`: also requests that the caller has answered. With `task_id`: the requests
+/// of that tree in any status, also those that the caller may not decide. All filters apply. `open`
+/// counts the requests that wait for the caller under these filters, except `status`.
 #[utoipa::path(
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery, PageQuery),
     responses((status = 200, body = RequestList, description = "A page of requests"))

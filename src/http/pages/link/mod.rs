@@ -30,8 +30,7 @@ use crate::task::time::Time;
 pub(crate) const PATH_PREFIX: &str = "/l/";
 
 /// The detail of `link_expired`. It must not reveal anything about the request.
-pub(crate) const EXPIRED_DETAIL: &str =
-    "This link has expired. Sign in, or wait for the next message.";
+pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
 
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];

@@ -1,5 +1,5 @@
-//! Displays the time left until a deadline. Only the database's clock decides whether the deadline
-//! has passed.
+//! Renders times relative to now, and durations. The pages only display a deadline: the database's
+//! clock decides whether the deadline has passed.
 
 use std::time::Duration;
 

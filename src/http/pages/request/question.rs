@@ -286,7 +286,7 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// Names the rule's `on_reject`, the consequence of a rejection without `then`.
+/// Describes the consequence of a rejection that has no `then` of its own: the rule's `on_reject`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.spec.terms.on_reject {
         Then::Continue => view.words.then_continue,

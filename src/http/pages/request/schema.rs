@@ -27,7 +27,7 @@ pub(crate) enum FieldValue {
     /// Text: the `type` of the HTML input if the text has a known format, then the minimum and the
     /// maximum length in characters.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
-    /// A number: whether only an integer fits, then the minimum and the maximum.
+    /// A number. The fields: whether it must be an integer, the minimum, the maximum.
     Number(bool, Option<String>, Option<String>),
     Boolean,
     /// One of several values; each value is preceded by its text in the form.
@@ -36,8 +36,8 @@ pub(crate) enum FieldValue {
     MultipleChoice(Vec<String>),
 }
 
-/// Keywords that change the accepted values beyond `properties`. A schema with such a keyword has
-/// no fields.
+/// Keywords of JSON Schema that `fields` cannot represent as form fields. For a schema with such a
+/// keyword, a person types JSON.
 const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "$ref",
     "allOf",
