@@ -124,8 +124,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null`
-    /// if there is none.
+    /// The unexpanded definition at a path like `&["tools", "refund_payment"]`, or `Null`.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -353,8 +352,7 @@ fn complete_settings(
     }
 }
 
-/// Completes the working directory and the environment of the MCP servers that run as child
-/// processes.
+/// Completes working directory and environment of the MCP servers that are child processes.
 fn complete_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,

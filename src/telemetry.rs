@@ -181,8 +181,7 @@ impl Metrics {
     /// Builds all metrics, without any observation.
     ///
     /// # Errors
-    /// A name or label of a metric is invalid. All names and labels are constants, and a test
-    /// builds all metrics.
+    /// A name or label of a metric is invalid; all are constants, and a test builds them.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }

@@ -31,8 +31,7 @@ pub enum Origin {
 pub struct Node {
     pub origin: Origin,
     pub kind: Kind,
-    /// Whether a mistake was reported for this node. Such a node is skipped when the settings are
-    /// read.
+    /// Whether a mistake was reported for this node, so that it is not read as a setting.
     pub broken: bool,
 }
 

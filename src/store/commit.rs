@@ -86,8 +86,7 @@ pub(super) struct Committer {
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent. Until these filters are set, no change gets a
-    /// notice.
+    /// The events about which messages are sent; until they are set, no change gets a notice.
     event_filters: std::sync::OnceLock<EventFilters>,
 }
 
@@ -97,9 +96,8 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// Returns the number of writers on Postgres. Few writers are best, because the changes that are
-/// queued during a write share the next statement, and most of a statement's cost does not depend
-/// on the number of its changes.
+/// Returns the number of writers on Postgres. Few are best: changes that are queued during a write
+/// share the next statement, and most of its cost does not depend on the number of its changes.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
@@ -132,9 +130,8 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. For a change that stops its root, `stopped` is the root's state after the
-    /// change, for the readers in this process. Dropping the future does not withdraw a queued
-    /// change.
+    /// Writes one change. If it stops its root, `stopped` is the root's state after it, for readers
+    /// in this process. Dropping the future does not withdraw a queued change.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -339,8 +336,7 @@ impl Committer {
         }
     }
 
-    /// Returns the result of a change whose statement failed. Looks the change up if the commit
-    /// result was lost.
+    /// Returns the result of a change whose statement failed; if that result was lost, looks it up.
     async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -435,8 +431,7 @@ impl Writer {
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // While a root's earlier change is in the batch or stays in the queue, later changes of the
-        // root stay in the queue.
+        // A root's later changes stay in the queue behind an earlier change that is not written.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

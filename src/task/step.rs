@@ -24,8 +24,7 @@ use super::tool_spec::ToolKind;
 pub enum Step {
     /// Call the model for its next turn.
     CallModel,
-    /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten
-    /// them, never loosen them.
+    /// Ask the policy about these calls. A later policy can only tighten the verdicts.
     Judge(Vec<CallId>),
     /// Open these requests.
     OpenRequests(Vec<PlannedRequest>),
@@ -33,17 +32,14 @@ pub enum Step {
     Wait(Vec<AwaitedEvent>),
     /// Start a sub-agent's task for each of these calls.
     StartSubAgents(Vec<CallId>),
-    /// Run these calls together; `next_step` is not called again while any of these calls is in
-    /// flight.
+    /// Run these calls together. The next step is decided once none of them is in flight.
     RunCalls(Vec<CallId>),
     /// Give this gate call's asker the permit to run the call.
     HandOver(CallId),
-    /// Open a request for the next question of each call's server. The last attempt at each of
-    /// these calls ended with questions.
+    /// Open a request for each of these calls, whose last attempt ended with a question.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of these calls. Each of these calls was started, has no
-    /// result and is no longer in flight; or it may have run in the lost part of an uncertain
-    /// history.
+    /// Ask a person about the outcome of these calls. Each was started, is not in flight and has no
+    /// result, or may have run in the lost part of an uncertain history.
     Reconcile(Vec<CallId>),
     /// Write the results (outcome and text) of these calls, which will not run (again).
     Settle(Vec<(CallId, Outcome, String)>),
@@ -92,8 +88,7 @@ pub struct StepContext {
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether its asker waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep a conversation. The calls of each such sub-agent run one
-    /// after the other.
+    /// Names of the sub-agents that keep a conversation: their calls run one after the other.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -151,8 +146,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     unblocked_step(progress, context)
 }
 
-/// Decides the next step if no request blocks the turn and no attempt in flight forbids another
-/// attempt.
+/// Decides the next step if neither a request nor an attempt in flight blocks the turn.
 fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     let external = external_result_requests(progress);
     if !external.is_empty() {

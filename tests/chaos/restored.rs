@@ -388,7 +388,7 @@ async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
     let tasks = world.populate(&process, 40).await;
     let kept = world.path("kept");
     cluster.backup(&kept, false);
-    world.go_on(&process, &tasks, repetitions(120, 500)).await;
+    world.go_on(&process, &tasks, repetitions(60, 500)).await;
     drop(process);
     cluster.cut();
     let restored = Cluster::resume(&kept, "", std::process::id());

@@ -79,8 +79,7 @@ impl Engine {
             let decision = self.validate_answer(caller, &row, &answer).await?;
             let mut session = self.load_session(&row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // The request was closed after its row was read, so the next try reads the row
-                // again.
+                // The request was closed meanwhile: the next try reads its row again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;

@@ -157,16 +157,14 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the same queue as the commands of this process. Outside of that queue, the claim
-        // could lose each free slot to a command.
+        // Waits in the commands' queue: outside of it, commands could take each free slot first.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // `backlog` is cleared before the claim, because a task that is queued during the claim
-        // sets it again.
+        // Cleared before the claim, because a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
