@@ -190,6 +190,7 @@ pub fn load(
     warnings::check_unexpanded(&root, &mut mistakes);
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);
     check_schema_variables(&inserted, &mut mistakes);
+    check_rules::check_remembered_conditions(&inserted, &root, &mut mistakes);
     required::check(&mut root, &mut mistakes);
     let mut config = read_sections(&mut root, &mut mistakes);
     config.demo = demo;
@@ -206,7 +207,7 @@ pub fn load(
     check_gates::credentials(&config, &mut mistakes);
     let mut found = Mistakes::default();
     check_modules(&config, &mut found);
-    report::merge(&root, &mut mistakes, found);
+    report::merge(&root, &mut mistakes, found, &inserted);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config
         .secret_values
@@ -243,8 +244,7 @@ fn expand(
     interpolation.inserted
 }
 
-/// Reports each `${…}` in a tool's schema, except in a `description` or `title`, because models and
-/// approvers see the schema.
+/// Reports each `${…}` in a tool's schema, which models and approvers see, except in its texts.
 fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     for one in inserted {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {

@@ -27,7 +27,7 @@ pub struct Gate {
     /// The callers who may use the gate. Default: every caller.
     pub open_to: Option<OpenTo>,
     /// The judgement of a call whose tool the gate does not list: `deny` makes it invalid, `judge`
-    /// puts it to the rules whose globs match its name.
+    /// puts it to the rules, of which an `allow` matches its name only by a glob.
     pub other_tools: OtherTools,
     /// The maximum time that an MCP client or a gateway waits for a decision. After that time, the
     /// answer is to ask again. 5 minutes at most.
@@ -114,7 +114,8 @@ pub enum OtherTools {
     /// The call is invalid.
     #[default]
     Deny,
-    /// The rules whose globs match the tool's name decide. If no rule matches, the call is held.
+    /// The rules decide; an `allow` matches the tool's name only by a glob. If no rule matches, the
+    /// call is held.
     Judge,
 }
 

@@ -22,8 +22,9 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(8);
+/// The maximum duration of one attempt to send a report. It is shorter than the time that a hook
+/// may run beyond its wait, because a hook whose report gets no answer must not end as blocked.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A call to propose.
 #[derive(Debug, Serialize)]

@@ -110,7 +110,7 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         .filter(|key| may_ask(key) && is_admitted(to, key, auth.user_ids))
         .collect();
     if keys.is_empty() {
-        let detail = "no key can use this gate: it takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
+        let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
     // A key with `act_as` speaks for owners that the file does not name, so the possible approvers

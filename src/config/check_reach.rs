@@ -32,9 +32,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
         return;
     }
-    let Some(directory) = config.directory() else {
-        return;
-    };
+    // Without accounts, no message reaches a person.
+    let directory = config.directory().unwrap_or_default();
     let all_terms = all_question_terms(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
         let at = index.to_string();
@@ -48,7 +47,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             check_recipients(entry, mail, &all_terms, &directory, (&place, mistakes));
         }
     }
-    if config.notify.to.iter().any(|entry| entry.mail.is_some()) {
+    if !config.notify.to.is_empty() {
         for (index, rule) in config.policy.iter().enumerate() {
             let own = all_terms.iter().find(|terms| terms.rule == Some(rule));
             if own.is_some_and(|terms| recipient_names(config, terms, &directory).is_empty()) {
@@ -62,9 +61,10 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 /// Returns one line for each rule that holds calls: the recipients of the rule's questions, each
 /// with the entry that sends to them. Empty if there are no entries.
 pub(crate) fn recipient_lines(config: &Config) -> Vec<String> {
-    let Some(directory) = config.directory().filter(|_| !config.notify.to.is_empty()) else {
+    if config.notify.to.is_empty() {
         return Vec::new();
-    };
+    }
+    let directory = config.directory().unwrap_or_default();
     let all_terms = all_question_terms(config);
     let rules = all_terms
         .iter()

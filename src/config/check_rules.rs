@@ -8,6 +8,7 @@ use globset::GlobBuilder;
 
 use super::Config;
 use super::check_parts::is_glob;
+use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
@@ -90,14 +91,14 @@ fn check_tools(
                 let at = ["policy", place.at.as_str(), "tools", &entry];
                 if !config.judges_other_tools() {
                     mistakes.add(&at, format!("`{pattern}` names no tool"));
-                } else if is_glob(pattern) {
+                } else if is_glob(pattern) || rule.decide != Decide::Allow {
                     let detail = format!(
                         "`{pattern}` names no tool of this file, only others that are proposed at gates"
                     );
                     mistakes.warn(&at, detail);
                 } else {
                     let detail = format!(
-                        "`{pattern}` names no tool, and matches no call: only a glob matches the other tools that are proposed at gates"
+                        "`{pattern}` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob"
                     );
                     mistakes.warn(&at, detail);
                 }
@@ -147,8 +148,29 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks a rule with `remember`. The conditions of such a rule must not have the value of a
-/// variable, because approvers read the conditions and the service stores their digest.
+const VARIABLE_IN_CONDITION: &str =
+    "a rule that offers to remember has no `${…}` in its conditions: approvers read them";
+
+/// Reports each `${…}` in the conditions of a rule with `remember`, because approvers read the
+/// conditions and the service stores their digest.
+pub(super) fn check_remembered_conditions(
+    inserted: &[InsertedValue],
+    root: &Node,
+    mistakes: &mut Mistakes,
+) {
+    for one in inserted {
+        let place: Vec<&str> = one.place.iter().map(String::as_str).collect();
+        let rule = match place.as_slice() {
+            ["policy", rule, "when"] | ["policy", rule, "remember", "when"] => *rule,
+            _ => continue,
+        };
+        if root.at(&["policy", rule, "remember"]).is_some() {
+            mistakes.add(&place, VARIABLE_IN_CONDITION);
+        }
+    }
+}
+
+/// Checks a rule with `remember`. A variable must not set its conditions, for the reason above.
 fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     if place.rule.remember.is_none() {
         return;
@@ -157,8 +179,7 @@ fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
         let at = [&["policy", place.at.as_str()][..], rest].concat();
         let node = root.at(&at);
         if node.is_some_and(|node| matches!(node.origin, Origin::Variable(_))) {
-            let detail = "a rule that offers to remember has no `${…}` in its conditions: approvers read them";
-            mistakes.add(&at, detail);
+            mistakes.add(&at, VARIABLE_IN_CONDITION);
         }
     }
     let when = place.rule.remember.as_ref().and_then(|it| it.when.as_ref());

@@ -167,9 +167,14 @@ fn is_free(
         return false;
     }
     let is_same_name = |other: &str| other.eq_ignore_ascii_case(exposed_name);
-    if let Some((_, (server, tool))) = exposed.iter().find(|(other, _)| is_same_name(other)) {
+    if let Some((_, (other, tool))) = exposed.iter().find(|(other, _)| is_same_name(other)) {
+        let advice = if other == server {
+            "list only one of them in the server's `tools`"
+        } else {
+            "set another `prefix`"
+        };
         add(format!(
-            "and the tool `{tool}` of `mcp.{server}` would both be called `{exposed_name}` here: set another `prefix`"
+            "and the tool `{tool}` of `mcp.{other}` would both be called `{exposed_name}` here: {advice}"
         ));
         return false;
     }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use crate::secret::Redactor;
 use crate::world::{Mistake, Mistakes};
@@ -74,7 +75,14 @@ impl Report {
 /// - a mistake is already known at the same place or below it, or
 /// - the place or a place above it could not be read, so that the module checked a default, or
 /// - the place has no value and a mistake is known above it, so that the module checked a default.
-pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
+///
+/// Then hides the `inserted` values in the lines about their own places.
+pub(crate) fn merge(
+    root: &Node,
+    mistakes: &mut Mistakes,
+    module_mistakes: Mistakes,
+    inserted: &[InsertedValue],
+) {
     let known: Vec<Vec<String>> = mistakes
         .found
         .iter()
@@ -93,6 +101,24 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
     mistakes
         .warnings
         .extend(module_mistakes.warnings.into_iter().filter(&is_new));
+    for mistake in mistakes.found.iter_mut().chain(&mut mistakes.warnings) {
+        for one in inserted.iter().filter(|one| one.place == mistake.place) {
+            mistake.detail = without_value(&mistake.detail, one);
+        }
+    }
+}
+
+/// Replaces an inserted value in a text by the name of its variable. The redactor of the whole
+/// report finds long values only, because a short value may also be part of another word. So a
+/// value of one or two characters is replaced only where it is quoted.
+fn without_value(text: &str, inserted: &InsertedValue) -> String {
+    let value = inserted.value.reveal().as_str();
+    let name = format!("[secret {}]", inserted.name);
+    if value.len() < 3 {
+        text.replace(&format!("`{value}`"), &format!("`{name}`"))
+    } else {
+        text.replace(value, &name)
+    }
 }
 
 fn place(

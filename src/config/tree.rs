@@ -15,12 +15,8 @@ const MAX_DEPTH: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A position in the file. Line and column count from 1.
-    File {
-        line: usize,
-        /// The column, counted in characters.
-        column: usize,
-    },
+    /// A position in the file. Line and column count from 1; the column counts characters.
+    File { line: usize, column: usize },
     /// The environment variable of this name.
     Variable(String),
     /// The command line flag of this name.
@@ -267,7 +263,14 @@ pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Opt
                 return None;
             }
         };
-        builder.handle_event(event, &span)?;
+        let handled = builder.handle_event(event, &span);
+        if handled.is_none() && builder.mistakes.is_empty() {
+            builder.report(
+                &span,
+                "an alias in its own anchor, or a key that is not a text",
+            );
+        }
+        handled?;
     }
     Some(
         builder
@@ -443,12 +446,9 @@ fn key_text(node: &Node) -> Option<String> {
 }
 
 fn count_nodes(node: &Node) -> usize {
-    1 + node.elements().iter().map(count_nodes).sum::<usize>()
-        + node
-            .entries()
-            .iter()
-            .map(|entry| count_nodes(&entry.node))
-            .sum::<usize>()
+    let values = node.entries().iter().map(|entry| &entry.node);
+    let all = node.elements().iter().chain(values);
+    1 + all.map(count_nodes).sum::<usize>()
 }
 
 /// Reads a plain scalar by the core schema of YAML 1.2.

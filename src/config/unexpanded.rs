@@ -89,7 +89,8 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
         ["mcp", _, key, ..] => !matches!(*key, "headers" | "oauth" | "command" | "env"),
-        ["policy", _, key, ..] => *key != "when",
+        ["policy", _, key] => *key != "when",
+        ["policy", _, key, .., last] => (*key, *last) != ("remember", "when"),
         ["notify", "to", _, "slack", key] => matches!(*key, "channel" | "api_url"),
         ["notify", "to", _, key, ..] => !matches!(*key, "webhook" | "teams"),
         ["tools", _, "parameters", .., last] | ["tools", _, "external", "result", .., last] => {

@@ -89,6 +89,9 @@ pub(crate) enum Outcome {
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
+    /// The server answered with a task, which this client does not support. Every further request
+    /// would get the same answer, and the task may have an effect.
+    NeedsTasks,
     /// The server has questions for a person. The attempt is over; a further attempt sends the
     /// answers.
     Elicitation(Box<Elicitation>),
@@ -114,9 +117,11 @@ impl Outcome {
                 http_status,
             }),
             Self::Suspect(content) => Ok(ToolAnswer::Suspect { content }),
-            Self::NotSent(_) | Self::Unknown(_) | Self::Elicitation(_) | Self::InputRequired(_) => {
-                Err(self)
-            }
+            Self::NotSent(_)
+            | Self::Unknown(_)
+            | Self::NeedsTasks
+            | Self::Elicitation(_)
+            | Self::InputRequired(_) => Err(self),
         }
     }
 }
@@ -244,8 +249,7 @@ impl Client {
     /// call is sent again, as a further request of the same attempt.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
-        let mut pause = PAUSES.0;
-        let (mut until, mut secrets) = (None, Vec::new());
+        let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
         let began = Instant::now();
         for request_index in 0..MAX_REQUESTS {
             let within = until.map_or(self.timeout, |until: Instant| until - Instant::now());
@@ -272,6 +276,7 @@ impl Client {
                 Outcome::NotSent(_)
                 | Outcome::Suspect(_)
                 | Outcome::Unknown(_)
+                | Outcome::NeedsTasks
                 | Outcome::Elicitation(_) => return answered,
             };
             secrets.extend(checked.secrets);

@@ -3,12 +3,12 @@
 //! comparison finds the reviewed definition again; a comparison counts only for the headers that it
 //! was made with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::client::{Client, ClientError};
@@ -111,6 +111,10 @@ struct State {
     /// By name, the tools that differed from their reviewed definitions at the last successful
     /// comparison.
     changed: BTreeMap<String, Difference>,
+    /// The digest of the names of the tools that the server listed at the last successful
+    /// comparison and that are not reviewed; empty before the first. The names are not kept,
+    /// because the server determines their length.
+    new_names: String,
 }
 
 /// The difference between a reviewed definition and the server's present one.
@@ -175,20 +179,21 @@ impl Comparison {
             }
         };
         let changed = differences(locked, &listing.tools);
-        let new_tools = listing.tools.iter().filter_map(tool_name);
-        let new_tools = new_tools
+        let names = listing.tools.iter().filter_map(tool_name);
+        let new_tools: BTreeSet<&str> = names
             .filter(|name| !locked.tools.contains_key(*name))
-            .count();
+            .collect();
+        let new_names = digest(&json!(new_tools));
+        let count = changed.len() + new_tools.len();
         let mut state = self.lock();
-        if (!changed.is_empty() || new_tools > 0) && state.changed != changed {
+        if count > 0 && (state.changed != changed || state.new_names != new_names) {
             tracing::warn!(
                 server,
                 changed = changed.len(),
-                new = new_tools,
+                new = new_tools.len(),
                 "the server's tools are not those that were reviewed"
             );
         }
-        let count = changed.len() + new_tools;
         tracing::info!(target: "holdpoint::metric", metric = "mcp_catalogue_changed", server, change = count);
         Client::observe_success(server);
         *state = State {
@@ -196,6 +201,7 @@ impl Comparison {
             notifications,
             failed: None,
             changed,
+            new_names,
         };
         Ok(())
     }

@@ -12,6 +12,8 @@ use crate::tool::output;
 
 /// The most bytes of an error's message that are kept.
 const MAX_ERROR_BYTES: usize = 2 * 1024;
+/// The most bytes of the name of an unknown method that are kept.
+const MAX_METHOD_BYTES: usize = 64;
 
 /// Converts the server's answer into the outcome of the request.
 pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
@@ -30,16 +32,14 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
         }
         Answer::Result(result) => match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => complete(&result, redactor),
-            Some("input_required") => match input_request(&result) {
+            Some("input_required") => match input_request(&result, redactor) {
                 Ok(input_request) => match elicitation::check(input_request, redactor) {
                     Ok(checked) => Outcome::InputRequired(Box::new(checked)),
                     Err(text) => Outcome::Failed(text),
                 },
                 Err(outcome) => outcome,
             },
-            Some("task") => Outcome::Unknown(
-                "the server made a task of it, which is not supported here".to_owned(),
-            ),
+            Some("task") => Outcome::NeedsTasks,
             Some(_) => Outcome::Unknown(NO_RESULT.to_owned()),
         },
     }
@@ -111,21 +111,36 @@ fn block_text(block: &Value) -> String {
 
 /// Returns the questions of a result of the type `input_required`. Fails if the server requests
 /// anything but an elicitation, the only capability that the client declares.
-fn input_request(result: &Value) -> Result<InputRequest, Outcome> {
+fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
-    let requests = result.get("inputRequests").and_then(Value::as_object);
-    let requests = requests.into_iter().flatten();
-    let read = requests.map(|(key, request)| Some((key.clone(), question(request)?)));
-    match read.collect::<Option<Vec<_>>>() {
-        Some(requests) if !requests.is_empty() || request_state.is_some() => Ok(InputRequest {
-            requests,
-            request_state,
-        }),
-        Some(_) => Err(Outcome::Unknown(NO_RESULT.to_owned())),
-        None => Err(Outcome::Failed(
-            "The server asks for something that is not offered here, such as sampling.".to_owned(),
-        )),
+    let listed = result.get("inputRequests").and_then(Value::as_object);
+    let mut requests = Vec::new();
+    for (key, request) in listed.into_iter().flatten() {
+        let Some(question) = question(request) else {
+            let name = unsupported_request_name(request, redactor);
+            let text = format!("The server asks for {name}, which is not offered here.");
+            return Err(Outcome::Failed(text));
+        };
+        requests.push((key.clone(), question));
+    }
+    if requests.is_empty() && request_state.is_none() {
+        return Err(Outcome::Unknown(NO_RESULT.to_owned()));
+    }
+    Ok(InputRequest {
+        requests,
+        request_state,
+    })
+}
+
+/// Returns a name for a server's request that this client does not support.
+fn unsupported_request_name(request: &Value, redactor: &Redactor) -> String {
+    match request.get("method").and_then(Value::as_str) {
+        Some("sampling/createMessage") => "sampling".to_owned(),
+        Some("roots/list") => "roots".to_owned(),
+        Some("elicitation/create") => "an elicitation of another kind".to_owned(),
+        Some(method) => format!("`{}`", cut(&redactor.redact(method), MAX_METHOD_BYTES)),
+        None => "something without a name".to_owned(),
     }
 }
 
@@ -196,7 +211,6 @@ mod tests {
             json!(null),
             json!({"content": "x"}),
             json!({"content": [], "isError": "yes"}),
-            json!({"resultType": "task", "task": {}}),
             json!({"resultType": "later", "content": []}),
             json!({"resultType": "input_required"}),
         ] {
@@ -205,6 +219,8 @@ mod tests {
                 "{result}"
             );
         }
+        let task = json!({"resultType": "task", "task": {}});
+        assert_eq!(of(task), Outcome::NeedsTasks);
         for code in NOT_EXECUTED {
             let error = Answer::Error {
                 code,
@@ -241,8 +257,18 @@ mod tests {
             (read.elicitation.questions.len(), read.elicitation.state),
             (2, Some(ServerState::Plain("s".to_owned())))
         );
-        let sampling = json!({"method": "sampling/createMessage", "params": {}});
-        let refused = of(json!({"resultType": "input_required", "inputRequests": {"a": sampling}}));
-        assert!(matches!(refused, Outcome::Failed(_)));
+        let video = json!({"method": "elicitation/create", "params": {"mode": "video"}});
+        for (request, name) in [
+            (json!({"method": "sampling/createMessage"}), "sampling"),
+            (json!({"method": "roots/list"}), "roots"),
+            (json!({"method": "x/y"}), "`x/y`"),
+            (video, "an elicitation of another kind"),
+            (json!({}), "something without a name"),
+        ] {
+            let requests = json!({"a": form, "b": request});
+            let refused = of(json!({"resultType": "input_required", "inputRequests": requests}));
+            let text = format!("The server asks for {name}, which is not offered here.");
+            assert_eq!(refused, Outcome::Failed(text));
+        }
     }
 }

@@ -108,7 +108,10 @@ fn differences(
             }
             Some(_) => continue,
         }
-        for warning in warnings(locked, others) {
+        let similar = tools.keys().filter(|other| is_similar(tool, other));
+        let similar =
+            similar.map(|other| format!("The name differs from `{other}` only in case or look."));
+        for warning in warnings(locked, others).into_iter().chain(similar) {
             lines.add("warning", tool, &[warning]);
         }
     }
@@ -124,33 +127,41 @@ pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
+/// Whether two names of tools differ, but only in case or in letters that look alike.
+fn is_similar(one: &str, other: &str) -> bool {
+    let look = |letter: u8| match letter.to_ascii_lowercase() {
+        b'i' | b'l' | b'1' => b'l',
+        b'o' | b'0' => b'o',
+        b'_' | b'-' | b'.' => b'_',
+        other => other,
+    };
+    one != other && one.bytes().map(look).eq(other.bytes().map(look))
+}
+
 /// Splits the listed tools into the usable ones, by name, and the unusable ones, as pairs of name
 /// and reason.
 fn split_usable(
     listed: Vec<Value>,
     redactor: &Redactor,
 ) -> (BTreeMap<String, LockedTool>, Vec<(String, String)>) {
+    let name = |definition: &Value| tool_name(definition).unwrap_or_default().to_owned();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for definition in &listed {
+        *counts.entry(name(definition)).or_default() += 1;
+    }
     let mut tools: BTreeMap<String, LockedTool> = BTreeMap::new();
     let mut skipped = Vec::new();
     for definition in listed {
-        let name = tool_name(&definition).unwrap_or_default().to_owned();
-        let folded = |other: &&String| other.eq_ignore_ascii_case(&name);
-        let twin = tools.keys().find(folded).cloned();
+        let name = name(&definition);
+        let is_single = counts.get(&name) == Some(&1);
         if let Some(why) = unusable_reason(&definition) {
             skipped.push((name, why));
         } else if redactor.finds_secret_in(&definition.to_string()) {
             skipped.push((name, "repeats a secret of this configuration".to_owned()));
-        } else if let Some(twin) = twin {
-            skipped.push((name, format!("has the name of `{twin}`, up to case")));
-            if let Some(locked) = tools.remove(&twin) {
-                let name = tool_name(&locked.definition).unwrap_or_default();
-                skipped.push((
-                    name.to_owned(),
-                    "has a name that another tool has, too".to_owned(),
-                ));
-            }
-        } else {
+        } else if is_single {
             tools.insert(name, LockedTool::new(definition));
+        } else {
+            skipped.push((name, "has a name that another tool has, too".to_owned()));
         }
     }
     (tools, skipped)
@@ -394,18 +405,36 @@ mod tests {
     }
 
     #[test]
-    fn tools_whose_names_differ_only_in_case_are_both_skipped() {
-        let found = reviewed(
-            None,
-            &[tool("read", "a"), tool("Read", "b"), tool("list", "c")],
-        );
-        assert_eq!(found.locked.tools.keys().collect::<Vec<_>>(), ["list"]);
-        assert_eq!(
-            found.text.matches("  skipped  ").count(),
-            2,
-            "{}",
-            found.text
-        );
+    fn tools_whose_names_differ_only_in_case_or_look_are_kept_with_warnings() {
+        let warning = |tool: &str, other: &str| {
+            format!("warning  {tool}\n    The name differs from `{other}` only in case or look.")
+        };
+        for (one, other) in [("read", "Read"), ("al_10", "aI-lO"), ("a.b", "a_b")] {
+            let tools = [tool(one, "a"), tool(other, "b"), tool("list", "c")];
+            let found = reviewed(None, &tools);
+            assert_eq!(found.locked.tools.len(), 3, "{}", found.text);
+            for line in [warning(one, other), warning(other, one)] {
+                assert!(found.text.contains(&line), "{line}: {}", found.text);
+            }
+            assert_eq!(found.text.matches("warning").count(), 2, "{}", found.text);
+            // A tool that is already in the lock file, as it is listed, has no warning.
+            let first = reviewed(None, &tools[1..]);
+            let text = reviewed(Some(&first.locked), &tools).text;
+            assert!(text.contains(&warning(one, other)), "{text}");
+            assert_eq!(text.matches("warning").count(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn tools_of_one_name_are_all_skipped() {
+        for count in [2, 3] {
+            let mut tools = vec![tool("read", "a"); count];
+            tools.push(tool("list", "c"));
+            let found = reviewed(None, &tools);
+            assert_eq!(found.locked.tools.keys().collect::<Vec<_>>(), ["list"]);
+            let skipped = found.text.matches("  skipped  read\n").count();
+            assert_eq!(skipped, count, "{}", found.text);
+        }
     }
 
     #[test]

@@ -255,13 +255,13 @@ impl McpTool {
                 redactor.redact(&why)
             )),
             Outcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
-            Outcome::Unknown(why) => ToolAnswer::Unknown {
-                problem: format!(
-                    "The tool `{}` was called, and its outcome is not known: {}.",
-                    self.spec.name,
-                    redactor.redact(&why)
-                ),
-            },
+            Outcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
+            Outcome::NeedsTasks if self.spec.effect.is_repeatable() => {
+                failed("The tool needs tasks, which are not supported.".to_owned())
+            }
+            Outcome::NeedsTasks => {
+                self.unknown("the server made a task of it, which is not supported here")
+            }
             Outcome::Elicitation(mut asked) => {
                 asked.server.clone_from(&self.server.name);
                 asked.tool.clone_from(&self.tool);
@@ -294,6 +294,15 @@ impl McpTool {
             resume: call.resume.clone(),
             late: &call.late,
             raw: &call.raw,
+        }
+    }
+
+    fn unknown(&self, why: &str) -> ToolAnswer {
+        ToolAnswer::Unknown {
+            problem: format!(
+                "The tool `{}` was called, and its outcome is not known: {why}.",
+                self.spec.name
+            ),
         }
     }
 

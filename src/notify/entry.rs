@@ -15,6 +15,7 @@ use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
 use crate::people::{Caller, Permissions};
 use crate::store::{DeliveryChannel, EventFilter, RequestRow};
+use crate::task::decision::Door;
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
@@ -218,21 +219,48 @@ impl Entry {
     }
 }
 
-/// Returns a user as a caller, with the groups of the user's key that may decide; without such a
-/// key, with no groups.
+/// Returns a user as a caller, with the groups of the user's key that may decide. Without such a
+/// key, a person who decides by link has their groups, and any other user has none.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
-    let groups = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
+    let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
+    let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));
+    let door = by_link.filter(|_| by_key.is_none()).map(|_| Door::Link);
     Caller {
         user_id: accounts.map_or_else(
             || UserIds::default().id(user),
             |accounts| accounts.ids().id(user),
         ),
         tenant: tenant.to_owned(),
-        groups: groups.unwrap_or_default().to_vec(),
+        groups: by_key.or(by_link).unwrap_or_default().to_vec(),
         via: None,
-        door: None,
+        door,
         admin: false,
         permissions: Permissions::ALL,
         without_accounts: accounts.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::language::Language;
+    use crate::people::link::LinkMay;
+    use crate::people::person::Person;
+
+    #[test]
+    fn person_without_a_key_is_in_their_groups_only_if_links_decide() {
+        let dora = Person {
+            user: "dora".to_owned(),
+            tenant: "acme".to_owned(),
+            groups: vec!["finance".to_owned()],
+            email: None,
+            language: Language::English,
+        };
+        let directory = Directory::default().with_people(vec![dora]);
+        let caller = user_as_caller("dora", "acme", Some(&directory));
+        assert_eq!((caller.groups.len(), caller.door), (0, None));
+        let deciding = directory.with_links(Some(LinkMay::Decide));
+        let caller = user_as_caller("dora", "acme", Some(&deciding));
+        assert_eq!((caller.groups.len(), caller.door), (1, Some(Door::Link)));
     }
 }

@@ -129,11 +129,7 @@ impl Sender {
             }
             None => None,
         };
-        let status = if source.as_of_now {
-            source.message_event.root_status
-        } else {
-            source.message_event.status_after
-        };
+        let status = source.message_event.status_after;
         let metadata =
             RawValue::from_string(source.message_event.metadata.clone()).map_err(unreadable)?;
         let thin = Thin {

@@ -99,7 +99,7 @@ const MESSAGE_EVENT: Sql = sql!(
      )
      select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
             (t.parent_task_id is null) as of_root,
-            r.tenant, r.user_id, r.session_id, r.agent as root_agent, r.metadata, r.status as root_status,
+            r.tenant, r.user_id, r.session_id, r.agent as root_agent, r.metadata,
             (select s.body from agent_task_item s
               where s.task_id = i.task_id and s.type = 'task_status' and s.seq <= coalesce(
                     (select min(j.seq) - 1 from agent_task_item j
@@ -192,8 +192,6 @@ pub struct MessageEvent {
     pub root_agent: String,
     /// The metadata of the tree, as JSON text.
     pub metadata: String,
-    /// The status of the root at the time of the read.
-    pub root_status: TaskStatus,
     /// The status of the event's task right after the commit of the event.
     pub status_after: TaskStatus,
 }
@@ -253,7 +251,6 @@ record! {
         session_id: String,
         root_agent: String,
         metadata: String,
-        root_status: String,
         after: Option<String>,
     }
 }
@@ -271,8 +268,6 @@ impl MessageRecord {
             session_id: self.session_id,
             root_agent: self.root_agent,
             metadata: self.metadata,
-            root_status: TaskStatus::parse(&self.root_status)
-                .ok_or_else(|| corrupt("a task's status"))?,
             status_after: status,
         })
     }

@@ -64,10 +64,13 @@ const OVERDUE: Sql = sql!(
 );
 
 const FIND_INVOLVED: Sql = sql!(
-    "select r.request_id from intervention_request r
+    "select r.request_id from intervention_request r join agent_task t on t.task_id = r.root_task_id
       where r.root_task_id = $1 and ($2
         or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-             and ((a.kind in ('owner', 'user') and a.name " (any 3 text) ") or (a.kind = 'group' and a.name " (any 4 text) ")))
+             and ((a.kind = 'owner' and a.name " (any 3 text) ")
+                 -- The owner decides only by a row of their own.
+                 or (a.kind = 'user' and a.name " (any 3 text) " and not t.user_id " (any 3 text) ")
+                 or (a.kind = 'group' and a.name " (any 4 text) " and not t.user_id " (any 3 text) ")))
         or exists (select 1 from decision d
              where d.tenant = r.tenant and d.user_id " (any 3 text) " and d.request_id = r.request_id))
       limit 1"

@@ -288,8 +288,7 @@ impl CallState {
                 "The call was let through, and no outcome was reported. It may have taken effect.";
             return (id, Outcome::Failed, text.to_owned());
         }
-        let text =
-            "The call was approved, but its agent did not ask for it in time; it was not run.";
+        let text = "Approved, but nobody came for it in time.";
         (id, Outcome::Expired, text.to_owned())
     }
 

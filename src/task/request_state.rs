@@ -65,7 +65,12 @@ impl<'a> RequestState<'a> {
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        let closed = self.answers.iter().any(|(_, answer)| answer.closes);
+        // An answer that closes the request by a cancellation leaves other calls undecided.
+        let continues = |then: Then| then == Then::Continue;
+        let closed = self
+            .answers
+            .iter()
+            .any(|(_, answer)| answer.closes && answer.then.is_none_or(continues));
         let last = || {
             self.answers
                 .iter()
@@ -306,6 +311,22 @@ mod tests {
         let state = state(&asked, &answers, RequestStatus::Responded);
         assert_eq!(decider(&state, FIRST), Some("local"));
         assert_eq!(state.resolution().unwrap().calls.len(), 1);
+    }
+
+    #[test]
+    fn call_with_one_of_two_approvals_stays_undecided_when_its_neighbour_cancels() {
+        let asked = asked(2, &[FIRST, SECOND]);
+        let (at, rejection) = answer("carol", SECOND, Action::Reject);
+        let cancels = Decision {
+            closes: true,
+            then: Some(Then::Cancel),
+            ..rejection
+        };
+        let answers = [answer("bob", FIRST, Action::Approve), (at, cancels)];
+        let state = state(&asked, &answers, RequestStatus::Responded);
+        assert_eq!(decider(&state, FIRST), None);
+        assert_eq!(decider(&state, SECOND), Some("carol"));
+        assert_eq!(state.resolution().unwrap().action, Action::Reject);
     }
 
     #[test]

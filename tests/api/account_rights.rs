@@ -18,6 +18,7 @@ const NARROW: &str = r#"
     - { user: bob, tenant: acme, groups: [finance], key: "bob-reads-0123456789", may: [read] }
     - { user: bob, tenant: acme, groups: [finance], key: "bob-decides-01234567", may: [decide] }
     - { user: alice, tenant: acme, groups: [support], key: "alice-reads-01234567", may: [read] }
+    - { user: dora, tenant: acme, groups: [finance], key: "dora-decides-0123456", may: [decide] }
     - { user: root, tenant: acme, key: "admin-key-0123456789", admin: true }
 "#;
 
@@ -116,6 +117,23 @@ on_both! {
         }
         let tree = app.owner().get(&format!("/v1/requests?task_id={}", held.task)).await;
         assert_eq!(tree.str("/requests/0/status"), "resumed", "a tree's requests in any status");
+        app.stop().await;
+    }
+
+    async fn owner_in_the_approving_group_neither_lists_the_decided_request_nor_reads_by_a_deciding_key(on: On) {
+        let app = app(on).await;
+        let dora = app.actor(WEB).header("holdpoint-user", "dora").header("holdpoint-groups", "finance");
+        let held = app.held_by(&dora).await;
+        for path in [format!("/v1/tasks/{}", held.task), format!("/resume/{}", held.request)] {
+            assert_eq!(dora.get(&path).await.status, 200);
+            assert_eq!(app.actor("dora-decides-0123456").get(&path).await.status, 403, "{path}");
+        }
+        app.model.then(says("done"));
+        assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+        for (actor, count) in [(&dora, 0), (&app.approver(), 1)] {
+            let list = actor.get("/v1/requests?status=resumed").await;
+            assert_eq!(list.body["requests"].as_array().unwrap().len(), count, "{}", list.text);
+        }
         app.stop().await;
     }
 

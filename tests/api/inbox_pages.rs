@@ -196,7 +196,7 @@ on_both! {
         let held = refund(&app, 120).await;
         let path = format!("/tasks/{}", held.task);
         let shown = page(app.owner(), &path).await;
-        for part in ["Task billing: Paused", "Refund 120 for order 17", "data-after=\"6\"", "/follow.js"] {
+        for part in ["Task · billing · Paused", "Refund 120 for order 17", "data-after=\"6\"", "/follow.js"] {
             assert!(shown.text.contains(part), "{part}: {}", shown.text);
         }
         assert!(shown.text.contains(&format!("href=\"/resume/{}\"", held.request)));
@@ -273,9 +273,35 @@ async fn request_that_expires_within_an_hour_stands_first() {
     );
     assert!(
         inbox.text.contains("29 min left")
-            && inbox.text.contains("expire within an hour come first"),
+            && inbox
+                .text
+                .contains("those that expire within an hour come first"),
         "{}",
         inbox.text
+    );
+    for _ in 0..51 {
+        refund(&app, 77).await;
+    }
+    let inbox = page(app.approver(), "/inbox").await;
+    assert_eq!(rows(&inbox).len(), 50);
+    let next = inbox.text.split("id=\"inbox-next\" href=\"").nth(1);
+    let next = next.and_then(|rest| rest.split('"').next()).unwrap();
+    let rest = page(app.approver(), &next.replace("&amp;", "&")).await;
+    assert_eq!(rows(&rest)[0], first.request, "no request is unreachable");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_of_the_decided_requests_keep_the_filters() {
+    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let app = TestApp::with(On::Sqlite, &(yaml + ACCOUNTS)).await;
+    let decided = page(app.approver(), "/inbox/decided?agent=billing").await;
+    assert!(
+        decided
+            .text
+            .contains("href=\"/inbox/decided?agent=billing&amp;all=1\""),
+        "{}",
+        decided.text
     );
     app.stop().await;
 }

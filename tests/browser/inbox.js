@@ -165,7 +165,7 @@ async function showsATask(browser, javaScriptEnabled) {
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(`${service}/tasks`);
   await page.locator(`a[href$="/tasks/${task.task_id}"]`).click();
-  assert.match(await main(page), /Task worker: Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
+  assert.match(await main(page), /Task · worker · Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
   if (javaScriptEnabled) {
     await page.getByText("This page follows the task automatically.").waitFor();
     await readable(page, "a task");
@@ -174,7 +174,7 @@ async function showsATask(browser, javaScriptEnabled) {
     await page.locator("#headline", { hasText: "Completed" }).waitFor();
   } else {
     await approve(asked);
-    while (!/Task worker: Completed/.test(await main(page))) await page.getByRole("link", { name: "Look again" }).click().catch(() => page.reload());
+    while (!/Task · worker · Completed/.test(await main(page))) await page.getByRole("link", { name: "Look again" }).click().catch(() => page.reload());
   }
   await page.goto(`${service}/tasks/${task.task_id}`);
   assert.match(await main(page), /Approved by local\.[^]*refund_payment was started\.[^]*refund_payment: done[^]*Completed/);

@@ -66,7 +66,7 @@ async function approves(browser) {
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: false });
   const before = ran.length;
   await page.goto(url);
-  assert.match(await main(page), /For alice \(alice@acme\.example\)\. A decision on this page counts as alice’s\./);
+  assert.match(await main(page), /For alice \(alice@acme\.example\)\. A decision on this page counts as alice's\./);
   await page.locator('form textarea[name="reason"]').first().fill("looks right");
   assert.equal((await send(page, page.getByRole("button", { name: "Approve", exact: true }))).status(), 303);
   assert.equal(page.url(), url, "the answer leads back to the link");

@@ -110,7 +110,7 @@ def tests(gateway, port):
     headers = {header.key: header.value.decode() for header in passed.header_mutation.set}
     assert passed.WhichOneof("result") == "pass" and len(headers["holdpoint-call"]) == 36, passed
     task = dict(passed.metadata)["holdpoint_call"]
-    assert task == headers["holdpoint-task"], passed
+    assert task == headers["holdpoint-call"] == headers["holdpoint-task"], passed
     case("an allowed call passes, with its ids in the headers and the metadata")
 
     assert gateway.response({"holdpoint_call": task}, {"content": [], "isError": True}).WhichOneof("result") == "pass"

@@ -228,10 +228,15 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
     assert_eq!(
         warnings(&text("other_tools: judge")),
         [
-            "4:35: policy[0].tools[1]: `Bash` names no tool, and matches no call: only a glob matches the other tools that are proposed at gates",
+            "4:35: policy[0].tools[1]: `Bash` names no tool of this file, only others that are proposed at gates",
             "4:41: policy[0].tools[2]: `files/*` names no tool of this file, only others that are proposed at gates",
         ]
     );
+    // An `allow` does not match such a tool by its exact name.
+    let allow = text("other_tools: judge").replace("decide: hold", "decide: allow");
+    let found = warnings(&allow);
+    let warned = "4:35: policy[0].tools[1]: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";
+    assert!(found.iter().any(|line| line == warned), "{found:?}");
 }
 
 #[test]
@@ -243,7 +248,7 @@ fn gate_that_no_key_can_use_is_warned_about() {
     let key = |user: &str, rest: &str| {
         format!("{{ user: {user}, key: '{user}-key-0123456789', groups: [support]{rest} }}")
     };
-    let warned = "3:3: gates.billing: no key can use this gate: it takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
+    let warned = "3:3: gates.billing: nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
     let bob = key("bob", "");
     let (create, gate) = (key("web", ", may: [create]"), key("ai", ", may: [gate]"));
     let edge = key("edge", ", act_as: true, may: [gate]");

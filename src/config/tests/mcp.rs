@@ -330,6 +330,24 @@ fn mistake_in_a_server_or_a_name_is_reported_with_its_place() {
 }
 
 #[test]
+fn two_tools_of_a_server_whose_names_differ_only_in_case_are_not_both_offered() {
+    let mut twins = lock();
+    let twin = LockedTool::new(tool("List", &json!({})));
+    twins["servers"]["tickets"]["tools"]["List"] = serde_json::to_value(twin).unwrap();
+    assert_eq!(
+        mistakes(FILE, &twins),
+        [
+            "mcp.tickets: the tool `list` and the tool `List` of `mcp.tickets` would both be called `tickets_list` here: list only one of them in the server's `tools`"
+        ]
+    );
+    let one = FILE.replace(
+        "trust_annotations",
+        "tools: [list, ticket.close], trust_annotations",
+    );
+    assert!(load_with(&one, Some(&twins.to_string())).is_ok());
+}
+
+#[test]
 fn rule_may_not_allow_a_server_on_this_host_without_accounts() {
     let rule =
         |tool: &str| format!("{FILE}policy: [ {{ name: r, tools: [{tool}], decide: allow }} ]\n");

@@ -98,7 +98,10 @@ fn receivers_that_are_no_people_are_named_where_they_are_told_of_questions() {
     let ends = HOOK.replace("EVENTS", ", events: [task.completed]");
     assert_eq!(
         found("", &format!("to: [ {ends} ]")),
-        (reach("nobody", "nobody"), vec![])
+        (
+            reach("nobody", "nobody"),
+            [0, 1].map(|rule| format!("policy[{rule}].{NOBODY}")).into()
+        )
     );
     let some = HOOK.replace("EVENTS", ", groups: [g]");
     let mixed = format!("{SERVER}to: [ {some}, {TO_ALL} ]");
@@ -125,7 +128,10 @@ fn reminder_reaches_nobody_of_a_rule_whose_questions_end_before_it() {
     let hook = HOOK.replace("EVENTS", ", when: { after: 2h }");
     assert_eq!(
         found("", &format!("to: [ {hook} ]")),
-        (reach("backend", "nobody"), vec![])
+        (
+            reach("backend", "nobody"),
+            vec![format!("policy[1].{NOBODY}")]
+        )
     );
 }
 

@@ -4,6 +4,36 @@
 use super::*;
 
 #[test]
+fn short_value_of_a_variable_is_not_shown_in_the_line_about_its_place() {
+    for value in ["tiny1", "x"] {
+        let text = WHOLE.replace("model: main\n", "model: \"${HIDDEN}\"\n");
+        let report = with(&text, &[("HIDDEN", value)], &Flags::default()).unwrap_err();
+        let report = report.to_string();
+        assert!(report.contains("`[secret HIDDEN]`"), "{report}");
+        assert!(!report.contains(&format!("`{value}`")), "{report}");
+    }
+}
+
+#[test]
+fn variable_in_a_condition_of_a_rule_that_remembers_is_refused() {
+    let condition = "'${HIDDEN}' == user.id";
+    for (when, remembered) in [(condition, "true"), ("true", condition)] {
+        let rule = format!(
+            "\npolicy:\n  - {{ name: again, tools: [lookup_order], decide: hold, when: \"{when}\", \
+             remember: {{ when: \"{remembered}\", for: [task], most: 1h, uses: 5 }} }}"
+        );
+        let text = WHOLE.replacen("\npolicy:", &rule, 1);
+        let variables = [("HIDDEN", "sk-hidden-0123456789")];
+        let report = with(&text, &variables, &Flags::default()).unwrap_err();
+        let report = format!("{report}");
+        assert!(
+            report.contains("has no `${…}` in its conditions") && !report.contains("sk-hidden"),
+            "{report}"
+        );
+    }
+}
+
+#[test]
 fn messages_never_show_a_value() {
     let hidden = "sk-hidden-0123456789";
     let text = WHOLE

@@ -93,6 +93,14 @@ fn aliases_are_written_out_but_not_without_bound() {
 }
 
 #[test]
+fn alias_in_its_own_anchor_and_key_that_is_no_text_are_reported() {
+    for text in ["a: &x [*x]\n", "x: &l [1]\n? *l\n: 2\n"] {
+        let (node, mistakes) = read(text);
+        assert!(node.is_none() && mistakes.found.len() == 1, "{mistakes:?}");
+    }
+}
+
+#[test]
 fn invalid_yaml_is_reported_with_its_place() {
     let (node, mistakes) = read("a: 1\nb: [1, 2\nkey: sk-secret\n");
     assert!(node.is_none());

@@ -91,6 +91,7 @@ impl Engine {
         };
         let position = Some(CommitPosition::Key(Box::new(row)));
         Ok(Some(Accepted {
+            is_gate_call: self.is_root_at_gate(&task),
             position,
             ..Accepted::without_events(task_id, root, true)
         }))

@@ -71,6 +71,8 @@ pub struct Accepted {
     /// Whether an earlier POST with the same idempotency key had the effect, and this POST had
     /// none.
     pub replayed: bool,
+    /// Whether the root is a call at a gate.
+    pub is_gate_call: bool,
     /// A listener for the tree's commits, opened before the command's commit so that no later
     /// commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
@@ -89,12 +91,14 @@ pub enum CommitPosition {
 }
 
 impl Accepted {
-    /// Returns the result of a command without a listener and without a position.
+    /// Returns the result of a command without a listener and without a position. The root is no
+    /// call at a gate.
     pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
             root,
             replayed,
+            is_gate_call: false,
             listener: None,
             position: None,
         }

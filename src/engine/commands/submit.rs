@@ -21,6 +21,7 @@ impl Engine {
         let (task_id, root) = (session.task_id(), session.own.row.root_task_id);
         let listener = Some(self.store.listen_locally(root));
         let position = Some(CommitPosition::Item(task_id, session.own.row.last_seq + 1));
+        let is_gate_call = self.is_root_at_gate(&session.own.row);
         let first_commit = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
         let committed = self.wait_for_first_commit(first_commit).await?;
@@ -28,6 +29,7 @@ impl Engine {
             task_id,
             root,
             replayed: false,
+            is_gate_call,
             listener,
             position,
         }))

@@ -2,6 +2,7 @@
 //! continues, or the caution that the earlier calls require. Invariant: a call that may still be
 //! running is never started a second time without a person's approval.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -12,7 +13,7 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::EqualCall;
-use crate::task::call_state::{CallState, Phase};
+use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome};
@@ -20,6 +21,7 @@ use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
+use crate::task::tool_spec::ToolKind;
 use crate::tool::arguments;
 
 /// The result of comparing a proposed call with earlier calls.
@@ -112,52 +114,99 @@ impl Engine {
             return Ok(EarlierCalls::Requires(caution));
         }
         let may_continue = call.key.starts_with(EQUAL_PREFIX);
-        let mut caution = None;
-        let mut continued: Vec<_> = equal()
+        let continued = equal()
             .filter(|row| may_continue && row.call_key.starts_with(EQUAL_PREFIX))
             .collect();
+        let is_doubtful = found.iter().any(|row| row.outcome_unknown);
+        self.compare_with_equal(continued, is_doubtful, gate.use_within)
+            .await
+    }
+
+    /// Compares a proposed call with the equal calls that the proposal might continue. With
+    /// `is_doubtful`, the outcome of a call of the same tool is unknown. A reason to hold the new
+    /// call takes precedence over a notice, because a notice does not hold an allowed call.
+    async fn compare_with_equal(
+        &self,
+        mut equal: Vec<&EqualCall>,
+        is_doubtful: bool,
+        use_within: Duration,
+    ) -> Result<EarlierCalls, Refusal> {
         // Ended calls come first, because their results may be undelivered. Calls that may start
         // come next, and calls that wait for people come last.
-        continued.sort_by_key(|row| match row.status {
+        equal.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
             TaskStatus::Paused => 2,
         });
-        for row in continued {
-            match self.relation(row, gate.use_within).await? {
+        let (mut delivered, mut hold) = (None, None);
+        for row in equal {
+            match self.relation(row, use_within).await? {
                 Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
-                Relation::Requires(more) => caution = caution.or(Some(more)),
+                Relation::Delivered => delivered = delivered.or(Some(row)),
+                Relation::Holds(reason) => hold = hold.or(Some(reason)),
                 Relation::Nothing => {}
             }
         }
-        let is_doubtful = found.iter().any(|row| row.outcome_unknown);
-        let caution = caution.or_else(|| {
-            is_doubtful.then(|| {
-                let text = "An earlier call of this tool may have run, and a person is asked about its outcome.";
-                Caution::Hold(text.to_owned())
-            })
-        });
-        Ok(caution.map_or(EarlierCalls::Nothing, EarlierCalls::Requires))
+        let doubt =
+            "An earlier call of this tool may have run, and a person is asked about its outcome.";
+        let hold = hold.or(is_doubtful.then_some(doubt));
+        let caution = match (hold, delivered) {
+            (Some(reason), _) => Caution::Hold(reason.to_owned()),
+            (None, Some(row)) => Caution::Notice(self.end_notice(row).await?),
+            (None, None) => return Ok(EarlierCalls::Nothing),
+        };
+        Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Returns the rejection of the newest call of `equal` that ended less than `no_lasts` ago.
-    /// `None` if there is no such call, or no person rejected it.
+    /// Returns the notice about an equal call that has ended and whose result was delivered.
+    async fn end_notice(&self, row: &EqualCall) -> Result<String, Refusal> {
+        let session = self.load(row.task_id).await?;
+        let state = session
+            .as_ref()
+            .and_then(|session| session.own.progress.calls.first());
+        let verb = if state.is_some_and(|state| state.attempts > 0) {
+            "ran"
+        } else {
+            "ended"
+        };
+        let at = row.updated_at.to_minute(Some(row.now));
+        Ok(format!(
+            "The same call {verb} at {at} UTC, and its agent got the result."
+        ))
+    }
+
+    /// Returns a person's newest decision about the calls of `equal`, if it is a rejection. Only
+    /// calls that ended less than `no_lasts` ago count.
     async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
         no_lasts: Duration,
     ) -> Result<Option<Caution>, Refusal> {
-        let ended = equal
+        if no_lasts.is_zero() {
+            return Ok(None);
+        }
+        let mut ended = equal
             .filter(|row| row.status.is_terminal() && row.updated_at + no_lasts > row.now)
             .collect::<Vec<_>>();
-        let newest = ended.into_iter().max_by_key(|row| row.updated_at);
-        let Some(row) = newest.filter(|_| !no_lasts.is_zero()) else {
-            return Ok(None);
-        };
-        let Some(session) = self.load(row.task_id).await? else {
-            return Ok(None);
-        };
-        Ok(rejection(&session))
+        ended.sort_by_key(|row| Reverse(row.updated_at));
+        let mut newest: Option<(Time, Option<Caution>)> = None;
+        for row in ended {
+            // A call is decided before it ends, so the calls that ended before the newest known
+            // decision have no newer one.
+            if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
+                break;
+            }
+            let Some(session) = self.load(row.task_id).await? else {
+                continue;
+            };
+            let Some(decided) = decision_about(&session) else {
+                continue;
+            };
+            if newest.as_ref().is_none_or(|(at, _)| decided.0 > *at) {
+                newest = Some(decided);
+            }
+        }
+        Ok(newest.and_then(|(_, caution)| caution))
     }
 
     /// Returns the relation of a proposed call to an earlier equal call that the proposal might
@@ -165,13 +214,11 @@ impl Engine {
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
-        let is_present = until > row.now || self.is_awaited_here(row.task_id);
+        let is_awaited_here = self.is_awaited_here(row.task_id);
+        let is_present = until > row.now || is_awaited_here;
         if row.status.is_terminal() {
             return Ok(if is_delivered || is_present {
-                let at = row.updated_at.to_minute(Some(row.now));
-                let text =
-                    format!("The same call ended at {at} UTC, and its agent got the result.");
-                Relation::Requires(Caution::Notice(text))
+                Relation::Delivered
             } else if row.updated_at + use_within > row.now {
                 Relation::Continues
             } else {
@@ -182,27 +229,59 @@ impl Engine {
             return Ok(Relation::Continues);
         }
         let session = self.load(row.task_id).await?;
+        if !is_awaited_here && session.as_ref().is_some_and(awaits_next_ask) {
+            return Ok(Relation::Continues);
+        }
         let state = session
             .as_ref()
             .and_then(|session| session.own.progress.calls.first());
         let is_waiting = state.is_some_and(|state| matches!(state.phase, Phase::AwaitsDecision(_)));
-        Ok(Relation::Requires(Caution::Hold(
-            if is_waiting {
-                "The same call waits already."
-            } else {
-                "The same call is being run."
-            }
-            .to_owned(),
-        )))
+        Ok(Relation::Holds(if is_waiting {
+            "The same call waits already."
+        } else {
+            "The same call is being run."
+        }))
     }
 }
 
-/// The relation of a proposed call to one earlier call. The variants mean the same as in
-/// [`EarlierCalls`].
+/// The relation of a proposed call to one earlier equal call.
 enum Relation {
     Nothing,
+    /// The proposal continues the earlier call.
     Continues,
-    Requires(Caution),
+    /// The earlier call has ended, and its agent has the result or is getting it.
+    Delivered,
+    /// A person must approve the proposed call. The text is the reason.
+    Holds(&'static str),
+}
+
+/// Whether a call whose permit was given before may get another attempt at its next ask: a person
+/// has approved the attempt, or the permit is over and the call may be repeated. While a permit is
+/// out, its runner may be running the call.
+fn awaits_next_ask(session: &TaskSession) -> bool {
+    let Some(state) = session.own.progress.calls.first() else {
+        return false;
+    };
+    let is_over = |start: &AttemptStart| {
+        start.is_run_by_asker()
+            && (state.is_permit_returned || session.now >= start.ends_at(Duration::ZERO))
+    };
+    let may_start = match &state.phase {
+        Phase::Approved(_) => true,
+        Phase::Started(start) => state.effect.is_repeatable() && is_over(start),
+        Phase::New
+        | Phase::Allowed
+        | Phase::Held(_)
+        | Phase::Human(_)
+        | Phase::ServerAsks
+        | Phase::AwaitsDecision(_)
+        | Phase::Settled(..)
+        | Phase::OutcomeUnknown(_)
+        | Phase::Delegated(_)
+        | Phase::Done(_) => false,
+    };
+    let is_delivered = session.own.row.asker_until == Some(ASKER_UNTIL_DELIVERED);
+    is_delivered && state.performer == ToolKind::External && may_start
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query looks
@@ -214,22 +293,44 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the rejection by which a person ended this call; `None` if no person rejected the call.
-fn rejection(session: &TaskSession) -> Option<Caution> {
+/// Returns the time at which a person decided whether this ended call may run, and the rejection if
+/// the decision is one. `None` if no person decided that, or if the decision had no effect because
+/// the call expired or was canceled. A person's answer about the outcome of a started call does not
+/// count.
+fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
-    let Phase::Done(Outcome::Rejected) = state.phase else {
+    let Phase::Done(outcome) = state.phase else {
         return None;
     };
-    let reason = session.own.items.iter().rev().find_map(|item| {
-        let Fact::Decision { decision, .. } = &item.fact else {
+    if matches!(outcome, Outcome::Expired | Outcome::Canceled) {
+        return None;
+    }
+    let mut decisions = session.own.items.iter().rev().filter_map(|item| {
+        let Fact::Decision {
+            request_id,
+            decision,
+        } = &item.fact
+        else {
             return None;
         };
-        Some(rejection_reason(state, decision))
-    })?;
-    Some(Caution::Reject {
-        call: state.call.tool_call_id,
-        reason,
-    })
+        Some((item.at, *request_id, decision))
+    });
+    match (outcome, &state.approval) {
+        (Outcome::Rejected, _) => {
+            let (at, _, decision) = decisions.next()?;
+            let caution = Caution::Reject {
+                call: state.call.tool_call_id,
+                reason: rejection_reason(state, decision),
+            };
+            Some((at, Some(caution)))
+        }
+        (Outcome::Responded, None) if state.attempts == 0 => Some((decisions.next()?.0, None)),
+        (_, Some(approval)) => {
+            let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
+            Some((at, None))
+        }
+        (_, None) => None,
+    }
 }
 
 fn rejection_reason(

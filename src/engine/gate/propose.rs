@@ -128,8 +128,8 @@ impl Engine {
             return Ok(Proposed::Counted(Box::new(session)));
         }
         // A denied call gets no call key, by which equal calls are found. A repetition of the call
-        // is denied without this key. With the key, the denied call would be the newest ended call,
-        // and hide the person's rejection from the look-up.
+        // is denied without this key. With the key, many denied calls could displace the person's
+        // rejection from the look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();

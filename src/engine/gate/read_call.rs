@@ -12,7 +12,8 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::ReadError;
-use crate::task::change::ASKER_UNTIL_DELIVERED;
+use crate::task::call_state::Phase;
+use crate::task::change::{ASKER_UNTIL_DELIVERED, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
@@ -46,13 +47,32 @@ impl Engine {
         let Some(session) = self.load(task).await? else {
             return Ok(None);
         };
-        let until = session.own.row.asker_until.unwrap_or_default();
         let call = session.own.progress.calls.first();
         Ok(call.map(|call| AskerStatus {
-            is_waiting: until > session.now && until != ASKER_UNTIL_DELIVERED,
+            is_waiting: has_waiting_asker(&session),
             runs_elsewhere: call.performer == ToolKind::External,
             use_within: gate.use_within,
         }))
+    }
+
+    /// Whether the call of this task is approved and starts only when its agent asks again. `false`
+    /// if the task is no call at a gate.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
+    pub async fn awaits_its_asker(&self, task: TaskId) -> Result<bool, ReadError> {
+        let Some(session) = self.load(task).await? else {
+            return Ok(false);
+        };
+        let call = session.own.progress.calls.first();
+        let is_approved = call.is_some_and(|call| matches!(call.phase, Phase::Approved(_)));
+        Ok(is_approved && session.own.is_gate_call() && !has_waiting_asker(&session))
+    }
+
+    /// Whether the root of this task is a call at a gate, according to the current configuration.
+    pub(in crate::engine) fn is_root_at_gate(&self, row: &TaskRow) -> bool {
+        let agent = self.agents.get(row.root_agent());
+        agent.is_some_and(|agent| agent.gate.is_some())
     }
 
     /// Whether this service runs the calls of `tool` at `gate`. `false` if the caller runs these
@@ -118,4 +138,10 @@ impl Engine {
         }
         Ok(session)
     }
+}
+
+/// Whether the row says that an asker of the call waits for the verdict.
+fn has_waiting_asker(session: &TaskSession) -> bool {
+    let until = session.own.row.asker_until.unwrap_or_default();
+    until > session.now && until != ASKER_UNTIL_DELIVERED
 }

@@ -201,23 +201,30 @@ fn apply_report(
     }
 }
 
-/// Adds a report about a settled call as a late result, if it is the first report that says how the
-/// call ended. A further report must equal an earlier report.
+/// Adds a report about a settled call as a late result, if the journal has no earlier report, or if
+/// it is the first report that says how the call ended. A further report must equal an earlier
+/// report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
-    if result.outcome == Outcome::Unknown {
-        return ReportEffect::Nothing;
-    }
-    let (mut is_started, mut reported) = (false, Vec::new());
+    let is_unknown = result.outcome == Outcome::Unknown;
+    let (mut is_started, mut answers, mut unknown) = (false, Vec::new(), Vec::new());
     for item in &session.own.items {
         match &item.fact {
-            Fact::ToolStarted { .. } => is_started = true,
+            Fact::ToolStarted { .. } => {
+                is_started = true;
+                // An unknown outcome of an earlier attempt is no report of this attempt.
+                unknown.clear();
+            }
             // A result after a decision comes from a person, unless the call was started again in
             // between.
             Fact::Decision { .. } => is_started = false,
             Fact::ToolResult(earlier) | Fact::LateResult(earlier) => {
                 let is_late = matches!(item.fact, Fact::LateResult(_));
                 let is_answer = matches!(earlier.outcome, Outcome::Succeeded | Outcome::Failed);
-                reported.extend(Some(earlier).filter(|_| is_answer && (is_started || is_late)));
+                if is_answer && (is_started || is_late) {
+                    answers.push(earlier);
+                } else if earlier.outcome == Outcome::Unknown && is_late {
+                    unknown.push(earlier);
+                }
             }
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -228,10 +235,10 @@ fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEff
             | Fact::SubAgentStarted { .. } => {}
         }
     }
-    if reported.contains(&&result) {
+    if answers.contains(&&result) || unknown.contains(&&result) {
         return ReportEffect::Nothing;
     }
-    if !reported.is_empty() {
+    if !answers.is_empty() || (is_unknown && !unknown.is_empty()) {
         return ReportEffect::Conflicts;
     }
     session.push(Fact::LateResult(result));

@@ -2,6 +2,7 @@
 //! `Prefer` asks for, or the event stream that begins with the POST's first event.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -58,6 +59,10 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
+    // An approved gate call without an asker starts only when its agent asks again.
+    let awaits_asker =
+        accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
+    let time = if awaits_asker { Duration::ZERO } else { time };
     let news = accepted.listener.take().map(Listener::news);
     let task = wait::task_when_stopped(http, &posted.caller, root, root, time, news).await?;
     let status = match (task.status, success) {

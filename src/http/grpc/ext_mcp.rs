@@ -40,9 +40,10 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// The header and the metadata key for the task id of a call. agentgateway sends the metadata back
-/// with `CheckResponse`, so that the outcome is reported for that task.
+/// A second header for the task id of a call, with the same value as [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
+/// The metadata key for the task id of a call. agentgateway sends the metadata back with
+/// `CheckResponse`, so that the outcome is reported for that task.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -103,8 +104,9 @@ pub(super) async fn check_request(
             }
             None => pass_result(),
         };
-        let (id, task) = (call.tool_call_id.to_string(), call.task_id.to_string());
-        put_mutation(&mut result, &[(CALL_HEADER, &id), (TASK_HEADER, &task)]);
+        // The task has only this call, so the task id identifies the call for `report`.
+        let task = call.task_id.to_string();
+        put_mutation(&mut result, &[(CALL_HEADER, &task), (TASK_HEADER, &task)]);
         let mut value = Vec::new();
         put_bytes(&mut value, field::STRING_VALUE, task.as_bytes());
         let mut metadata = Vec::new();

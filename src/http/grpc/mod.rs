@@ -42,7 +42,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header with the call's id. The upstream's tool can use the id as an idempotency key.
+/// The header that identifies a call that passes. For Envoy, the value is the id of the call; for
+/// agentgateway, which sends the value back with the outcome, it is the id of the call's task. The
+/// upstream's tool can use the value as an idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {

@@ -49,6 +49,10 @@ impl<'a> Site<'a> {
     /// to that page.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
+        self.nav_links_with_open_count(current, "")
+    }
+
+    fn nav_links_with_open_count(&self, current: Option<NavPage>, open: &str) -> Markup {
         let texts = self.texts();
         let links = [
             (NavPage::Inbox, "/inbox", texts.inbox),
@@ -60,7 +64,7 @@ impl<'a> Site<'a> {
                 @for (link, path, text) in links {
                     a href=(format!("{}{path}", self.prefix)) aria-current=[(current == Some(link)).then_some("page")] {
                         (text)
-                        @if link == NavPage::Inbox { span #open-count {} }
+                        @if link == NavPage::Inbox { span #open-count { @if !open.is_empty() { " " (open) } } }
                     }
                 }
             }
@@ -70,9 +74,21 @@ impl<'a> Site<'a> {
     /// Renders a whole page. `body` has the page's heading.
     #[must_use]
     pub(crate) fn page(&self, current: Option<NavPage>, title: &str, body: &Markup) -> Markup {
+        self.page_with_open_count(current, title, "", body)
+    }
+
+    /// Like [`Self::page`], with the number of open requests beside the link to the inbox.
+    #[must_use]
+    pub(crate) fn page_with_open_count(
+        &self,
+        current: Option<NavPage>,
+        title: &str,
+        open: &str,
+        body: &Markup,
+    ) -> Markup {
         let body = html! {
             a.skip href="#content" { (self.texts().skip) }
-            header { (self.nav_links(current)) }
+            header { (self.nav_links_with_open_count(current, open)) }
             div #content tabindex="-1" { (body) }
             footer { (signed_in_bar(self.caller, &self.prefix, self.language)) }
         };

@@ -26,8 +26,8 @@ texts! {
     nothing_open: "Nothing waits for you.", "没有等待您处理的请求。";
     nothing_matches: "Nothing that fits.", "没有符合条件的请求。";
     show_all: "Show all", "全部显示";
-    urgent_first: "Questions that expire within an hour come first.", "一小时内到期的请求排在最前。";
-    newest_last: "Oldest first, newest last.", "按时间排列，最新的在最后。";
+    urgent_first: "Of the 200 oldest questions, those that expire within an hour come first.", "最早的 200 个请求中，一小时内到期的排在最前。";
+    newest_last: "Newest questions last.", "按时间排列，最新的在最后。";
     next_page: "The next of {count} more", "接下来的请求（还有 {count} 个）";
     first_page: "Back to the oldest", "返回最早的请求";
     // The filters of the lists.
@@ -49,10 +49,10 @@ texts! {
     have_approved: "{have} of {required} have approved", "{required} 人中已有 {have} 人批准";
     warning: "1 warning", "1 个警告";
     warnings: "{count} warnings", "{count} 个警告";
-    row_decided: "{what} by {user}, {at}: nothing left to do here", "{what}（{user}，{at}）：无需再处理";
+    row_decided: "{what} by {user}, {at} — nothing left to do here", "{what}（{user}，{at}）：无需再处理";
     row_over: "Nothing left to do here", "无需再处理";
-    row_expired: "Expired: nothing left to do here", "已过期：无需再处理";
-    row_withdrawn: "Withdrawn: nothing left to do here", "已撤回：无需再处理";
+    row_expired: "Expired — nothing left to do here", "已过期：无需再处理";
+    row_withdrawn: "Withdrawn — nothing left to do here", "已撤回：无需再处理";
     row_answered: "You have answered: it waits for other people", "您已答复：等待其他人";
     short_approval: "approval", "批准";
     short_guidance: "guidance", "指导";
@@ -97,7 +97,7 @@ texts! {
     completed: "Completed", "已完成";
     failed: "Failed", "失败";
     canceled: "Canceled", "已取消";
-    task_title: "Task {agent}: {status}", "任务 {agent}：{status}";
+    task_title: "Task · {agent} · {status}", "任务 · {agent} · {status}";
     usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
     part_of: "Part of a larger task", "隶属于更大的任务";
     cancel_task: "Cancel the task", "取消任务";

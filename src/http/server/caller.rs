@@ -90,7 +90,8 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key may not propose calls at gates.
+/// Refuses a caller whose key has no permission `gate`. A key that may also decide passes, because
+/// it may look at calls.
 ///
 /// # Errors
 /// `forbidden`.

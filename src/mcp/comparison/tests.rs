@@ -1,10 +1,10 @@
 //! Tests of comparisons with a server on loopback.
 
 use futures_util::future::join_all;
-use serde_json::json;
 
 use super::super::fake::{Fake, answer, called, endless, modern, said, succeeded};
 use super::*;
+use crate::world::captured::Captured;
 
 fn locked(tools: &[Value]) -> LockedServer {
     let tools = tools.iter().map(|tool| {
@@ -164,6 +164,43 @@ async fn change_is_found_as_soon_as_the_server_announces_it() {
         (2, "Now different: description.")
     );
     assert!(!comparison.is_stale(Need::Start, &client));
+}
+
+#[tokio::test]
+async fn tools_that_are_new_at_the_server_are_logged_once() {
+    let (names, _) = tokio::sync::watch::channel(Vec::<&'static str>::new());
+    let listed = names.subscribe();
+    let server = Fake::new(move |seen| {
+        let definition_of = |name: &&str| json!({"name": name, "description": "x", "inputSchema": {"type": "object"}});
+        let tools: Vec<Value> = listed.borrow().iter().map(definition_of).collect();
+        let list = json!({"tools": tools, "resultType": "complete"});
+        modern(seen).or_else(|| Some(seen.result(&list)))
+    })
+    .await;
+    let (client, comparison) = (server.client(), Comparison::default());
+    let locked = locked(&[definition("x")]);
+    let captured = Captured::default();
+    let printing = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(captured.writer());
+    let _printing = tracing::subscriber::set_default(printing.finish());
+    for (listed, lines) in [
+        (&["a"][..], 0),
+        (&["a", "b"], 1),
+        (&["a", "b"], 1),
+        (&["a", "c"], 2),
+        (&["a", "c", "d"], 3),
+        (&["a"], 3),
+        (&[], 4),
+    ] {
+        names.send_replace(listed.to_vec());
+        let none = HeaderMap::new();
+        let compared = comparison.compare(Need::StartNow, "s", &client, &locked, &none);
+        compared.await.unwrap();
+        let logged = captured.text();
+        let logged = logged.matches("not those that were reviewed").count();
+        assert_eq!(logged, lines, "{listed:?}");
+    }
 }
 
 #[tokio::test]

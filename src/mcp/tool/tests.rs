@@ -9,7 +9,9 @@ use super::super::fake::{Fake, NET, Quick, modern};
 use super::super::lock::LockedTool;
 use super::*;
 use crate::secret::Secret;
+use crate::task::id::CallId;
 use crate::task::tool_spec::{Effect, ToolKind};
+use crate::tool::{AttemptPermit, LateSlot, RawSlot};
 
 const REVIEWED: &str = "x";
 
@@ -34,6 +36,10 @@ fn definition(text: &str) -> Value {
 
 /// Creates the tool of a server. Each user's calls carry the user's token.
 fn tool(server: &Fake) -> Arc<dyn Tool> {
+    tool_with(server, Effect::ReadOnly)
+}
+
+fn tool_with(server: &Fake, effect: Effect) -> Arc<dyn Tool> {
     let token = Secret::new("Bearer {{credential:tickets.token}}".to_owned());
     let settings = Settings {
         url: Some(server.url.to_string()),
@@ -54,7 +60,7 @@ fn tool(server: &Fake) -> Arc<dyn Tool> {
     let servers = Servers::new(&settings, &lock, &NET, &redactor, &clock, false);
     let spec = ToolSpec {
         name: "s_a".to_owned(),
-        effect: Effect::ReadOnly,
+        effect,
         kind: ToolKind::Mcp,
         definition: "sha256:reviewed".to_owned(),
         description: String::new(),
@@ -72,6 +78,24 @@ fn of(user: &str) -> Credentials {
     let token = Secret::new(format!("t-{user}"));
     credentials.insert("tickets", [("token".to_owned(), token)].into());
     credentials
+}
+
+fn invocation() -> Invocation {
+    Invocation {
+        tenant: "acme".to_owned(),
+        owner: "alice".to_owned(),
+        task_id: task(1),
+        call_id: CallId(Uuid::from_u128(2)),
+        arguments_text: "{}".to_owned(),
+        arguments: json!({}),
+        decided_by: None,
+        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
+        permit: AttemptPermit::permitted_while(|| true),
+        credentials: of("alice"),
+        resume: None,
+        late: LateSlot::default(),
+        raw: RawSlot::default(),
+    }
 }
 
 fn task(number: u128) -> TaskId {
@@ -111,6 +135,23 @@ async fn failed_comparison_of_one_user_fails_no_call_of_another() {
     );
     assert!(refused.unwrap_err().contains("401"));
     assert_eq!(compared, Ok(()));
+}
+
+#[tokio::test]
+async fn answer_with_a_task_fails_a_repeatable_call_and_leaves_other_outcomes_unknown() {
+    let server = Fake::new(|seen| {
+        let task = json!({"resultType": "task", "task": {}});
+        modern(seen).or_else(|| Some(seen.result(&task)))
+    })
+    .await;
+    for effect in [Effect::ReadOnly, Effect::Idempotent] {
+        let answer = tool_with(&server, effect).call(&invocation()).await;
+        let text = "The tool needs tasks, which are not supported.";
+        assert_eq!(answer, failed(text.to_owned()), "{effect:?}");
+    }
+    let answer = tool_with(&server, Effect::Once).call(&invocation()).await;
+    assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
+    assert_eq!(server.calls().len(), 3, "each call is sent once");
 }
 
 #[tokio::test]

@@ -222,13 +222,10 @@ fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: Text
     }
     if digest.unlisted > 0 {
         let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
-    }
-    if let Some(inbox) = &digest.inbox {
-        let _ = write!(
-            text,
-            "\r\n{}{}{inbox}\r\n",
-            texts.inbox, texts.label_separator
-        );
+        // Only here: a mail that lists all its questions has no other links than theirs.
+        if let Some(inbox) = &digest.inbox {
+            let _ = write!(text, "{}{}{inbox}\r\n", texts.inbox, texts.label_separator);
+        }
     }
     let _ = write!(text, "\r\n-- \r\n{}\r\n", notes(texts, digest).join("\r\n"));
     text
@@ -247,8 +244,12 @@ fn markup(language: Language, subject: &str, digest: &Digest, limits: TextLimits
             p { a href=(question_url(question)) { (texts.review) } }
             hr;
         }
-        @if digest.unlisted > 0 { p { (texts.more(digest.unlisted)) } }
-        @if let Some(inbox) = &digest.inbox { p { a href=(inbox) { (texts.inbox) } } }
+        @if digest.unlisted > 0 {
+            p {
+                (texts.more(digest.unlisted))
+                @if let Some(inbox) = &digest.inbox { (texts.label_separator) a href=(inbox) { (texts.inbox) } }
+            }
+        }
         @for note in notes(texts, digest) { p { small { (note) } } }
     };
     page(language, subject, &body)

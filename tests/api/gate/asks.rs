@@ -1,5 +1,7 @@
 //! Proposals: what a rule allows, holds and denies, who runs the call, and who may ask.
 
+use std::time::{Duration, Instant};
+
 use holdpoint::task::time::Time;
 use serde_json::{Value, json};
 
@@ -96,6 +98,24 @@ on_both! {
         app.stop().await;
     }
 
+    async fn approval_of_a_call_whose_asker_is_gone_is_answered_at_once(on: On) {
+        let app = gate(on, "").await;
+        let held = ask_by_key(&app, "k1", &refund(120), 0).await;
+        let path = format!("/resume/{}/approve", held.str("/request/request_id"));
+        // Without `wait`, a POST waits for 10 seconds.
+        for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
+            let began = Instant::now();
+            let approver = app.approver().header("idempotency-key", "yes").header("prefer", prefer);
+            let decided = approver.hit(&path).await;
+            assert_eq!((decided.status, decided.str("/status").as_str()), (202, "Running"), "{}", decided.text);
+            assert_eq!(decided.header("idempotency-replayed"), replayed);
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        }
+        let call = ask_by_key(&app, "k1", &refund(120), 10).await;
+        assert_eq!((told(&call), app.tool.count()), (expected(200, "allow", "settled", "succeeded"), 1));
+        app.stop().await;
+    }
+
     async fn approved_call_that_nobody_asks_for_expires(on: On) {
         let app = gate(on, "use_within: 200ms").await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
@@ -103,6 +123,9 @@ on_both! {
         let path = format!("/v1/gate/calls/{}", held.str("/task_id"));
         let ended = app.actor(AGENT).header("prefer", "wait=20").get(&path).await;
         assert_eq!(told(&ended), expected(200, "deny", "settled", "expired"), "{}", ended.text);
+        let items = items(&app, &ended).await;
+        let result = items.iter().find(|item| item["type"] == "tool_result").unwrap();
+        assert_eq!(result["content"], "Approved, but nobody came for it in time.");
         assert_eq!(told(&ask_by_key(&app, "k1", &refund(120), 5).await), expected(200, "deny", "settled", "expired"));
         assert_eq!(app.tool.count(), 0);
         app.stop().await;
@@ -166,6 +189,21 @@ on_both! {
         assert_eq!(agents.body["agents"].as_array().unwrap().len(), 1);
         let task = app.owner().post("/v1/tasks", &json!({"agent": "refunds", "input": "x"})).await;
         assert_eq!(task.status, 422);
+        app.stop().await;
+    }
+
+    async fn key_that_may_decide_is_refused_whatever_its_body(on: On) {
+        let app = gate(on, "").await;
+        let bodies = [("application/json", "{", 400), ("text/plain", "{}", 415), ("application/json", r#"{"zzz":1}"#, 422)];
+        for path in ["/v1/gate/calls", "/v1/gate/outcomes"] {
+            for (kind, body, status) in bodies {
+                let body = || Some((kind, body.to_owned()));
+                let refused = app.owner().send(reqwest::Method::POST, path, body()).await;
+                assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{path}: {}", refused.text);
+                let read = app.actor(AGENT).send(reqwest::Method::POST, path, body()).await;
+                assert_eq!(read.status, status, "{path}: {}", read.text);
+            }
+        }
         app.stop().await;
     }
 

@@ -8,7 +8,17 @@ use super::{
     told, until_asker,
 };
 use crate::api::approval_cycle::on_both;
-use crate::support::test_app::On;
+use crate::support::test_app::{On, Reply, TestApp};
+
+/// Bob rejects the call, which ends it.
+async fn reject(app: &TestApp, call: &Reply) {
+    let path = format!("/resume/{}", call.str("/request/request_id"));
+    let reply = app
+        .approver()
+        .post(&path, &json!({"action": "reject"}))
+        .await;
+    assert_eq!(reply.str("/status"), "Canceled", "{}", reply.text);
+}
 
 on_both! {
     async fn equal_bytes_written_differently_attach_and_the_approved_bytes_run(on: On) {
@@ -35,8 +45,55 @@ on_both! {
         let next = ask(&app, &refund(120), 0).await;
         assert_eq!(told(&next), expected(202, "pending", "pending", Value::Null), "{}", next.text);
         assert_ne!(next.str("/task_id"), call.str("/task_id"));
-        assert!(next.str("/reason").contains("The same call ended at"), "{}", next.text);
+        assert!(next.str("/reason").contains("The same call ran at"), "{}", next.text);
         assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
+    async fn answered_call_that_did_not_run_is_called_ended(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &refund(120), 0).await;
+        let path = format!("/resume/{}", held.str("/request/request_id"));
+        let id = held.str("/tool_call_id");
+        app.approver().post(&path, &json!({"decisions": {(&id): {"action": "respond", "result": "Paid by hand."}}})).await;
+        let call = ask(&app, &refund(120), 10).await;
+        assert_eq!(told(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
+        until_asker(&app, &call, |until| until == ASKER_UNTIL_DELIVERED).await;
+        let next = ask(&app, &refund(120), 0).await;
+        assert!(next.str("/reason").contains("The same call ended at"), "{}", next.text);
+        assert_eq!((next.status, app.tool.count()), (202, 0));
+        app.stop().await;
+    }
+
+    async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
+        let app = gate(on, "").await;
+        // A call that is canceled after the rejection does not end the rejection.
+        let rejected = ask_by_key(&app, "a1", &refund(120), 0).await;
+        let canceled = ask_by_key(&app, "a2", &refund(120), 0).await;
+        reject(&app, &rejected).await;
+        let path = format!("/v1/tasks/{}/cancel", canceled.str("/task_id"));
+        assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
+        let again = ask_by_key(&app, "a3", &refund(120), 5).await;
+        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
+        // Nor does a call that was approved before the rejection and runs after it.
+        let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
+        let rejected = ask_by_key(&app, "b2", &refund(130), 0).await;
+        decide(&app, &approved, "approve").await;
+        reject(&app, &rejected).await;
+        let ran = ask_by_key(&app, "b1", &refund(130), 10).await;
+        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        let again = ask_by_key(&app, "b3", &refund(130), 5).await;
+        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
+        // An approval after the rejection ends the rejection.
+        let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
+        let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
+        reject(&app, &rejected).await;
+        decide(&app, &approved, "approve").await;
+        let ran = ask_by_key(&app, "c1", &refund(140), 10).await;
+        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        let again = ask_by_key(&app, "c3", &refund(140), 0).await;
+        assert_eq!(told(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
+        assert_eq!(app.tool.count(), 2);
         app.stop().await;
     }
 

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{AGENT, ask, ask_as, ask_by_key, bash, decide_as, expected, gate, items, told, types};
+use super::{
+    AGENT, ask, ask_as, ask_by_key, bash, decide_as, expected, gate, items, told, types, yaml,
+};
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -111,6 +113,77 @@ on_both! {
         }
         let over = ask_by_key(&app, "k1", &body, 5).await;
         assert_eq!(told(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
+        app.stop().await;
+    }
+
+    async fn unknown_report_of_a_call_with_another_outcome_is_refused(on: On) {
+        let app = gate(on, "").await;
+        let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
+        let done = json!({"key": "k1", "outcome": "succeeded", "content": "a.txt"});
+        assert_eq!(report(&app, &done).await.status, 200);
+        for _ in 0..2 {
+            let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
+            assert_eq!((unknown.status, unknown.str("/code").as_str()), (409, "call_settled"), "{}", unknown.text);
+        }
+        assert_eq!(report(&app, &done).await.status, 200);
+        assert_eq!(items(&app, &call).await.len(), 7);
+        app.stop().await;
+    }
+
+    async fn unknown_report_of_a_released_call_is_kept_until_its_outcome_is_reported(on: On) {
+        let app = gate(on, "report: optional").await;
+        let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
+        let unknown = json!({"key": "k1", "outcome": "unknown"});
+        for _ in 0..2 {
+            let kept = report(&app, &unknown).await;
+            assert_eq!(told(&kept), expected(200, "allow", "settled", "released"), "{}", kept.text);
+        }
+        let other = report(&app, &json!({"key": "k1", "outcome": "unknown", "content": "lost"})).await;
+        let known = report(&app, &json!({"key": "k1", "outcome": "succeeded"})).await;
+        let again = report(&app, &unknown).await;
+        assert_eq!((other.status, known.status, again.status), (409, 200, 200), "{} {}", known.text, again.text);
+        let all = items(&app, &call).await;
+        assert_eq!(types(&all)[4..], ["tool_started", "tool_result", "task_status", "late_result", "late_result"]);
+        assert_eq!((&all[7]["outcome"], &all[8]["outcome"]), (&json!("unknown"), &json!("succeeded")));
+        app.stop().await;
+    }
+
+    async fn ask_without_a_key_gets_the_attempt_that_a_person_has_approved(on: On) {
+        let app = gate(on, "").await;
+        let call = ask(&app, &bash("ls"), 5).await;
+        assert_eq!((told(&call), &call.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)));
+        // While the permit is out, an equal ask is a call of its own.
+        let beside = ask(&app, &bash("ls"), 0).await;
+        assert_eq!(told(&beside), expected(202, "pending", "pending", Value::Null), "{}", beside.text);
+        assert_ne!(beside.str("/task_id"), call.str("/task_id"));
+        assert!(beside.str("/reason").contains("The same call is being run."), "{}", beside.text);
+        let unknown = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "unknown"})).await;
+        let path = format!("/resume/{}", unknown.str("/request/request_id"));
+        let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
+        assert!(retried.status < 300, "{}", retried.text);
+        let second = ask(&app, &bash("ls"), 5).await;
+        assert_eq!((second.str("/task_id"), &second.body["permit"]["attempt"]), (call.str("/task_id"), &json!(2)), "{}", second.text);
+        // This permit is out, too.
+        let third = ask(&app, &bash("ls"), 0).await;
+        assert_ne!(third.str("/task_id"), call.str("/task_id"));
+        assert_eq!((third.status, &third.body["permit"]), (202, &Value::Null), "{}", third.text);
+        app.stop().await;
+    }
+
+    async fn ask_without_a_key_gets_another_attempt_of_a_repeatable_call(on: On) {
+        let all = yaml("");
+        let held = all.replacen("tools: [Read], decide: allow", "tools: [Read], decide: hold, approvers: { owner: true }", 1);
+        assert_ne!(held, all);
+        let app = TestApp::with(on, &held).await;
+        let body = json!({"tool": "Read", "arguments": {"path": "a"}});
+        let call = ask(&app, &body, 0).await;
+        decide_as(app.owner(), &call, "approve").await;
+        for attempt in [1, 2] {
+            let permitted = ask(&app, &body, 5).await;
+            assert_eq!((permitted.str("/task_id"), &permitted.body["permit"]["attempt"]), (call.str("/task_id"), &json!(attempt)), "{}", permitted.text);
+            let given_back = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "unknown"})).await;
+            assert_eq!(given_back.str("/state"), "started", "{}", given_back.text);
+        }
         app.stop().await;
     }
 

@@ -72,6 +72,19 @@ on_both! {
         app.stop().await;
     }
 
+    async fn each_header_of_a_call_that_passes_names_it_in_a_report(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        for at in 0..2 {
+            let told = request(&mut grpc, LS).await;
+            let (name, value) = told.headers().swap_remove(at);
+            report(&mut grpc, &value, DONE).await;
+            let stored = results(&app, &told.task()).await;
+            assert_eq!(stored, [result("tool_result", "succeeded", DONE)], "{name}");
+        }
+        app.stop().await;
+    }
+
     async fn report_at_a_gate_where_it_is_optional_is_a_late_result(on: On) {
         let app = guardrails(on, OPTIONAL).await;
         let mut grpc = Grpc::to(&app).await;

@@ -31,7 +31,7 @@ on_both! {
         let app = linked(on, "{ groups: [finance] }").await;
         let held = app.held().await;
         let english = &[
-            "For dora (dora@acme.example).", "A decision on this page counts as dora’s.", "Not you?", "This link works until",
+            "For dora (dora@acme.example).", "A decision on this page counts as dora's.", "Not you?", "Your link works until",
             ">Approve<", "name=\"then\"", "Refund 120 for order 17", "&quot;amount&quot;: 120", "alice’s task",
         ];
         let chinese = &["此链接属于 dora（dora@acme.example）。", "在此页面作出的决定视为 dora 的决定。", "此链接有效至", "登录"];

@@ -88,6 +88,57 @@ both! {
         assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
     }
 
+    async fn equal_ask_while_a_call_runs_is_held_although_an_equal_call_was_delivered(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = |wait| proposal("refund", SMALL, wait);
+        let first = engine.ask(&agent(), &small(LONG)).await.unwrap();
+        let task = first.call.task_id;
+        first.delivery.unwrap().delivered();
+        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+        harness.tool.close();
+        let running = asking_by(&engine, small(Duration::from_mins(5)));
+        harness.tool.reached(2).await;
+        let equal = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        assert_eq!(equal.state, GateState::Pending);
+        assert!(equal.reason.unwrap().contains("The same call is being run."));
+        harness.tool.open();
+        let call = running.await.unwrap().unwrap().call;
+        assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Succeeded), 2));
+    }
+
+    async fn tool_in_doubt_is_held_although_an_equal_call_was_delivered(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = || proposal("refund", SMALL, Duration::from_secs(1));
+        let first = engine.ask(&agent(), &small()).await.unwrap();
+        let task = first.call.task_id;
+        first.delivery.unwrap().delivered();
+        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+        harness.tool.answers(504, "late");
+        let other = proposal("refund", r#"{"order":2,"amount":5}"#, Duration::from_secs(1));
+        let doubtful = engine.ask(&agent(), &other).await.unwrap().call;
+        assert_eq!(doubtful.state, GateState::Doubtful);
+        let held = engine.ask(&agent(), &small()).await.unwrap().call;
+        assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 2));
+        assert!(held.reason.unwrap().contains("may have run"));
+    }
+
+    async fn caller_who_may_decide_neither_asks_nor_reports(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let asked = engine.ask(&alice(), &bash(LONG)).await;
+        assert!(matches!(asked, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
+        let report = OutcomeReport {
+            call: Err("k".to_owned()),
+            attempt: None,
+            outcome: ReportedOutcome::Succeeded,
+            content: String::new(),
+        };
+        let reported = engine.report(&alice(), &report, None).await;
+        assert!(matches!(reported, Err(GateRefusal::Command(Refusal::Forbidden(_)))));
+    }
+
     async fn asker_whose_wait_is_over_is_gone_at_once(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
@@ -113,6 +164,22 @@ both! {
         harness.fixture.forward(Duration::from_mins(11));
         let over = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await.unwrap().call;
         assert_eq!((over.state, over.decision, over.permit), (GateState::Doubtful, GateDecision::Pending, None));
+    }
+
+    async fn equal_ask_gets_the_next_attempt_of_a_repeatable_call_whose_permit_is_over(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("Bash: { external", "Bash: { effect: read_only, external", 1));
+        let engine = harness.engine(8);
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        let first = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        assert_eq!((first.task_id, first.permit.map(|permit| permit.attempt)), (task, Some(1)));
+        let beside = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call;
+        assert_ne!(beside.task_id, task);
+        assert!(beside.reason.unwrap().contains("The same call is being run."));
+        harness.fixture.forward(Duration::from_mins(11));
+        let second = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        assert_eq!((second.task_id, second.permit.map(|permit| permit.attempt)), (task, Some(2)));
     }
 
     async fn report_after_a_persons_answer_is_kept_as_a_late_result(fixture) {

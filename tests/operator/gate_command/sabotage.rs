@@ -4,6 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::{Folder, ServedGate, before, begin, gate, run, text};
 
 /// A server that reads a request and answers each with these bytes; `None` never answers.
@@ -108,6 +110,21 @@ fn service_that_does_not_answer_clearly_blocks_the_call() {
         .unwrap();
     blocked(&format!("http://{gone}"), input.as_bytes(), "no server");
     blocked("ftp://127.0.0.1", input.as_bytes(), "no URL");
+}
+
+#[test]
+fn report_that_gets_no_answer_blocks_nothing() {
+    let folder = Folder::new();
+    let mut after = before("t", "ls");
+    after["hook_event_name"] = json!("PostToolUse");
+    after["tool_response"] = json!("a.txt");
+    let output = run(
+        gate(folder.path(), &server(None), &["hook", "codex"], "0s"),
+        after.to_string().as_bytes(),
+    );
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("The outcome was not reported"), "{stderr}");
 }
 
 #[test]

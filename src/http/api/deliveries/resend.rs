@@ -19,6 +19,7 @@ pub(crate) const OP: Op = Op {
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[
+        Code::BadRequest,
         Code::BadJson,
         Code::NotFound,
         Code::TooLarge,
@@ -43,6 +44,7 @@ pub(crate) async fn resend_delivery(
 ) -> Result<StatusCode, Problem> {
     must_create(&posted.caller)?;
     must_administer(&posted.caller)?;
+    posted.key()?;
     posted.json(&http.body_parser, no_members).await?;
     if http.store.resend(&posted.caller.tenant, id).await? {
         Ok(StatusCode::ACCEPTED)

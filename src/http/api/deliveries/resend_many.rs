@@ -23,6 +23,7 @@ pub(crate) const OP: Op = Op {
     auth: AuthClass::Key,
     max_body_bytes: SMALL_BODY,
     problems: &[
+        Code::BadRequest,
         Code::BadJson,
         Code::TooLarge,
         Code::UnsupportedMediaType,
@@ -45,6 +46,7 @@ pub(crate) async fn resend_deliveries(
 ) -> Result<(StatusCode, Json<ResentDeliveries>), Problem> {
     must_create(&posted.caller)?;
     must_administer(&posted.caller)?;
+    posted.key()?;
     let tenant = posted.caller.tenant.clone();
     let filter = posted
         .json(&http.body_parser, move |body, _| parse(body, tenant))

@@ -16,7 +16,6 @@ use crate::http::Http;
 use crate::http::api::respond::insert_header;
 use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
-use crate::http::server::caller::must_ask_at_gate;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
@@ -24,6 +23,7 @@ use crate::http::server::params::{KeyHeader, PreferHeader, RunnerHeader};
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
+use crate::people::authorization::may_ask_at_gate;
 
 /// The maximum length of `context`, in bytes.
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
@@ -67,7 +67,7 @@ pub(crate) async fn propose_gate_call(
     State(http): State<Arc<Http>>,
     mut posted: PostRequest,
 ) -> Result<Response, Problem> {
-    must_ask_at_gate(&posted.caller)?;
+    may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let key = posted.key()?.map(|key| key.key);
     let runner = runner(&posted.headers)?;
     let prefer = Prefer::read(&posted.headers);

@@ -13,13 +13,13 @@ use crate::engine::gate::{OutcomeReport, ReportedOutcome};
 use crate::http::Http;
 use crate::http::api::respond::insert_header;
 use crate::http::server::body::PostRequest;
-use crate::http::server::caller::must_ask_at_gate;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::json;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, ReportGateOutcome};
+use crate::people::authorization::may_ask_at_gate;
 
 /// The maximum length of `content`, in bytes.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -54,7 +54,7 @@ pub(crate) async fn report_gate_outcome(
     State(http): State<Arc<Http>>,
     mut posted: PostRequest,
 ) -> Result<Response, Problem> {
-    must_ask_at_gate(&posted.caller)?;
+    may_ask_at_gate(&posted.caller).map_err(Problem::forbidden)?;
     let key = posted.key()?;
     let report = posted.json(&http.body_parser, read).await?;
     posted.release_body();

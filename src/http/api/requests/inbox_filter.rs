@@ -1,6 +1,8 @@
 //! The filters of an inbox: kinds of requests, agents and sessions. The list, the stream and the
 //! pages of an inbox use the same filters.
 
+use url::form_urlencoded::Serializer;
+
 use crate::http::api::access;
 use crate::http::server::query::Query;
 use crate::people::Caller;
@@ -24,6 +26,19 @@ impl InboxFilter {
             kinds: query.many("kind", "a kind of request", RequestKind::parse),
             agents: query.texts("agent"),
             sessions: query.texts("session_id"),
+        }
+    }
+
+    /// Appends the filters to a query, so that [`Self::from_query`] reads them again.
+    pub(crate) fn append_to(&self, query: &mut Serializer<'_, String>) {
+        for kind in &self.kinds {
+            query.append_pair("kind", kind.as_str());
+        }
+        for agent in &self.agents {
+            query.append_pair("agent", agent);
+        }
+        for session in &self.sessions {
+            query.append_pair("session_id", session);
         }
     }
 

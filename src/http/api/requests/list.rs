@@ -20,7 +20,7 @@ use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::authorization::can_decide;
+use crate::people::authorization::{can_decide, is_approver};
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
@@ -115,6 +115,12 @@ async fn open_requests(
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
+/// Whether the caller is an approver of the request, or has answered it.
+fn concerns(row: &RequestRow, caller: &Caller) -> bool {
+    is_approver(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
+        || row.state().answer_by(&caller.user_id, None).is_some()
+}
+
 fn list_response(
     listing: Listing,
     next: Option<String>,
@@ -144,7 +150,12 @@ async fn list_page(
         let page = http.store.requests(&filter).await?;
         let (mut more, mut looked_at) = (page.more, page.scanned_to);
         for row in &page.rows {
-            if !inbox || can_decide(caller, &row.tenant, &row.owner, &row.state()) {
+            let is_listed = if inbox {
+                can_decide(caller, &row.tenant, &row.owner, &row.state())
+            } else {
+                filter.person.is_none() || concerns(row, caller)
+            };
+            if is_listed {
                 if shown == limit
                     || !listing.push(&InterventionRequest::listed(row, caller, &http.settings))?
                 {

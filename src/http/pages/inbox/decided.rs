@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
+use url::form_urlencoded::Serializer;
 
 use super::rows::request_link;
 use crate::http::Http;
@@ -65,7 +66,7 @@ pub(crate) async fn get_decided(
     query.finish()?;
     let (rows, next) = read(&http, &caller, &filter, all.is_some(), before).await?;
     let site = Site::new(&http, &caller, &headers);
-    Ok(page(&site, &http, &rows, all.is_some(), next))
+    Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
 /// Reads a page of decided requests. Returns the rows, and, if more may follow, the id of the last
@@ -122,16 +123,29 @@ fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
 fn page(
     site: &Site<'_>,
     http: &Http,
+    filter: &InboxFilter,
     rows: &[RequestRow],
     include_others: bool,
     next: Option<RequestId>,
 ) -> Markup {
     let texts = site.texts();
-    let address = format!("{}/inbox/decided", site.prefix);
-    let (other, label) = if include_others {
-        (address.clone(), texts.own_only)
+    let address = |all: bool, before: Option<RequestId>| {
+        let mut query = Serializer::new(String::new());
+        filter.append_to(&mut query);
+        if all {
+            query.append_pair("all", "1");
+        }
+        if let Some(before) = before {
+            query.append_pair("cursor", &cursor_of(before.0));
+        }
+        let query = query.finish();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("{}/inbox/decided{mark}{query}", site.prefix)
+    };
+    let label = if include_others {
+        texts.own_only
     } else {
-        (format!("{address}?all=1"), texts.others_too)
+        texts.others_too
     };
     site.page(
         Some(NavPage::Decided),
@@ -139,15 +153,12 @@ fn page(
         &html! {
             h1 { (texts.decided) }
             p {
-                a href=(other) { (label) }
+                a href=(address(!include_others, None)) { (label) }
                 " · " a href=(format!("{}/grants", site.prefix)) { (texts.grants) }
             }
-            @if rows.is_empty() { p { (texts.nothing_decided) } }
+            @if rows.is_empty() { p { (if next.is_some() { texts.none_so_far } else { texts.nothing_decided }) } }
             ul.rows { @for row in rows { (decided_row(site, http, row)) } }
-            @if let Some(next) = next {
-                @let all = if include_others { "all=1&" } else { "" };
-                p { a href=(format!("{address}?{all}cursor={}", cursor_of(next.0))) { (texts.older) } }
-            }
+            @if next.is_some() { p { a href=(address(include_others, next)) { (texts.older) } } }
         },
     )
 }

@@ -30,7 +30,7 @@
   let mayBeMore = "more" in live.dataset;
 
   const showCount = (open) => {
-    const shown = mayBeMore || open >= MAX_COUNTED ? `${open}+` : String(open);
+    const shown = open >= MAX_COUNTED ? "1,000+" : mayBeMore ? `${open}+` : String(open);
     heading.textContent = shown;
     nav.textContent = ` ${shown}`;
     document.title = open > 0 ? `(${shown}) ${title}` : title;

@@ -10,6 +10,7 @@ use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 use url::form_urlencoded::Serializer;
+use uuid::Uuid;
 
 use super::rows::{kind_word, open_row};
 use super::script;
@@ -110,9 +111,11 @@ impl InboxPage {
         let free_rows = MAX_ROWS.saturating_sub(urgent.len());
         let shown: Vec<RequestId> = others.clone().take(free_rows).collect();
         let remaining = others.count() - shown.len();
-        let next = match shown.last().filter(|_| remaining > 0) {
-            Some(last) => Some(*last),
-            None => requests.next(|request| request.id.0).map(RequestId),
+        let next = match shown.last() {
+            Some(last) if remaining > 0 => Some(*last),
+            // Urgent requests fill the page, so the next page begins with the oldest request.
+            None if remaining > 0 => Some(RequestId(Uuid::nil())),
+            _ => requests.next(|request| request.id.0).map(RequestId),
         };
         let ids: Vec<RequestId> = urgent.iter().copied().chain(shown).collect();
         let mut rows = http.store.requests_by_id(&caller.tenant, &ids).await?;
@@ -137,9 +140,10 @@ impl InboxPage {
         let (texts, now) = (site.texts(), http.clock.now());
         let is_filtered = !self.query(None).is_empty();
         let address = format!("{}/inbox", site.prefix);
-        site.page(
+        site.page_with_open_count(
             Some(NavPage::Inbox),
             texts.inbox,
+            &self.open_text(),
             &html! {
                 div.line {
                     h1 { (texts.inbox) " " span #open-heading { (self.open_text()) } }
@@ -174,7 +178,9 @@ impl InboxPage {
     }
 
     fn open_text(&self) -> String {
-        if self.has_more {
+        if i64::try_from(self.open).is_ok_and(|open| open >= MAX_COUNTED) {
+            "1,000+".to_owned()
+        } else if self.has_more {
             format!("{}+", self.open)
         } else {
             self.open.to_string()
@@ -191,15 +197,7 @@ impl InboxPage {
 
     fn query(&self, after: Option<RequestId>) -> String {
         let mut query = Serializer::new(String::new());
-        for kind in &self.filter.kinds {
-            query.append_pair("kind", kind.as_str());
-        }
-        for agent in &self.filter.agents {
-            query.append_pair("agent", agent);
-        }
-        for session in &self.filter.sessions {
-            query.append_pair("session_id", session);
-        }
+        self.filter.append_to(&mut query);
         if let Some(after) = after {
             query.append_pair("cursor", &cursor_of(after.0));
         }

@@ -76,7 +76,14 @@ fn page_to_visit(view: &View<'_>) -> Markup {
                 dd { strong.host.exact dir="ltr" { (visible(&unicode_host)) } }
             }
             dt { (words.page_address) }
-            dd { a.exact dir="ltr" href=(address) target="_blank" rel="noopener noreferrer" { (visible(address)) } }
+            dd {
+                // The page of a link has no link that leads out: its address holds the link's token.
+                @if view.link.is_some() {
+                    span.exact dir="ltr" { (visible(address)) }
+                } @else {
+                    a.exact dir="ltr" href=(address) target="_blank" rel="noopener noreferrer" { (visible(address)) }
+                }
+            }
         }
     }
 }

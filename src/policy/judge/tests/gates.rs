@@ -46,7 +46,7 @@ fn other_tool(name: &str) -> ToolSpec {
 }
 
 #[test]
-fn rule_matches_a_tool_that_is_not_configured_by_a_glob_only() {
+fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
     let beside = |rules: &[Rule]| {
         let mut mistakes = Mistakes::default();
         let policy = Policy::with_unlisted_tools(rules, &tools(), &mut mistakes);
@@ -68,6 +68,15 @@ fn rule_matches_a_tool_that_is_not_configured_by_a_glob_only() {
             (judged.verdict, judged.rule.as_deref()),
             (verdict, found),
             "{name}"
+        );
+    }
+    // A stricter rule also matches by the exact name: without it, a `deny` would become a hold.
+    for (decide, verdict) in [(Decide::Deny, Verdict::Deny), (Decide::Hold, Verdict::Hold)] {
+        let strict = beside(&[rule("exact", &["server.tool/x:1"], "", decide)]);
+        let judged = judge_at_gate(&strict, &other_tool("server.tool/x:1"), &json!({}));
+        assert_eq!(
+            (judged.verdict, judged.rule.as_deref()),
+            (verdict, Some("exact"))
         );
     }
     let same_name = beside(&[rule("exact", &["refund"], "", Decide::Allow)]);
