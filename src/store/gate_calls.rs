@@ -38,6 +38,8 @@ const EQUAL: Sql = Sql {
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending') as outcome_unknown,
+       exists (select 1 from intervention_request r where r.root_task_id = c.task_id
+            and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided,
        (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
   from (
     (select x.* from unnest($3::text[]) as p (user_id)
@@ -65,7 +67,9 @@ select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, 
     sqlite: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
-            and coalesce(r.status, '') = 'pending') as outcome_unknown, $9 as moment
+            and coalesce(r.status, '') = 'pending') as outcome_unknown,
+       exists (select 1 from intervention_request r where r.root_task_id = c.task_id
+            and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided, $9 as moment
   from (
     select * from (
         select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
@@ -122,6 +126,7 @@ record! {
         created_at: i64,
         updated_at: i64,
         outcome_unknown: bool,
+        is_decided: bool,
         moment: i64,
     }
 }
@@ -153,6 +158,8 @@ pub struct EqualCall {
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
     pub outcome_unknown: bool,
+    /// Whether a person has decided a request of the call.
+    pub is_decided: bool,
     /// Time of the read, by the database's clock.
     pub now: Time,
 }
@@ -206,6 +213,7 @@ impl Store {
                 created_at: Time(record.created_at),
                 updated_at: Time(record.updated_at),
                 outcome_unknown: record.outcome_unknown,
+                is_decided: record.is_decided,
                 now: Time(record.moment),
             })
         };

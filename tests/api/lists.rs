@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::approval_cycle::on_both;
 use super::request_kinds::{ASKING, ask, short};
 use crate::support::database::Database;
-use crate::support::fake_chat_completions::calls;
+use crate::support::fake_chat_completions::{calls, says};
 use crate::support::postgres::copy_request;
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
@@ -270,5 +270,18 @@ async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
         "{}",
         page.text
     );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decided_request_is_listed_in_a_service_without_accounts_whoever_its_approvers_are() {
+    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
+    let app = TestApp::with(On::Sqlite, &yaml).await;
+    let held = app.held_by(&app.nobody()).await;
+    app.model.then(says("done"));
+    let path = format!("/resume/{}/approve", held.request);
+    assert_eq!(app.nobody().hit(&path).await.status, 200);
+    let list = app.nobody().get("/v1/requests?status=resumed").await;
+    assert_eq!(list.str("/requests/0/request_id"), held.request);
     app.stop().await;
 }

@@ -273,6 +273,7 @@ both! {
             created_at: row.created_at,
             updated_at: row.updated_at,
             outcome_unknown: false,
+            is_decided: false,
             now,
         };
         assert_eq!(found[1], expected);

@@ -186,7 +186,8 @@ impl Engine {
             return Ok(None);
         }
         let mut ended = equal
-            .filter(|row| row.status.is_terminal() && row.updated_at + no_lasts > row.now)
+            .filter(|row| row.is_decided && row.status.is_terminal())
+            .filter(|row| row.updated_at + no_lasts > row.now)
             .collect::<Vec<_>>();
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
@@ -324,12 +325,12 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
             };
             Some((at, Some(caution)))
         }
-        (Outcome::Responded, None) if state.attempts == 0 => Some((decisions.next()?.0, None)),
-        (_, Some(approval)) => {
+        // An approval of other arguments is no approval of the proposed call.
+        (_, Some(approval)) if state.edited.is_none() => {
             let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
             Some((at, None))
         }
-        (_, None) => None,
+        (_, Some(_) | None) => None,
     }
 }
 

@@ -66,7 +66,8 @@ impl Engine {
         };
         let call = session.own.progress.calls.first();
         let is_approved = call.is_some_and(|call| matches!(call.phase, Phase::Approved(_)));
-        Ok(is_approved && session.own.is_gate_call() && !has_waiting_asker(&session))
+        let is_awaited = has_waiting_asker(&session) || self.is_awaited_here(task);
+        Ok(is_approved && session.own.is_gate_call() && !is_awaited)
     }
 
     /// Whether the root of this task is a call at a gate, according to the current configuration.

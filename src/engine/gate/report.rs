@@ -189,8 +189,9 @@ fn apply_report(
             session.push(Fact::LateResult(result));
             ReportEffect::Stores
         }
-        (Phase::OutcomeUnknown(_), Outcome::Unknown) => ReportEffect::Nothing,
         (Phase::Done(_), _) => apply_late_report(session, result),
+        // A person is asked about the call, or has decided about it since that attempt.
+        (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);
             // The asker that reports the result already has it. The result therefore counts as

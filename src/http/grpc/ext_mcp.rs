@@ -95,7 +95,8 @@ pub(super) async fn check_request(
         None
     };
     let can_pass = mutated.is_some() == call.edited;
-    if call.decision == GateDecision::Allow && call.permit.is_some() && can_pass {
+    let permit = call.permit.as_ref();
+    if let Some(permit) = permit.filter(|_| call.decision == GateDecision::Allow && can_pass) {
         let mut result = match mutated {
             Some(params) => {
                 let mut result = Vec::new();
@@ -104,11 +105,14 @@ pub(super) async fn check_request(
             }
             None => pass_result(),
         };
-        // The task has only this call, so the task id identifies the call for `report`.
         let task = call.task_id.to_string();
-        put_mutation(&mut result, &[(CALL_HEADER, &task), (TASK_HEADER, &task)]);
+        let attempt = attempt_id(call.task_id, permit.attempt);
+        put_mutation(
+            &mut result,
+            &[(CALL_HEADER, &attempt), (TASK_HEADER, &task)],
+        );
         let mut value = Vec::new();
-        put_bytes(&mut value, field::STRING_VALUE, task.as_bytes());
+        put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
         let mut metadata = Vec::new();
         put_bytes(
             &mut metadata,
@@ -144,6 +148,24 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     Ok((call, tool))
 }
 
+/// Names an attempt for `CheckResponse`: the id of the task, which has only this call, and from the
+/// second attempt on also the number of the attempt. So a late answer to an earlier attempt does not
+/// become the result of a later attempt.
+fn attempt_id(task: TaskId, attempt: u32) -> String {
+    if attempt < 2 {
+        task.to_string()
+    } else {
+        format!("{task}.{attempt}")
+    }
+}
+
+fn parse_attempt_id(text: &str) -> Option<(TaskId, u32)> {
+    match text.split_once('.') {
+        Some((task, attempt)) => Some((task.parse().ok()?, attempt.parse().ok()?)),
+        None => Some((text.parse().ok()?, 1)),
+    }
+}
+
 /// Answers `CheckResponse`: reports the outcome of the call that the metadata name. Always lets the
 /// response pass, because the call has already run.
 ///
@@ -154,16 +176,16 @@ pub(super) async fn check_response(
     bytes: &[u8],
 ) -> Result<GrpcAnswer, GrpcStatus> {
     let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
-    let task = checked.call.as_deref().and_then(|task| task.parse().ok());
-    if let Some(task) = task.filter(|_| checked.method == TOOLS_CALL) {
-        report(gateway, task, &checked.body).await;
+    let attempt = checked.call.as_deref().and_then(parse_attempt_id);
+    if let Some((task, attempt)) = attempt.filter(|_| checked.method == TOOLS_CALL) {
+        report(gateway, task, attempt, &checked.body).await;
     }
     Ok(pass_result().into())
 }
 
 /// Reports the outcome of the call of `task` on behalf of the task's owner. Errors are not
 /// returned: a refused report is only logged, and the call then ends like a call without a report.
-async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
+async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let http = &gateway.http;
     let Ok(Some(row)) = http.store.task(task).await else {
         return;
@@ -185,7 +207,7 @@ async fn report(gateway: &Gateway, task: TaskId, result: &[u8]) {
     content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
     let report = OutcomeReport {
         call: Ok(task),
-        attempt: None,
+        attempt: Some(attempt),
         outcome: if failed {
             ReportedOutcome::Failed
         } else {
@@ -275,4 +297,27 @@ fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
     let mut result = Vec::new();
     put_bytes(&mut result, field::ERROR, &error);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_of_an_attempt_is_read_back_and_no_other_text_is() {
+        let task: TaskId = "0192f0c1-2d3e-7f00-8000-000000000001".parse().unwrap();
+        for attempt in [1, 2, 30] {
+            let id = attempt_id(task, attempt);
+            assert_eq!(parse_attempt_id(&id), Some((task, attempt)), "{id}");
+        }
+        for text in [
+            "",
+            "x",
+            &format!("{task}."),
+            &format!("{task}.x"),
+            &format!(".{task}"),
+        ] {
+            assert_eq!(parse_attempt_id(text), None, "{text}");
+        }
+    }
 }

@@ -94,6 +94,20 @@ on_both! {
         let again = ask_by_key(&app, "c3", &refund(140), 0).await;
         assert_eq!(told(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
         assert_eq!(app.tool.count(), 2);
+        // An approval of other arguments does not.
+        let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
+        let rejected = ask_by_key(&app, "d2", &refund(150), 0).await;
+        reject(&app, &rejected).await;
+        let call = edited.str("/request/tool_calls/0/tool_call_id");
+        let mut decisions = serde_json::Map::new();
+        decisions.insert(call, json!({"action": "edit", "arguments": {"order": 17, "amount": 20}}));
+        let path = format!("/resume/{}", edited.str("/request/request_id"));
+        let decided = app.approver().header("prefer", "wait=0").post(&path, &json!({"decisions": decisions})).await;
+        assert!(decided.status < 300, "{}", decided.text);
+        let ran = ask_by_key(&app, "d1", &refund(150), 10).await;
+        assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
+        let again = ask_by_key(&app, "d3", &refund(150), 5).await;
+        assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
         app.stop().await;
     }
 
