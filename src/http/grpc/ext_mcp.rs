@@ -97,30 +97,7 @@ pub(super) async fn check_request(
     let can_pass = mutated.is_some() == call.edited;
     let permit = call.permit.as_ref();
     if let Some(permit) = permit.filter(|_| call.decision == GateDecision::Allow && can_pass) {
-        let mut result = match mutated {
-            Some(params) => {
-                let mut result = Vec::new();
-                put_bytes(&mut result, field::MUTATED, &params);
-                result
-            }
-            None => pass_result(),
-        };
-        let task = call.task_id.to_string();
-        let attempt = attempt_id(call.task_id, permit.attempt);
-        put_mutation(
-            &mut result,
-            &[(CALL_HEADER, &attempt), (TASK_HEADER, &task)],
-        );
-        let mut value = Vec::new();
-        put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
-        let mut metadata = Vec::new();
-        put_bytes(
-            &mut metadata,
-            field::STRUCT_FIELDS,
-            &pair(METADATA_KEY, &value),
-        );
-        put_bytes(&mut result, field::METADATA, &metadata);
-        return Ok(result.into());
+        return Ok(permitted_result(call.task_id, permit.attempt, mutated).into());
     }
     let (reason, members) = results::refusal_parts(gateway, call, &caller);
     Ok(GrpcAnswer {
@@ -146,6 +123,35 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     let call = read_tool_call(&checked.body)?;
     let tool = format!("{service}__{}", call.name);
     Ok((call, tool))
+}
+
+/// Builds the result that lets a call pass: with the arguments of an edit, if there is one, and with
+/// the id of the attempt in the headers and in the metadata.
+fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
+    let mut result = match mutated {
+        Some(params) => {
+            let mut result = Vec::new();
+            put_bytes(&mut result, field::MUTATED, &params);
+            result
+        }
+        None => pass_result(),
+    };
+    let attempt = attempt_id(task, number);
+    let task = task.to_string();
+    put_mutation(
+        &mut result,
+        &[(CALL_HEADER, &attempt), (TASK_HEADER, &task)],
+    );
+    let mut value = Vec::new();
+    put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
+    let mut metadata = Vec::new();
+    put_bytes(
+        &mut metadata,
+        field::STRUCT_FIELDS,
+        &pair(METADATA_KEY, &value),
+    );
+    put_bytes(&mut result, field::METADATA, &metadata);
+    result
 }
 
 /// Names an attempt for `CheckResponse`: the id of the task, which has only this call, and from the
