@@ -179,7 +179,7 @@ pub fn load(
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
         let none = Redactor::default();
-        return Err(Report::new(&name, &nowhere, &mistakes, &none));
+        return Err(Report::new(&name, &nowhere, &mistakes, &none, &[]));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
@@ -190,7 +190,6 @@ pub fn load(
     warnings::check_unexpanded(&root, &mut mistakes);
     let inserted = expand(&mut root, environment, &directory, &mut mistakes);
     check_schema_variables(&inserted, &mut mistakes);
-    check_rules::check_remembered_conditions(&inserted, &root, &mut mistakes);
     required::check(&mut root, &mut mistakes);
     let mut config = read_sections(&mut root, &mut mistakes);
     config.demo = demo;
@@ -201,13 +200,14 @@ pub fn load(
     config.secret_values = secret_values(&root, &inserted);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
+    check_rules::check_remembered_conditions(&root, &inserted, &mut mistakes);
     warnings::check_settings(&config, &root, &mut mistakes);
     complete_settings(&mut config, &root, environment, &directory, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
     check_gates::credentials(&config, &mut mistakes);
     let mut found = Mistakes::default();
     check_modules(&config, &mut found);
-    report::merge(&root, &mut mistakes, found, &inserted);
+    report::merge(&root, &mut mistakes, found);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config
         .secret_values
@@ -219,6 +219,7 @@ pub fn load(
         &root,
         &mistakes,
         &Redactor::new(everything.chain(known)),
+        &inserted,
     );
     if is_valid {
         Ok((config, report))

@@ -49,7 +49,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
         check_terms(&place, mistakes);
-        check_remember(&place, root, mistakes);
+        check_remember(&place, mistakes);
     }
 }
 
@@ -148,40 +148,34 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-const VARIABLE_IN_CONDITION: &str =
-    "a rule that offers to remember has no `${…}` in its conditions: approvers read them";
-
-/// Reports each `${…}` in the conditions of a rule with `remember`, because approvers read the
-/// conditions and the service stores their digest.
+/// Reports the conditions of rules with `remember` that a variable sets, or that contain a `${…}`,
+/// because approvers read the conditions and the service stores their digest.
 pub(super) fn check_remembered_conditions(
-    inserted: &[InsertedValue],
     root: &Node,
+    inserted: &[InsertedValue],
     mistakes: &mut Mistakes,
 ) {
-    for one in inserted {
-        let place: Vec<&str> = one.place.iter().map(String::as_str).collect();
-        let rule = match place.as_slice() {
-            ["policy", rule, "when"] | ["policy", rule, "remember", "when"] => *rule,
-            _ => continue,
-        };
-        if root.at(&["policy", rule, "remember"]).is_some() {
-            mistakes.add(&place, VARIABLE_IN_CONDITION);
+    let rules = root
+        .at(&["policy"])
+        .map_or(0, |rules| rules.elements().len());
+    for rule in (0..rules).map(|rule| rule.to_string()) {
+        if root.at(&["policy", &rule, "remember"]).is_none() {
+            continue;
+        }
+        for rest in [&["when"][..], &["remember", "when"]] {
+            let place = [&["policy", rule.as_str()], rest].concat();
+            let is_set = root
+                .at(&place)
+                .is_some_and(|node| matches!(node.origin, Origin::Variable(_)));
+            if is_set || inserted.iter().any(|one| one.place == place) {
+                let detail = "a rule that offers to remember has no `${…}` in its conditions: approvers read them";
+                mistakes.add(&place, detail);
+            }
         }
     }
 }
 
-/// Checks a rule with `remember`. A variable must not set its conditions, for the reason above.
-fn check_remember(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
-    if place.rule.remember.is_none() {
-        return;
-    }
-    for rest in [&["when"][..], &["remember", "when"]] {
-        let at = [&["policy", place.at.as_str()][..], rest].concat();
-        let node = root.at(&at);
-        if node.is_some_and(|node| matches!(node.origin, Origin::Variable(_))) {
-            mistakes.add(&at, VARIABLE_IN_CONDITION);
-        }
-    }
+fn check_remember(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     let when = place.rule.remember.as_ref().and_then(|it| it.when.as_ref());
     if when.is_some_and(|when| when.len() > 1024) {
         let detail = "an expression has 1 KiB at most";

@@ -80,9 +80,9 @@ pub fn load_mcp(
     let lock = read_lock(environment, &path, &mut mistakes);
     let shown = |one: &InsertedValue| unexpanded::is_shown(&one.place);
     let secrets: Vec<_> = inserted
-        .into_iter()
+        .iter()
         .filter(|one| !shown(one))
-        .map(|one| (one.name, one.value))
+        .map(|one| (one.name.clone(), one.value.clone()))
         .collect();
     let config = McpConfig {
         servers,
@@ -93,7 +93,8 @@ pub fn load_mcp(
     if mistakes.is_empty() {
         Ok(config)
     } else {
-        Err(Report::new(&name, &root, &mistakes, &config.redactor()))
+        let secrets = config.redactor();
+        Err(Report::new(&name, &root, &mistakes, &secrets, &inserted))
     }
 }
 

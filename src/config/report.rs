@@ -50,9 +50,23 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
-    /// Mistakes in variables and flags come last.
+    /// Mistakes in variables and flags come last. Hides the `inserted` values in the lines about
+    /// their own places, and the `secrets` in all lines.
     #[must_use]
-    pub fn new(file: &str, root: &Node, mistakes: &Mistakes, secrets: &Redactor) -> Self {
+    pub(crate) fn new(
+        file: &str,
+        root: &Node,
+        mistakes: &Mistakes,
+        secrets: &Redactor,
+        inserted: &[InsertedValue],
+    ) -> Self {
+        let detail = |mistake: &Mistake| {
+            let own = inserted.iter().filter(|one| one.place == mistake.place);
+            let hidden = own.fold(mistake.detail.clone(), |detail, one| {
+                without_value(&detail, one)
+            });
+            secrets.redact(&hidden).into_owned()
+        };
         let mut report = Self::default();
         for (from, to) in [
             (&mistakes.found, &mut report.mistakes),
@@ -60,7 +74,15 @@ impl Report {
         ] {
             let mut placed: Vec<_> = from
                 .iter()
-                .map(|mistake| place(file, root, mistake, secrets))
+                .map(|mistake| {
+                    let (order, position, path) = place(file, root, mistake);
+                    let line = ReportLine {
+                        position,
+                        path,
+                        detail: detail(mistake),
+                    };
+                    (order, line)
+                })
                 .collect();
             placed.sort_by_key(|(order, _)| *order);
             *to = placed.into_iter().map(|(_, line)| line).collect();
@@ -75,14 +97,7 @@ impl Report {
 /// - a mistake is already known at the same place or below it, or
 /// - the place or a place above it could not be read, so that the module checked a default, or
 /// - the place has no value and a mistake is known above it, so that the module checked a default.
-///
-/// Then hides the `inserted` values in the lines about their own places.
-pub(crate) fn merge(
-    root: &Node,
-    mistakes: &mut Mistakes,
-    module_mistakes: Mistakes,
-    inserted: &[InsertedValue],
-) {
+pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
         .iter()
@@ -101,11 +116,6 @@ pub(crate) fn merge(
     mistakes
         .warnings
         .extend(module_mistakes.warnings.into_iter().filter(&is_new));
-    for mistake in mistakes.found.iter_mut().chain(&mut mistakes.warnings) {
-        for one in inserted.iter().filter(|one| one.place == mistake.place) {
-            mistake.detail = without_value(&mistake.detail, one);
-        }
-    }
 }
 
 /// Replaces an inserted value in a text by the name of its variable. The redactor of the whole
@@ -121,12 +131,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-fn place(
-    file: &str,
-    root: &Node,
-    mistake: &Mistake,
-    secrets: &Redactor,
-) -> ((usize, usize), ReportLine) {
+/// Returns the position of a mistake as numbers to sort by and as text, and the path of its keys.
+fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
         _ => (None, mistake.place.as_slice()),
@@ -146,12 +152,7 @@ fn place(
             Origin::Flag(flag) => ((usize::MAX, 1), (*flag).to_owned()),
         },
     };
-    let line = ReportLine {
-        position,
-        path: dotted(root, path),
-        detail: secrets.redact(&mistake.detail).into_owned(),
-    };
-    (order, line)
+    (order, position, dotted(root, path))
 }
 
 /// Writes a path as `policy[3].when`, with brackets around the index of a list.

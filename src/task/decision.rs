@@ -229,6 +229,15 @@ impl Decision {
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
+    /// Returns the reason that the person gave for the answer about a call: the call's own, or that
+    /// of the whole answer.
+    #[must_use]
+    pub fn reason_about(&self, call: CallId) -> Option<&str> {
+        let own = self.decisions.get(&call);
+        let own = own.and_then(|answer| answer.reason.as_deref());
+        own.or(self.reason.as_deref())
+    }
+
     /// Returns a [`Vote`] of the person who answered, to be counted as an approval.
     #[must_use]
     pub fn vote(&self) -> Vote {

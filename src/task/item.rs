@@ -184,6 +184,20 @@ impl Fact {
     }
 }
 
+/// Returns the decisions of a journal, the newest first: the time, the request and the decision.
+pub fn newest_decisions(items: &[Item]) -> impl Iterator<Item = (Time, RequestId, &Decision)> {
+    items.iter().rev().filter_map(|item| {
+        let Fact::Decision {
+            request_id,
+            decision,
+        } = &item.fact
+        else {
+            return None;
+        };
+        Some((item.at, *request_id, decision))
+    })
+}
+
 /// Why a request was closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,7 +10,7 @@ use crate::failpoint;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, LeaseChange};
 use crate::task::id::CallId;
-use crate::task::item::{Fact, Outcome, ToolResult};
+use crate::task::item::{Fact, Outcome, ToolResult, newest_decisions};
 use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
@@ -56,12 +56,8 @@ impl Driver<'_> {
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
-            Phase::Approved(approval) => own.items.iter().rev().find_map(|item| {
-                let Fact::Decision { request_id, .. } = &item.fact else {
-                    return None;
-                };
-                (*request_id == approval.request_id).then_some(item.at)
-            })?,
+            Phase::Approved(approval) => newest_decisions(&own.items)
+                .find_map(|(at, id, _)| (id == approval.request_id).then_some(at))?,
             Phase::Started(start) => start.ends_at(self.engine.settings.lease),
             Phase::Allowed => own.items.first().map(|item| item.at)?,
             Phase::New

@@ -13,10 +13,10 @@ use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::EqualCall;
-use crate::task::call_state::{AttemptStart, CallState, Phase};
+use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
 use crate::task::id::TaskId;
-use crate::task::item::{Fact, Outcome};
+use crate::task::item::{Outcome, newest_decisions};
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
 use crate::task::status::TaskStatus;
@@ -306,23 +306,13 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     if matches!(outcome, Outcome::Expired | Outcome::Canceled) {
         return None;
     }
-    let mut decisions = session.own.items.iter().rev().filter_map(|item| {
-        let Fact::Decision {
-            request_id,
-            decision,
-        } = &item.fact
-        else {
-            return None;
-        };
-        Some((item.at, *request_id, decision))
-    });
+    let mut decisions = newest_decisions(&session.own.items);
     match (outcome, &state.approval) {
         (Outcome::Rejected, _) => {
             let (at, _, decision) = decisions.next()?;
-            let caution = Caution::Reject {
-                call: state.call.tool_call_id,
-                reason: rejection_reason(state, decision),
-            };
+            let call = state.call.tool_call_id;
+            let reason = decision.reason_about(call).map(str::to_owned);
+            let caution = Caution::Reject { call, reason };
             Some((at, Some(caution)))
         }
         // An approval of other arguments is no approval of the proposed call.
@@ -332,13 +322,4 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
         }
         (_, Some(_) | None) => None,
     }
-}
-
-fn rejection_reason(
-    state: &CallState,
-    decision: &crate::task::decision::Decision,
-) -> Option<String> {
-    let own = decision.decisions.get(&state.call.tool_call_id);
-    let own = own.and_then(|answer| answer.reason.clone());
-    own.or_else(|| decision.reason.clone())
 }

@@ -11,7 +11,7 @@ use crate::store::RequestRow;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
-use crate::task::item::{Fact, Item, Outcome, ToolResult};
+use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
@@ -337,14 +337,8 @@ impl<'c> CallView<'c> {
             return None;
         };
         let id = self.state.call.tool_call_id;
-        self.find_last(|fact| {
-            let Fact::Decision { decision, .. } = fact else {
-                return None;
-            };
-            let own = decision.decisions.get(&id);
-            let own = own.and_then(|answer| answer.reason.clone());
-            own.or_else(|| decision.reason.clone())
-        })
+        newest_decisions(self.items)
+            .find_map(|(_, _, decision)| decision.reason_about(id).map(str::to_owned))
     }
 
     /// Returns the user ids of the people who approved the call, each once.
@@ -385,10 +379,9 @@ impl<'c> CallView<'c> {
             }
             GateState::Approved => {
                 let approved = self.state.approval.as_ref()?.request_id;
-                let decided = self.items.iter().rev().find(|item| {
-                    matches!(&item.fact, Fact::Decision { request_id, .. } if *request_id == approved)
-                });
-                decided.map(|item| item.at + use_within)
+                let mut decisions = newest_decisions(self.items);
+                let decided = decisions.find(|(_, id, _)| *id == approved);
+                decided.map(|(at, ..)| at + use_within)
             }
             GateState::Pending | GateState::Doubtful => request.and_then(|row| row.expires_at),
             GateState::Settled => None,

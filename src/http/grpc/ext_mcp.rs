@@ -40,10 +40,11 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A second header for the task id of a call, with the same value as [`CALL_HEADER`].
+/// A second header for the task id of a call, with the same value as [`CALL_HEADER`]. The headers of
+/// every attempt are equal, because the upstream may use them as an idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key for the task id of a call. agentgateway sends the metadata back with
-/// `CheckResponse`, so that the outcome is reported for that task.
+/// The metadata key for the id of an attempt, see [`attempt_id`]. agentgateway sends the metadata
+/// back with `CheckResponse`, so that the outcome is reported for that attempt.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -56,8 +57,8 @@ struct CheckedMcpMessage {
     /// The JSON of the request's parameters, or of the response's result.
     body: Vec<u8>,
     headers: Vec<(String, Vec<u8>)>,
-    /// The task id of the call, from the metadata; `None` if the metadata have none.
-    call: Option<String>,
+    /// The id of the attempt, from the metadata; `None` if the metadata have none.
+    attempt: Option<String>,
 }
 
 /// Answers `CheckRequest`.
@@ -125,8 +126,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     Ok((call, tool))
 }
 
-/// Builds the result that lets a call pass: with the arguments of an edit, if there is one, and with
-/// the id of the attempt in the headers and in the metadata.
+/// Builds the result that lets a call pass: with the arguments of an edit, if there is one, with the
+/// id of the task in the headers, and with the id of the attempt in the metadata.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -136,13 +137,10 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
         }
         None => pass_result(),
     };
-    let attempt = attempt_id(task, number);
-    let task = task.to_string();
-    put_mutation(
-        &mut result,
-        &[(CALL_HEADER, &attempt), (TASK_HEADER, &task)],
-    );
+    let id = task.to_string();
+    put_mutation(&mut result, &[(CALL_HEADER, &id), (TASK_HEADER, &id)]);
     let mut value = Vec::new();
+    let attempt = attempt_id(task, number);
     put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
     let mut metadata = Vec::new();
     put_bytes(
@@ -182,7 +180,7 @@ pub(super) async fn check_response(
     bytes: &[u8],
 ) -> Result<GrpcAnswer, GrpcStatus> {
     let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
-    let attempt = checked.call.as_deref().and_then(parse_attempt_id);
+    let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);
     if let Some((task, attempt)) = attempt.filter(|_| checked.method == TOOLS_CALL) {
         report(gateway, task, attempt, &checked.body).await;
     }
@@ -248,7 +246,7 @@ fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {
     Ok(checked)
 }
 
-/// Reads the task id of the call from the metadata.
+/// Reads the id of the attempt from the metadata.
 fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(), Malformed> {
     for (number, field) in bytes_fields(metadata)? {
         if number != field::STRUCT_FIELDS {
@@ -260,7 +258,7 @@ fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(),
         }
         for (number, value) in bytes_fields(&value)? {
             if number == field::STRING_VALUE {
-                checked.call = Some(text(value)?);
+                checked.attempt = Some(text(value)?);
             }
         }
     }
@@ -309,9 +307,36 @@ fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    const TASK: &str = "0192f0c1-2d3e-7f00-8000-000000000001";
+
+    #[test]
+    fn headers_of_every_attempt_are_equal_and_the_metadata_name_the_attempt() {
+        let count = |bytes: &[u8], text: &str| {
+            let windows = bytes.windows(text.len());
+            windows.filter(|found| *found == text.as_bytes()).count()
+        };
+        let attempt = format!("{TASK}.2");
+        let first = permitted_result(TASK.parse().unwrap(), 1, None);
+        let second = permitted_result(TASK.parse().unwrap(), 2, None);
+        assert_eq!((count(&first, TASK), count(&second, TASK)), (3, 3));
+        assert_eq!((count(&first, &attempt), count(&second, &attempt)), (0, 1));
+        let mut value = Vec::new();
+        put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
+        let mut metadata = Vec::new();
+        put_bytes(
+            &mut metadata,
+            field::STRUCT_FIELDS,
+            &pair(METADATA_KEY, &value),
+        );
+        let mut read = CheckedMcpMessage::default();
+        read_metadata(&metadata, &mut read).unwrap();
+        assert_eq!(read.attempt.as_ref(), Some(&attempt));
+        assert!(second.ends_with(&metadata));
+    }
+
     #[test]
     fn id_of_an_attempt_is_read_back_and_no_other_text_is() {
-        let task: TaskId = "0192f0c1-2d3e-7f00-8000-000000000001".parse().unwrap();
+        let task: TaskId = TASK.parse().unwrap();
         for attempt in [1, 2, 30] {
             let id = attempt_id(task, attempt);
             assert_eq!(parse_attempt_id(&id), Some((task, attempt)), "{id}");

@@ -29,6 +29,12 @@ impl InboxFilter {
         }
     }
 
+    /// Returns whether the filters admit every request.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
+    }
+
     /// Appends the filters to a query, so that [`Self::from_query`] reads them again.
     pub(crate) fn append_to(&self, query: &mut Serializer<'_, String>) {
         for kind in &self.kinds {

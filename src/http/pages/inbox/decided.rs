@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use url::form_urlencoded::Serializer;
 
 use super::rows::request_link;
+use super::with_query;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::api::requests::inbox_filter::InboxFilter;
@@ -138,9 +139,7 @@ fn page(
         if let Some(before) = before {
             query.append_pair("cursor", &cursor_of(before.0));
         }
-        let query = query.finish();
-        let mark = if query.is_empty() { "" } else { "?" };
-        format!("{}/inbox/decided{mark}{query}", site.prefix)
+        with_query(&format!("{}/inbox/decided", site.prefix), query)
     };
     let label = if include_others {
         texts.own_only

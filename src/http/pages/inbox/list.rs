@@ -13,7 +13,7 @@ use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::rows::{kind_word, open_row};
-use super::script;
+use super::{script, with_query};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
@@ -138,7 +138,7 @@ impl InboxPage {
 
     fn page(&self, site: &Site<'_>, http: &Http) -> Markup {
         let (texts, now) = (site.texts(), http.clock.now());
-        let is_filtered = !self.query(None).is_empty();
+        let is_filtered = !self.filter.is_empty();
         let address = format!("{}/inbox", site.prefix);
         site.page_with_open_count(
             Some(NavPage::Inbox),
@@ -195,20 +195,13 @@ impl InboxPage {
         }
     }
 
-    fn query(&self, after: Option<RequestId>) -> String {
+    fn query_address(&self, path: &str, after: Option<RequestId>) -> String {
         let mut query = Serializer::new(String::new());
         self.filter.append_to(&mut query);
         if let Some(after) = after {
             query.append_pair("cursor", &cursor_of(after.0));
         }
-        query.finish()
-    }
-
-    fn query_address(&self, path: &str, after: Option<RequestId>) -> String {
-        match self.query(after).as_str() {
-            "" => path.to_owned(),
-            query => format!("{path}?{query}"),
-        }
+        with_query(path, query)
     }
 
     fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
@@ -222,7 +215,7 @@ impl InboxPage {
         agents.sort_unstable();
         agents.dedup();
         html! {
-            details.filter open[!self.query(None).is_empty()] {
+            details.filter open[!self.filter.is_empty()] {
                 summary { (texts.filter) }
                 form method="get" action=(address) {
                     div.field {

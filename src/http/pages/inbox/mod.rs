@@ -10,3 +10,13 @@ pub(crate) mod rows;
 pub(crate) mod script;
 #[cfg(test)]
 mod tests;
+
+use url::form_urlencoded::Serializer;
+
+/// Returns `path` with the query that `query` holds; without `?` if the query is empty.
+fn with_query(path: &str, mut query: Serializer<'_, String>) -> String {
+    match query.finish().as_str() {
+        "" => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
