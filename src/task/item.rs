@@ -367,4 +367,7 @@ pub struct ToolResult {
     /// Whether the tool reported an error, but may have acted nevertheless.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
+    /// Whether the asker of a gate call reported the result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reported: bool,
 }

@@ -123,6 +123,7 @@ fn prompt_with_a_result_in_no_journal_is_reported_missing() {
             content: "paid".into(),
             http_status: Some(200),
             suspect: false,
+            reported: false,
         }),
     ];
     let items = facts.into_iter().zip(1..).map(|(fact, seq)| {

@@ -74,6 +74,7 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
             content: String::new(),
             http_status: None,
             suspect: false,
+            reported: false,
         };
         let written = TaskChange {
             task_id: task,

@@ -143,6 +143,7 @@ impl World {
             content: content.to_owned(),
             http_status: None,
             suspect: false,
+            reported: false,
         };
         self.push(Fact::ToolResult(result));
     }

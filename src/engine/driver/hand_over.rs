@@ -128,6 +128,7 @@ impl Driver<'_> {
                 content: RELEASED_TEXT.to_owned(),
                 http_status: None,
                 suspect: false,
+                reported: false,
             }));
             return Ok(true);
         }

@@ -207,6 +207,7 @@ impl Engine {
             content: String::new(),
             http_status: None,
             suspect: false,
+            reported: false,
         }));
         let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
         Ok(GateAnswer {

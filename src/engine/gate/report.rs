@@ -182,6 +182,7 @@ fn apply_report(
         content: content.to_owned(),
         http_status: None,
         suspect: false,
+        reported: true,
     };
     match (&call.phase, outcome) {
         (Phase::Started(_), Outcome::Unknown) if call.is_permit_returned => ReportEffect::Nothing,
@@ -204,36 +205,23 @@ fn apply_report(
 
 /// Adds a report about a settled call as a late result, if the journal has no earlier report, or if
 /// it is the first report that says how the call ended. A further report must equal an earlier
-/// report.
+/// report. A result from this service or from a person is no report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
-    let (mut is_started, mut answers, mut unknown) = (false, Vec::new(), Vec::new());
+    let (mut answers, mut unknown) = (Vec::new(), Vec::new());
     for item in &session.own.items {
-        match &item.fact {
-            Fact::ToolStarted { .. } => {
-                is_started = true;
-                // An unknown outcome of an earlier attempt is no report of this attempt.
-                unknown.clear();
+        if matches!(item.fact, Fact::ToolStarted { .. }) {
+            // An unknown outcome of an earlier attempt is no report of this attempt.
+            unknown.clear();
+        }
+        if let Fact::ToolResult(earlier) | Fact::LateResult(earlier) = &item.fact
+            && earlier.reported
+        {
+            if earlier.outcome == Outcome::Unknown {
+                unknown.push(earlier);
+            } else {
+                answers.push(earlier);
             }
-            // A result after a decision comes from a person, unless the call was started again in
-            // between.
-            Fact::Decision { .. } => is_started = false,
-            Fact::ToolResult(earlier) | Fact::LateResult(earlier) => {
-                let is_late = matches!(item.fact, Fact::LateResult(_));
-                let is_answer = matches!(earlier.outcome, Outcome::Succeeded | Outcome::Failed);
-                if is_answer && (is_started || is_late) {
-                    answers.push(earlier);
-                } else if earlier.outcome == Outcome::Unknown && is_late {
-                    unknown.push(earlier);
-                }
-            }
-            Fact::TaskStatus { .. }
-            | Fact::UserMessage { .. }
-            | Fact::AssistantMessage(_)
-            | Fact::Judged { .. }
-            | Fact::InterventionRequested(_)
-            | Fact::RequestClosed { .. }
-            | Fact::SubAgentStarted { .. } => {}
         }
     }
     if answers.contains(&&result) || unknown.contains(&&result) {

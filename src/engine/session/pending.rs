@@ -210,6 +210,7 @@ impl TaskSession {
             content: without_nul(content),
             http_status,
             suspect,
+            reported: false,
         })
     }
 }
@@ -267,6 +268,7 @@ mod tests {
             content: String::new(),
             http_status: None,
             suspect: false,
+            reported: false,
         });
         let answer = Fact::AssistantMessage(Turn {
             turn: 1,

@@ -201,6 +201,7 @@ impl TaskDraft {
                     content,
                     http_status: None,
                     suspect: false,
+                    reported: false,
                 }),
                 at,
             );

@@ -39,6 +39,7 @@ fn result() -> ToolResult {
         content: "done".into(),
         http_status: Some(200),
         suspect: false,
+        reported: false,
     }
 }
 

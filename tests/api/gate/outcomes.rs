@@ -116,6 +116,31 @@ on_both! {
         app.stop().await;
     }
 
+    async fn first_report_of_a_call_that_the_service_gave_up_is_kept_as_a_late_result(on: On) {
+        let app = gate(on, "").await;
+        let body = json!({"tool": "Read", "arguments": {"path": "a"}});
+        for attempt in [1, 2, 3] {
+            let permitted = ask_by_key(&app, "k1", &body, 5).await;
+            assert_eq!(permitted.body["permit"]["attempt"], json!(attempt), "{}", permitted.text);
+            report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
+        }
+        let over = ask_by_key(&app, "k1", &body, 5).await;
+        assert_eq!(told(&over), expected(200, "allow", "settled", "failed"), "{}", over.text);
+        let late = json!({"key": "k1", "attempt": 3, "outcome": "succeeded", "content": "a.txt"});
+        for _ in 0..2 {
+            let kept = report(&app, &late).await;
+            assert_eq!(told(&kept), expected(200, "allow", "settled", "failed"), "{}", kept.text);
+        }
+        let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
+        assert_eq!((other.status, other.str("/code").as_str()), (409, "call_settled"), "{}", other.text);
+        let all = items(&app, &over).await;
+        let ends = all.iter().filter(|item| matches!(item["outcome"].as_str(), Some("failed" | "succeeded")));
+        let ends: Vec<_> = ends.map(|item| (item["type"].as_str(), item["content"].as_str())).collect();
+        let given_up = "There was no answer in 3 attempts. The call may have taken effect.";
+        assert_eq!(ends, [(Some("tool_result"), Some(given_up)), (Some("late_result"), Some("a.txt"))]);
+        app.stop().await;
+    }
+
     async fn unknown_report_of_a_call_with_another_outcome_is_refused(on: On) {
         let app = gate(on, "").await;
         let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;

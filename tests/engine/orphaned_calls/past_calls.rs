@@ -90,6 +90,7 @@ impl Past {
             content,
             http_status: None,
             suspect: false,
+            reported: false,
         }
     }
 

@@ -111,6 +111,7 @@ fn result(tool_call_id: CallId, outcome: Outcome, http_status: Option<u16>) -> T
         content: String::new(),
         http_status,
         suspect: false,
+        reported: false,
     }
 }
 
