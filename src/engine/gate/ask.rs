@@ -373,8 +373,9 @@ impl Waiter<'_> {
         self.proposal.progress.show(call.request.clone());
         let has_presence = session.own.row.asker_until.is_some();
         let is_over = self.is_over();
-        let is_arriving = has_presence && !self.guard.is_present() && !is_over;
-        let is_leaving = has_presence && is_over && self.proposal.returns_within.is_zero();
+        let returns = !self.proposal.returns_within.is_zero();
+        let is_arriving = has_presence && !self.guard.is_present() && (!is_over || returns);
+        let is_leaving = has_presence && is_over && !returns;
         if is_arriving || is_leaving {
             self.record_key(&mut session);
             let asker = if is_arriving {

@@ -1,5 +1,6 @@
 //! Calls that are made again: by a `requestState`, a key, the same arguments, or somebody else.
 
+use holdpoint::task::time::Time;
 use serde_json::{Value, json};
 
 use super::{about, answer, answer_task, call, newest, older, post, post_as, refund, told};
@@ -15,14 +16,24 @@ async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Re
 }
 
 /// The state with which a held call goes on, and its task.
-async fn held(app: &TestApp) -> (Value, String) {
-    let leg = post(app, "1", &newest("tools/call", refund(120))).await;
+fn state_of(leg: &Reply) -> (Value, String) {
     let result = &leg.body["result"];
     assert_eq!(result["resultType"], "input_required", "{}", leg.text);
     let state = result["requestState"].clone();
     let task = state.as_str().and_then(|state| state.split('.').nth(1));
     let task = task.expect("a task").to_owned();
     (state, task)
+}
+
+/// The state with which a held call goes on, and its task.
+async fn held(app: &TestApp) -> (Value, String) {
+    state_of(&post(app, "1", &newest("tools/call", refund(120))).await)
+}
+
+/// The time until which the asker of a task's call counts as present.
+async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
+    let row = app.store().task(task.parse().unwrap()).await.unwrap();
+    row.unwrap().asker_until
 }
 
 on_both! {
@@ -53,13 +64,31 @@ on_both! {
         let forged = with_state(&app, &forged, 140, "0").await;
         let garbage = with_state(&app, &json!("hp1.x.1-TAMPERED"), 150, "0").await;
         for reply in [carols, others, forged, garbage] {
-            assert_eq!(about(&reply)["state"], "pending", "{}", reply.text);
-            assert_ne!(about(&reply)["task_id"], task.as_str());
+            assert_ne!(state_of(&reply).1, task);
         }
         assert_eq!(app.tool.count(), 0);
         answer_task(&app, &task, &json!({"action": "approve"})).await;
         with_state(&app, &state, 120, "10").await;
         assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
+    async fn client_that_does_not_wait_gets_nine_states_and_then_the_pending_result(on: On) {
+        let app = gate(on, "").await;
+        let mut reply = post(&app, "0", &newest("tools/call", refund(120))).await;
+        let (_, task) = state_of(&reply);
+        let mut until = asker_until(&app, &task).await;
+        for repetition in 1..=9 {
+            let (state, _) = state_of(&reply);
+            assert_eq!(state, format!("hp1.{task}.{repetition}"));
+            reply = with_state(&app, &state, 120, "0").await;
+            let later = asker_until(&app, &task).await;
+            // Each repetition but the last renews the presence of the asker.
+            assert_eq!(later > until, repetition < 9, "{repetition}: {later:?} after {until:?}");
+            until = later;
+        }
+        assert!(told(&reply).0.starts_with("HELD."), "{}", reply.text);
+        assert_eq!((&about(&reply)["state"], &about(&reply)["task_id"]), (&json!("pending"), &json!(task)));
         app.stop().await;
     }
 

@@ -104,8 +104,9 @@ impl McpRequest<'_> {
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
         let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
+        // Without a slot, repetitions would only add to the load.
         let client_repeats =
-            self.revision.is_stateless() && repetition < MAX_REPETITIONS && !wait.is_zero();
+            self.revision.is_stateless() && repetition < MAX_REPETITIONS && slot.is_some();
         Ok(PreparedCall {
             http: Arc::clone(self.http),
             caller: self.caller.clone(),
