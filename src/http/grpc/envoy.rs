@@ -8,8 +8,7 @@ use super::protobuf::{
     FieldValue, Malformed, MessageFields, bytes_fields, entry, pair, put_bytes, put_number, text,
 };
 use super::{CALL_HEADER, GATE_KEY, Gateway, results};
-use crate::agent::gate::Report;
-use crate::engine::gate::GateDecision;
+use crate::engine::gate::{GateDecision, ReportedOutcome};
 
 /// The field numbers of the Protocol Buffers messages, grouped by message.
 mod field {
@@ -63,7 +62,6 @@ struct CheckedHttpRequest {
 pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer, GrpcStatus> {
     let checked = read(bytes).map_err(|Malformed| GrpcStatus::malformed())?;
     let gate = gateway.gate(checked.gate.as_deref())?;
-    let requires_report = gate.gate.report == Report::Required;
     let other_response = |passes: bool| {
         if passes {
             allowed_response(None)
@@ -89,10 +87,6 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer,
             return Ok(denied_response(400, &results::error(-32600, &why)).into());
         }
     };
-    if requires_report {
-        let detail = "Envoy reports no outcome: the gate needs `report: optional`.";
-        return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
-    }
     if gateway.http.engine.runs_here(&gate.name, &call.name) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
         return Ok(denied_response(200, &results::refusal(&id, why)).into());
@@ -100,8 +94,18 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer,
     let proposed = (call.name, call.arguments);
     let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
     let call = &answer.call;
-    if call.decision == GateDecision::Allow && call.permit.is_some() && !call.edited {
-        return Ok(allowed_response(Some(&call.tool_call_id.to_string())).into());
+    if call.decision == GateDecision::Allow
+        && let Some(permit) = call.permit
+    {
+        if !call.edited {
+            return Ok(allowed_response(Some(&call.tool_call_id.to_string())).into());
+        }
+        let why = "A person changed this call, and this gateway cannot change it. It has not run.";
+        let attempt = (call.task_id, permit.attempt);
+        gateway
+            .report(caller, attempt, ReportedOutcome::Failed, why.to_owned())
+            .await;
+        return Ok(denied_response(200, &results::refusal(&id, why)).into());
     }
     Ok(GrpcAnswer {
         message: denied_response(200, &results::result(&id, gateway, call, &caller)),

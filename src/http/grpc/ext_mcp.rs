@@ -6,7 +6,7 @@ use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
 use super::protobuf::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
 use super::{CALL_HEADER, Gateway, results};
-use crate::engine::gate::{GateDecision, OutcomeReport, ReportedOutcome};
+use crate::engine::gate::{GateDecision, ReportedOutcome};
 use crate::task::id::TaskId;
 
 /// The field numbers of the messages, from `crates/protos/proto/ext_mcp.proto` of agentgateway at
@@ -187,11 +187,10 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Errors are not
-/// returned: a refused report is only logged, and the call then ends like a call without a report.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a report about a
+/// call that is not of this gateway's gate.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
-    let http = &gateway.http;
-    let Ok(Some(row)) = http.store.task(task).await else {
+    let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
     };
     let Ok(gate) = gateway.gate(None) else { return };
@@ -209,23 +208,14 @@ async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
         parsed.is_none_or(|result| result.get("isError") == Some(&serde_json::Value::Bool(true)));
     let mut content = String::from_utf8_lossy(result).into_owned();
     content.truncate(content.floor_char_boundary(MAX_CONTENT_BYTES));
-    let report = OutcomeReport {
-        call: Ok(task),
-        attempt: Some(attempt),
-        outcome: if failed {
-            ReportedOutcome::Failed
-        } else {
-            ReportedOutcome::Succeeded
-        },
-        content,
+    let outcome = if failed {
+        ReportedOutcome::Failed
+    } else {
+        ReportedOutcome::Succeeded
     };
-    let engine = std::sync::Arc::clone(&http.engine);
-    let reported = http
-        .tracker
-        .spawn(async move { engine.report(&caller, &report, None).await.is_ok() });
-    if !reported.await.unwrap_or(false) {
-        tracing::warn!(%task, "the outcome that a gateway reported was not stored");
-    }
+    gateway
+        .report(caller, (task, attempt), outcome, content)
+        .await;
 }
 
 fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {

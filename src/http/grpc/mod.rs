@@ -31,10 +31,13 @@ use super::server::wrong_keys::ClientNetwork;
 use crate::agent::gate::ExtAuthz;
 use crate::agent::{Agents, Gate};
 use crate::engine::Refusal;
-use crate::engine::gate::{AskProgress, GateAnswer, GateRefusal, Identity, Proposal};
+use crate::engine::gate::{
+    AskProgress, GateAnswer, GateRefusal, Identity, OutcomeReport, Proposal, ReportedOutcome,
+};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use crate::people::authorization::may_ask_at_gate;
+use crate::task::id::TaskId;
 
 /// The maximum wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
 const DEFAULT_WAIT: Duration = Duration::from_secs(8);
@@ -374,6 +377,31 @@ impl Gateway {
                 Ok((answer, caller))
             }
             Err(refusal) => Err(refusal_status(&refusal)),
+        }
+    }
+
+    /// Stores the outcome of an attempt at the call of `task`. Errors are not returned: a refused
+    /// report is only logged, and the call then ends like a call without a report.
+    async fn report(
+        &self,
+        caller: Caller,
+        (task, attempt): (TaskId, u32),
+        outcome: ReportedOutcome,
+        content: String,
+    ) {
+        let report = OutcomeReport {
+            call: Ok(task),
+            attempt: Some(attempt),
+            outcome,
+            content,
+        };
+        let engine = Arc::clone(&self.http.engine);
+        let reported = self
+            .http
+            .tracker
+            .spawn(async move { engine.report(&caller, &report, None).await.is_ok() });
+        if !reported.await.unwrap_or(false) {
+            tracing::warn!(%task, "the outcome that a gateway reported was not stored");
         }
     }
 }

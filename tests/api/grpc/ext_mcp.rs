@@ -122,7 +122,7 @@ async fn held(grpc: &mut Grpc, params: &str) -> String {
 }
 
 /// Answers a request as the owner, with the text of an action.
-async fn resume(app: &TestApp, request: &str, action: &str) {
+pub(super) async fn resume(app: &TestApp, request: &str, action: &str) {
     let owner = app.owner().header("prefer", "wait=0");
     let path = format!("/resume/{request}");
     let shown = app.owner().get(&path).await;
