@@ -147,7 +147,7 @@ pub enum Record {
 #[serde(default, deny_unknown_fields)]
 pub struct ExtAuthz {
     /// The name of the header in which the gateway puts the user id on the checked request.
-    /// Default: the caller is the user of the gateway's key.
+    /// Default, and without that header: the caller is the user of the gateway's key.
     pub user_header: Option<String>,
     /// The name of the header in which the gateway puts the user's groups, separated by commas,
     /// beside `user_header`. Default: the user has no groups.

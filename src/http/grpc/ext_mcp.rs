@@ -200,7 +200,7 @@ async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let caller = if gateway.key_caller.user_id.is(&row.user_id) {
         Ok(gateway.key_caller.clone())
     } else {
-        gateway.caller_for_user(row.user_id.as_bytes(), None)
+        gateway.caller_for_user(Some(row.user_id.as_bytes()), None)
     };
     let Ok(caller) = caller else { return };
     let parsed: Option<serde_json::Value> = serde_json::from_slice(result).ok();

@@ -259,19 +259,16 @@ impl Gateway {
     }
 
     /// Returns the caller on whose behalf the gateway asks: the user in the gate's `user_header`,
-    /// or the key's own user if the gate has no `user_header`.
+    /// or the key's own user if the gate has no `user_header` or the request does not have it.
     ///
     /// # Errors
-    /// `PermissionDenied` if the request does not have the header exactly once, or if the key may
-    /// not speak for that user.
+    /// `PermissionDenied` if the request repeats a header or names groups without a user, or if the
+    /// key may not speak for that user.
     fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, GrpcStatus> {
         let Some(user_header) = &gate.ext_authz.user_header else {
             return Ok(self.key_caller.clone());
         };
-        let user = single_header(headers, user_header)?.ok_or_else(|| {
-            let detail = format!("The gateway sets no {user_header}, which names the user.");
-            GrpcStatus::new(GrpcCode::PermissionDenied, detail)
-        })?;
+        let user = single_header(headers, user_header)?;
         let groups = match &gate.ext_authz.groups_header {
             Some(name) => single_header(headers, name)?,
             None => None,
@@ -279,12 +276,17 @@ impl Gateway {
         self.caller_for_user(user, groups)
     }
 
-    /// Returns the caller for `user`, on whose behalf the gateway's key acts. `groups` are the
-    /// user's groups.
+    /// Returns the caller for `user`, on whose behalf the gateway's key acts; without `user`, the
+    /// key's own user. `groups` are the groups of `user`.
     ///
     /// # Errors
-    /// `PermissionDenied` if the key may not act for this user, or a value is malformed.
-    fn caller_for_user(&self, user: &[u8], groups: Option<&[u8]>) -> Result<Caller, GrpcStatus> {
+    /// `PermissionDenied` if the key may not act for this user, if there are groups without a user,
+    /// or if a value is malformed.
+    fn caller_for_user(
+        &self,
+        user: Option<&[u8]>,
+        groups: Option<&[u8]>,
+    ) -> Result<Caller, GrpcStatus> {
         let bad = || {
             GrpcStatus::new(
                 GrpcCode::PermissionDenied,
@@ -292,7 +294,7 @@ impl Gateway {
             )
         };
         let mut headers = self.key.clone();
-        let named = [("holdpoint-user", Some(user)), ("holdpoint-groups", groups)];
+        let named = [("holdpoint-user", user), ("holdpoint-groups", groups)];
         for (name, value) in named {
             if let Some(value) = value {
                 let value = HeaderValue::from_bytes(value).map_err(|_| bad())?;

@@ -221,7 +221,8 @@ async fn upstreams_whose_names_are_ambiguous_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_methods_pass_without_the_clients_ids_or_are_refused() {
     let list = message(&["up"], "tools/list", "{}", "alice");
-    let unnamed = field(2, b"tools/list");
+    let mut twice = list.clone();
+    twice.extend(field(5, &pair("X-User", b"carol")));
     let strict = "hold: 0s\n    ext_authz: { user_header: x-user, pass_others: false }";
     for (settings, passes) in [(REQUIRED, true), (strict, false)] {
         let app = gateway_app(settings).await;
@@ -230,8 +231,8 @@ async fn other_methods_pass_without_the_clients_ids_or_are_refused() {
         assert_eq!(at(&answered.message, &[1]).is_some(), passes);
         let removed = fields(&at(&answered.message, &[4]).unwrap_or_default());
         assert_eq!(removed.len(), if passes { 2 } else { 0 }, "{removed:?}");
-        let answered = grpc.call(REQUEST, EDGE, &unnamed).await;
-        assert_eq!(answered.status, Some(7), "no user");
+        let answered = grpc.call(REQUEST, EDGE, &twice).await;
+        assert_eq!(answered.status, Some(7), "two users");
         app.stop().await;
     }
 }

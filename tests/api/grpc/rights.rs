@@ -22,12 +22,6 @@ async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
     let kind = [("content-type", "application/grpc")];
     let answered = grpc.send(CHECK, &kind, framed(&for_alice)).await.unwrap();
     assert_eq!(answered.status, Some(16), "no key");
-    let unnamed = checked(&bash("ls"), &[]);
-    assert_eq!(
-        grpc.call(CHECK, EDGE, &unnamed).await.status,
-        Some(7),
-        "no user"
-    );
     let key = format!("Bearer {EDGE}");
     let elsewhere = [
         kind[0],
@@ -39,6 +33,28 @@ async fn only_a_key_that_asks_and_may_speak_for_the_user_gets_an_answer() {
         .await
         .unwrap();
     assert_eq!(answered.status, Some(7), "unknown gate");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_without_the_user_header_is_checked_for_the_user_of_the_key() {
+    let settings = "report: optional\n    hold: 0s\n    ext_authz: { user_header: x-user, groups_header: x-groups }";
+    let app = gateway_app(settings).await;
+    let mut grpc = Grpc::to(&app).await;
+    for (key, other) in [(EDGE, gate::AGENT), (gate::AGENT, EDGE)] {
+        let unnamed = checked(&bash("make"), &[]);
+        let held = verdict(&grpc.call(CHECK, key, &unnamed).await.message);
+        let Verdict::Denied(_, body) = &held else {
+            panic!("{held:?}")
+        };
+        let task = &body["result"]["_meta"]["holdpoint/gate"]["task_id"];
+        let path = format!("/v1/gate/calls/{}", task.as_str().unwrap());
+        assert_eq!(app.actor(key).get(&path).await.status, 200, "{key}");
+        assert_eq!(app.actor(other).get(&path).await.status, 403, "{key}");
+    }
+    let groups_alone = checked(&bash("make"), &[("x-groups", "finance")]);
+    let answered = grpc.call(CHECK, EDGE, &groups_alone).await;
+    assert_eq!(answered.status, Some(7), "groups without a user");
     app.stop().await;
 }
 
