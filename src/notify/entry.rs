@@ -220,11 +220,14 @@ impl Entry {
 }
 
 /// Returns a user as a caller, with the groups of the user's key that may decide. Without such a
-/// key, a person who decides by link has their groups, and any other user has none.
+/// key, a person who decides by link has their groups, and any other user has none. The caller may
+/// decide only by such a key, by a link, or through a key that speaks for other people.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));
     let door = by_link.filter(|_| by_key.is_none()).map(|_| Door::Link);
+    let has_service_decider = || accounts.is_none_or(|all| all.has_service_decider(tenant));
+    let decide = by_key.or(by_link).is_some() || has_service_decider();
     Caller {
         user_id: accounts.map_or_else(
             || UserIds::default().id(user),
@@ -235,7 +238,10 @@ fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Cal
         via: None,
         door,
         admin: false,
-        permissions: Permissions::ALL,
+        permissions: Permissions {
+            decide,
+            ..Permissions::ALL
+        },
         without_accounts: accounts.is_none(),
     }
 }
@@ -243,6 +249,7 @@ fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Cal
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::people::directory::{Account, hash_key};
     use crate::people::language::Language;
     use crate::people::link::LinkMay;
     use crate::people::person::Person;
@@ -262,5 +269,36 @@ mod tests {
         let deciding = directory.with_links(Some(LinkMay::Decide));
         let caller = user_as_caller("dora", "acme", Some(&deciding));
         assert_eq!((caller.groups.len(), caller.door), (1, Some(Door::Link)));
+    }
+
+    #[test]
+    fn user_may_decide_only_by_a_key_of_their_own_or_one_that_speaks_for_others() {
+        let key = |user: &str, name: &str, decide, act_as| Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: Vec::new(),
+            act_as,
+            admin: false,
+            permissions: Permissions {
+                decide,
+                ..Permissions::ALL
+            },
+            key_sha256: hash_key(name),
+        };
+        let reads = key("dora", "reads", false, false);
+        for (further, may_decide) in [
+            (key("web", "asks for others", false, true), false),
+            (key("bob", "decides", true, false), false),
+            (key("dora", "decides", true, false), true),
+            (key("web", "decides for others", true, true), true),
+        ] {
+            let text = format!("{further:?}, decides: {}", further.permissions.decide);
+            let directory = Directory::new(vec![reads.clone(), further]);
+            let caller = user_as_caller("dora", "acme", Some(&directory));
+            assert_eq!(caller.permissions.decide, may_decide, "{text}");
+            let elsewhere = user_as_caller("dora", "other", Some(&directory));
+            assert!(!elsewhere.permissions.decide, "{text}");
+        }
+        assert!(user_as_caller("local", "default", None).permissions.decide);
     }
 }

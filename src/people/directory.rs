@@ -202,6 +202,13 @@ impl Directory {
             .any(|(key, account)| account.act_as && *key == wanted)
     }
 
+    /// Whether a key of the tenant may both decide and speak for other people, so that any user may
+    /// decide through it.
+    #[must_use]
+    pub fn has_service_decider(&self, tenant: &str) -> bool {
+        self.deciders(tenant).any(|(_, account)| account.act_as)
+    }
+
     /// Returns the number of different people of a tenant, except `except`, who could approve under
     /// these approvers, by a key or by a link. If a key of the tenant may both decide and speak for
     /// other people, every user in `approvers.users` counts, and the number is unbounded
@@ -215,7 +222,7 @@ impl Directory {
         owner: Option<&str>,
         except: Option<&str>,
     ) -> usize {
-        let has_service_key = self.deciders(tenant).any(|(_, account)| account.act_as);
+        let has_service_key = self.has_service_decider(tenant);
         if has_service_key && !approvers.groups.is_empty() {
             return usize::MAX;
         }
