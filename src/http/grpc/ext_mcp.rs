@@ -187,8 +187,8 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a report about a
-/// call that is not of this gateway's gate.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a report about
+/// a call of another gate.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
