@@ -5,8 +5,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use holdpoint::engine::{Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::people::authorization::{Roster, permitted_actions};
 use holdpoint::task::decision::Action;
@@ -217,6 +218,38 @@ both! {
         door.decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
+    }
+
+    async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(fixture) {
+        const DENIED: &str = r#"{"order":666,"amount":5}"#;
+        let refusals = async |door: &Arc<Engine>, request, call, digest: Option<&str>| {
+            let mut refusals = Vec::new();
+            for text in [DENIED, EDITED] {
+                let digest = digest.map(str::to_owned);
+                let answer = DecisionInput { digest, ..each([(call, edit(text))]) };
+                refusals.push(door.decide(&alice(), request, answer, None).await.err());
+            }
+            let [Some(Refusal::Invalid(errors)), Some(later)] = &refusals[..] else { panic!("{refusals:?}") };
+            assert_eq!(errors[0].pointer, format!("/decisions/{call}/arguments"));
+            later.clone()
+        };
+        let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&harness).await;
+        let before = harness.journal(task).await.items;
+        assert_eq!(refusals(&door, request, call, Some("sha256:00")).await, Refusal::DigestMismatch(request));
+        assert_eq!(harness.journal(task).await.items, before);
+        door.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
+        let later = refusals(&door, request, call, None).await;
+        assert_eq!(later, Refusal::AlreadyDecided { request, call: None });
+        let (_, request, call, door) = begun(&harness).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        assert_eq!(refusals(&door, request, call, None).await, Refusal::Expired(request));
+
+        let harness = super::edits::harness(fixture, TWO).await;
+        let (_, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, approve())]), None).await.unwrap();
+        let later = refusals(&door, request, call, None).await;
+        assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
     }
 
     async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture) {
