@@ -18,7 +18,7 @@ use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::{CommitError, RequestRow};
 use crate::task::call_state::{CallState, EditedArguments};
 use crate::task::change::{Journal, LeaseChange};
-use crate::task::decision::{Edit, Then};
+use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
@@ -94,7 +94,7 @@ impl Engine {
             let agent = agent.as_deref().ok();
             let targets = decision.targets(caller, &open);
             let changed = targets.as_ref().is_ok_and(|targets| {
-                self.is_tool_changed(agent, &session, &open, targets)
+                self.is_tool_changed(agent, &session, &open, decision.action, targets)
             });
             if targets.is_err() || changed {
                 self.refuse_denied_edits(&session, agent, &open.spec, &answer)
@@ -339,16 +339,19 @@ impl Engine {
         ))
     }
 
-    /// Whether the configuration has changed a part that the answer depends on: the definition of
-    /// the tool of one of `calls`, or the form of a credential.
+    /// Whether the configuration has changed a part that an answer with `action` depends on: the
+    /// definition of the tool of one of `calls`, or the form of a credential. A retry depends on
+    /// the tool although other answers about an unknown outcome do not, because a retry runs the
+    /// call.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
         session: &TaskSession,
         open: &RequestProgress,
+        action: Action,
         calls: &[CallId],
     ) -> bool {
-        if !open.spec.kind.properties().depends_on_tool {
+        if !open.spec.kind.properties().depends_on_tool && action != Action::Retry {
             return false;
         }
         if open.spec.kind == RequestKind::Credentials && !self.form_is_unchanged(agent, &open.spec)

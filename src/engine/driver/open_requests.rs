@@ -127,6 +127,7 @@ impl Driver<'_> {
                 continue;
             };
             let problem = self.session.unknown_outcomes.get(id).cloned();
+            let problem = problem.or_else(|| self.earlier_problem(&state));
             let start = state.start.clone();
             let details = json!({
                 "sent_at": start.as_ref().map(|start| start.at.to_string()),
@@ -143,6 +144,24 @@ impl Driver<'_> {
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
+    }
+
+    /// Returns the problem that an earlier reconcile request showed about the last attempt at a
+    /// call; `None` if there was no such request.
+    fn earlier_problem(&self, state: &CallState) -> Option<String> {
+        let attempt = u64::from(state.start.as_ref()?.attempt);
+        let id = state.call.tool_call_id;
+        self.session.own.items.iter().rev().find_map(|item| {
+            let Fact::InterventionRequested(asked) = &item.fact else {
+                return None;
+            };
+            let is_about = asked.kind == RequestKind::Reconcile
+                && asked.own_calls().any(|call| call.tool_call_id == id);
+            let details = asked.details.as_ref().filter(|_| is_about)?;
+            let is_same = details.get("attempt")?.as_u64() == Some(attempt);
+            let problem = details.get("problem")?.as_str()?;
+            is_same.then(|| problem.to_owned())
+        })
     }
 
     /// Returns a request about these calls. The caller adds the question, the details, the form and
