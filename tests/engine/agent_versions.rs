@@ -153,7 +153,7 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
 }
 
 /// A task whose process was killed while its first call was in flight; no process saw the response.
-async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
+pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
         .create(&alice(), go(), None)

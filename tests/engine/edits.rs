@@ -435,6 +435,20 @@ both! {
         assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Failed)]);
     }
 
+    async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture) {
+        let mut harness = EngineHarness::new(fixture, TAG).await;
+        let task = super::agent_versions::killed_on_the_way(&harness).await;
+        harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+        harness.run().await;
+        let (_, calls) = question(&harness, task).await;
+        assert_eq!(asked(&harness, task).await.kind, RequestKind::Approval);
+        assert_eq!(offered(&harness, task, &alice()).await, [Action::Approve, Action::Reject, Action::Respond]);
+        let refusal = refused(&harness, &harness.engine(0), &alice(), task, each([(calls[0], edit(TAGGED))])).await;
+        assert_eq!(places(&refusal), [format!("/decisions/{}/action", calls[0])]);
+        harness.finish(task).await;
+        assert_eq!(bodies(&harness, task, "/tag"), vec![(calls[0].to_string(), TAG[0].1.to_owned()); 2]);
+    }
+
     async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture) {
         for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
             let mut harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
