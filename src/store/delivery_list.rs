@@ -191,7 +191,7 @@ const LIST: Sql = sql!(
 
 /// Makes a delivery due now. A delivery that is due already keeps its attempts and its lease,
 /// because a process may be sending it.
-const RESEND: Sql = sql!(
+pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
         lease_until = case when state = 'due' then lease_until end,
@@ -205,7 +205,7 @@ const RESEND: Sql = sql!(
 /// the time $5 or later.
 ///
 /// The two texts differ because `SQLite` has no row locks.
-const RESEND_ALL: Sql = Sql {
+pub(super) const RESEND_ALL: Sql = Sql {
     postgres: "
 with chosen as materialized (
     select delivery_id from delivery

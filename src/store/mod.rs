@@ -42,6 +42,7 @@ mod record;
 mod relay;
 mod request_list;
 mod requests;
+mod resend_keys;
 mod rows;
 mod sessions;
 mod settings;
@@ -95,6 +96,7 @@ pub use self::outage::Outage;
 pub use self::page::Page;
 pub use self::queries::{RequestFilter, RequestRow, TaskFilter, Viewer};
 use self::record::record;
+pub use self::resend_keys::{ResendKey, ResendTarget, StoredResend};
 pub use self::stopped::{StoppedTask, UNCOMMITTED};
 pub use self::tree::{TreeItem, TreeSnapshot};
 pub use self::updatable_messages::{ListedRequests, MessageState};
@@ -453,6 +455,7 @@ impl Store {
         .chain(damaged_task::STATEMENTS.iter().copied())
         .chain(request_list::STATEMENTS.iter().copied())
         .chain(requests::STATEMENTS.iter().copied())
+        .chain(resend_keys::STATEMENTS.iter().copied())
         .chain(sessions::STATEMENTS.iter().copied())
         .chain(task_list::STATEMENTS.iter().copied())
         .chain(tasks::STATEMENTS.iter().copied())

@@ -250,6 +250,7 @@ impl EventHeaderRecord {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
             "decision" => "request.decided",
+            "sub_agent_started" => "sub_agent.started",
             "task_status" | "request_closed" => {
                 let fact = fact(&self.body).ok()?;
                 event_name(&fact, self.task_id == root.0, self.seq)

@@ -46,7 +46,16 @@ const EVENTS: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
+/// Counts the tasks of a tree. Finds them as `ROWS` does.
+const SIZE: Sql = sql!(
+    "select count(*) as size from (
+        select task_id from agent_task where task_id = $1 and parent_task_id is null
+         union all
+        select task_id from agent_task where root_task_id = $1 and parent_task_id is not null) t"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS, SIZE];
 
 /// A tree as of one moment.
 #[derive(Clone, Debug)]
@@ -74,6 +83,12 @@ pub struct TreeItem {
     pub task_id: TaskId,
     /// The item, with its `seq` and time in the task's journal.
     pub item: Item,
+}
+
+record! {
+    struct SizeRecord {
+        size: i64,
+    }
 }
 
 record! {
@@ -173,6 +188,15 @@ impl Store {
             tree.unreadable = tree.rows.iter().map(|row| row.task_id).collect();
         }
         Ok(tree)
+    }
+
+    /// Returns the number of tasks of a tree, the root included; 0 if there is no such root.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn tree_size(&self, root: TaskId) -> Result<i64, ReadError> {
+        let found: Option<SizeRecord> = self.db().one(SIZE, vec![Value::Id(root.0)]).await?;
+        Ok(found.map_or(0, |record| record.size))
     }
 
     /// Reads the rows of a tree, without its items. `unreadable` holds the tasks whose row has a

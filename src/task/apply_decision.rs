@@ -263,6 +263,13 @@ impl Progress {
                 continue;
             }
             state.phase = match (reason, open.spec.kind) {
+                // The outcome is still unknown, so a new request asks for the outcome: after a
+                // change of the tool at once, with the new definition; after a failure when the
+                // task continues. If the task is canceled, the cancellation writes a result of the
+                // call.
+                (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
+                    state.phase_after_reconcile_closed()
+                }
                 (CloseReason::ToolChanged, _) => Phase::New,
                 (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
                     Outcome::Unknown,
@@ -283,10 +290,6 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run_text("The request expired without a decision", ", so this call was not run. No human has said no to it."),
                 ),
-                // The outcome is still unknown. If a failed task continues, a new request asks for
-                // the outcome. If the task is canceled, the cancellation writes a result of the
-                // call.
-                (CloseReason::Canceled, RequestKind::Reconcile) => state.phase_after_reconcile_closed(),
                 (_, RequestKind::Reconcile | RequestKind::Elicitation) => Phase::Settled(Outcome::Unknown, state.unknown_outcome_text()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before a human decided.".to_owned())

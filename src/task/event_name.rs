@@ -3,9 +3,9 @@
 use super::item::Fact;
 use super::status::{RequestStatus, TaskStatus};
 
-/// The events about which messages may be sent: changes of the status of a tree's tasks, and
-/// changes of the tree's requests.
-pub const NOTIFIABLE_EVENTS: [&str; 16] = [
+/// The events about which messages may be sent: changes of the status of a tree's tasks, starts of
+/// sub-agents, and changes of the tree's requests.
+pub const NOTIFIABLE_EVENTS: [&str; 17] = [
     "task.created",
     "task.paused",
     "task.resumed",
@@ -18,6 +18,7 @@ pub const NOTIFIABLE_EVENTS: [&str; 16] = [
     "sub_agent.completed",
     "sub_agent.failed",
     "sub_agent.canceled",
+    "sub_agent.started",
     "request.created",
     "request.decided",
     "request.expired",

@@ -69,8 +69,8 @@ pub struct RequestKindProperties {
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether an answer depends on the tool's definition. If so, a change of the definition
-    /// withdraws the request.
+    /// Whether every answer depends on the tool's definition. If so, an answer after a change of
+    /// the definition withdraws the request. A retry does so for a request of any kind.
     pub depends_on_tool: bool,
 }
 

@@ -1,14 +1,20 @@
 //! The list of deliveries and sending them again: who may, what is refused, and pages.
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use super::approval_cycle::on_both;
 use crate::notify::{BACKEND, Scene};
 use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
 
 /// Two deliveries of one task, both sent.
 async fn scene() -> Scene {
+    scene_on(On::Sqlite).await
+}
+
+async fn scene_on(on: On) -> Scene {
     let named = "tenants: [acme], events: [task.created, task.completed]";
-    let scene = Scene::start(On::Sqlite, &BACKEND.replace("tenants: [acme]", named)).await;
+    let scene = Scene::start(on, &BACKEND.replace("tenants: [acme]", named)).await;
     scene.short().await;
     scene.counted(&[("sent", 2)]).await;
     scene
@@ -191,4 +197,34 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
         .await;
     assert_eq!((reply.status, reply.body), (202, json!({"count": 0})));
     assert_eq!(scene.hook.count(), 2);
+}
+
+on_both! {
+    async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
+        let scene = scene_on(on).await;
+        let ops = || scene.app.actor(OPS).header("idempotency-key", "k");
+        let one = format!("/v1/deliveries/{}/resend", id(&scene.deliveries("").await[0]));
+        let replies = join_all((0..8).map(|_| async { ops().hit(&one).await })).await;
+        let first = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
+        assert_eq!((first, replies.iter().all(|reply| reply.status == 202)), (1, true));
+        scene.hook.reached(3).await;
+        scene.counted(&[("sent", 2)]).await;
+        let malformed = scene.app.actor(OPS).header("idempotency-key", "a b").hit(&one).await;
+        assert_eq!(malformed.status, 400);
+
+        let (many, body) = ("/v1/deliveries/resend", json!({"target": "backend", "state": "sent"}));
+        for (arrived, replayed) in [(5, ""), (5, "true")] {
+            let reply = ops().post(many, &body).await;
+            assert_eq!((reply.status, reply.header("idempotency-replayed")), (202, replayed), "{}", reply.text);
+            assert_eq!(reply.body, json!({"count": 2}));
+            scene.hook.reached(arrived).await;
+            scene.counted(&[("sent", 2)]).await;
+            assert_eq!(scene.hook.count(), arrived);
+        }
+        let other = ops().post(many, &json!({"target": "backend"})).await;
+        assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"));
+        assert_eq!(ops().hit("/v1/deliveries/00000000-0000-7000-8000-000000000000/resend").await.status, 404);
+        let not_an_admin = scene.app.actor(BOB).header("idempotency-key", "k").post(many, &body).await;
+        assert_eq!(not_an_admin.status, 403);
+    }
 }

@@ -200,6 +200,8 @@ on_both! {
             assert!(shown.text.contains(part), "{part}: {}", shown.text);
         }
         assert!(shown.text.contains(&format!("href=\"/resume/{}\"", held.request)));
+        let asked = format!("Asked <time datetime={}>", held.body["created_at"]);
+        assert!(shown.text.contains(&asked) && !shown.text.contains("tree of"), "{asked}: {}", shown.text);
         for (actor, status) in [(app.approver(), 200), (app.stranger(), 403), (app.actor(OTHER), 404)] {
             let seen = page(actor, &path).await;
             assert!(seen.status == status && seen.header("content-type").starts_with("text/html"), "{}", seen.text);

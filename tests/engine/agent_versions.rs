@@ -153,7 +153,7 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
 }
 
 /// A task whose process was killed while its first call was in flight; no process saw the response.
-async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
+pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
         .create(&alice(), go(), None)
@@ -298,6 +298,36 @@ both! {
         assert_eq!(harness.tool.ledger().len(), 0);
         harness.finish(task).await;
         assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/elsewhere")), (0, 1));
+    }
+
+    async fn retry_of_a_call_whose_tool_has_changed_runs_nothing_and_is_asked_anew(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        harness.tool.answers(502, "");
+        let tasks = [approved(&harness).await, approved(&harness).await];
+        harness.run().await;
+        let mut before = Vec::new();
+        for task in tasks {
+            before.push(harness.asked(task).await.remove(0));
+        }
+        assert!(before.iter().all(|asked| asked.kind == RequestKind::Reconcile));
+        harness.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
+        let (first, door) = (before[0].request_id, harness.engine(0));
+        let retried = door.decide(&alice(), first, whole(Action::Retry, None), None).await;
+        assert_eq!(retried.err(), Some(Refusal::Withdrawn(first)));
+        let known = whole(Action::Respond, Some("it was paid".into()));
+        door.decide(&alice(), before[1].request_id, known, None).await.unwrap();
+        harness.later();
+        harness.tool.answers(200, "paid");
+        harness.run().await;
+        assert_eq!(outcomes(&harness.journal(tasks[1]).await), [Outcome::Responded], "a known outcome needs no tool");
+        let anew = harness.asked(tasks[0]).await.remove(0);
+        assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &before[0].details));
+        assert!(anew.request_id != first && anew.digest != before[0].digest);
+        assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 0));
+        door.decide(&alice(), anew.request_id, whole(Action::Retry, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(outcomes(&harness.journal(tasks[0]).await), [Outcome::Succeeded]);
+        assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 1));
     }
 
     async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(fixture) {

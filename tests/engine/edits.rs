@@ -5,8 +5,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use holdpoint::engine::{Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::people::authorization::{Roster, permitted_actions};
 use holdpoint::task::decision::Action;
@@ -219,6 +220,38 @@ both! {
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), text.to_owned())]);
     }
 
+    async fn denied_edit_is_refused_before_the_state_of_its_request_is_looked_at(fixture) {
+        const DENIED: &str = r#"{"order":666,"amount":5}"#;
+        let refusals = async |door: &Arc<Engine>, request, call, digest: Option<&str>| {
+            let mut refusals = Vec::new();
+            for text in [DENIED, EDITED] {
+                let digest = digest.map(str::to_owned);
+                let answer = DecisionInput { digest, ..each([(call, edit(text))]) };
+                refusals.push(door.decide(&alice(), request, answer, None).await.err());
+            }
+            let [Some(Refusal::Invalid(errors)), Some(later)] = &refusals[..] else { panic!("{refusals:?}") };
+            assert_eq!(errors[0].pointer, format!("/decisions/{call}/arguments"));
+            later.clone()
+        };
+        let harness = harness(StoreFixture::like(&fixture).await, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&harness).await;
+        let before = harness.journal(task).await.items;
+        assert_eq!(refusals(&door, request, call, Some("sha256:00")).await, Refusal::DigestMismatch(request));
+        assert_eq!(harness.journal(task).await.items, before);
+        door.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
+        let later = refusals(&door, request, call, None).await;
+        assert_eq!(later, Refusal::AlreadyDecided { request, call: None });
+        let (_, request, call, door) = begun(&harness).await;
+        harness.fixture.forward(Duration::from_hours(25));
+        assert_eq!(refusals(&door, request, call, None).await, Refusal::Expired(request));
+
+        let harness = super::edits::harness(fixture, TWO).await;
+        let (_, request, call, door) = begun(&harness).await;
+        door.decide(&alice(), request, each([(call, approve())]), None).await.unwrap();
+        let later = refusals(&door, request, call, None).await;
+        assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
+    }
+
     async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture) {
         let harness = harness(fixture, TWO).await;
         // Whether the rules hold or allow the edited arguments, the edit does not count as an
@@ -400,6 +433,20 @@ both! {
         harness.run().await;
         assert_eq!(bodies(&harness, task, "/tag"), vec![(call.to_string(), TAGGED.to_owned()); 3]);
         assert_eq!(became(&harness, task, [call]).await, [Some(Outcome::Failed)]);
+    }
+
+    async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture) {
+        let mut harness = EngineHarness::new(fixture, TAG).await;
+        let task = super::agent_versions::killed_on_the_way(&harness).await;
+        harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+        harness.run().await;
+        let (_, calls) = question(&harness, task).await;
+        assert_eq!(asked(&harness, task).await.kind, RequestKind::Approval);
+        assert_eq!(offered(&harness, task, &alice()).await, [Action::Approve, Action::Reject, Action::Respond]);
+        let refusal = refused(&harness, &harness.engine(0), &alice(), task, each([(calls[0], edit(TAGGED))])).await;
+        assert_eq!(places(&refusal), [format!("/decisions/{}/action", calls[0])]);
+        harness.finish(task).await;
+        assert_eq!(bodies(&harness, task, "/tag"), vec![(calls[0].to_string(), TAG[0].1.to_owned()); 2]);
     }
 
     async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(fixture) {

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{BACKEND, Scene, on_both};
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::fake_receiver::Received;
-use crate::support::test_app::{BOB, OTHER};
+use crate::support::fake_receiver::{FakeReceiver, Received};
+use crate::support::test_app::{BOB, OTHER, TestApp};
 
 fn kinds(scene: &Scene, path: &str) -> BTreeSet<String> {
     let all = scene.hook.all();
@@ -80,6 +80,22 @@ on_both! {
         assert_eq!(kinds(&scene, "/backend"), expected.map(str::to_owned).into());
         let [withdrawn] = &scene.hook.of("request.withdrawn")[..] else { panic!("one") };
         assert_eq!(withdrawn.body["data"]["request"]["status"], "withdrawn");
+    }
+
+    async fn start_of_a_sub_agent_is_told_to_the_entry_that_names_it(on) {
+        let hook = FakeReceiver::start().await;
+        let named = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [sub_agent.started]");
+        let clerk = "clerk: { description: Looks orders up., model: main, tools: [lookup] }\ndefault_agent: billing";
+        let yaml = super::yaml(&named, &hook).replace("forbidden] }", &format!("forbidden], sub_agents: [clerk] }}\n  {clerk}"));
+        let app = TestApp::with(on, &yaml).await;
+        app.model.then(calls(&[("clerk", r#"{"task":"look"}"#)])).then(says("looked")).then(says("done"));
+        let done = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        hook.reached(1).await;
+        let [message] = &hook.all()[..] else { panic!("one start") };
+        let data = &message.body["data"];
+        assert_eq!((message.kind(), &data["task_id"]), ("sub_agent.started", &done.body["task_id"]));
+        assert_eq!((&data["agent_path"], &data["request"]), (&json!(["billing"]), &json!(null)));
     }
 
     async fn every_question_of_many_tasks_is_told_once(on) {

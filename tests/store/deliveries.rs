@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use holdpoint::store::{
     Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, NextState, ResendFilter,
+    ResendKey, ResendTarget,
 };
+use holdpoint::task::user::UserIds;
 
 use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance, fresh};
@@ -195,6 +197,47 @@ both! {
         assert_eq!(resend("backend", DeliveryState::Dead, Some(between)).await, 2);
         assert_eq!(resend("backend", DeliveryState::Dead, None).await, 2);
         assert_eq!(claim(&fixture, 9).await.len(), 4);
+    }
+
+    async fn resend_with_a_key_is_done_once_in_a_day_for_every_spelling_of_its_user(fixture) {
+        let path = "POST /v1/deliveries/resend";
+        let key = |user: &str| ResendKey {
+            tenant: "acme".to_owned(),
+            user: UserIds::Folded.id(user),
+            path: path.to_owned(),
+            key: "k".to_owned(),
+            body_digest: "00".to_owned(),
+        };
+        let dead = ResendTarget::All(ResendFilter {
+            tenant: "acme".to_owned(),
+            target: "backend".to_owned(),
+            state: DeliveryState::Dead,
+            since: None,
+        });
+        let resend = async |user: &str| fixture.store.resend_with_key(&dead, &key(user)).await.unwrap();
+        let stored = async |user: &str| {
+            let stored = fixture.store.stored_resend("acme", &UserIds::Folded.id(user), path, "k").await.unwrap();
+            stored.map(|stored| (stored.body_digest, stored.count))
+        };
+        let all_die = async || {
+            for one in claim(&fixture, 4).await {
+                record(&fixture, &one, NextState::Dead).await;
+            }
+        };
+        two(&fixture).await;
+        all_die().await;
+        let unknown = fixture.store.resend_with_key(&ResendTarget::One(fresh()), &key("ops")).await.unwrap();
+        assert_eq!((unknown, stored("ops").await), (Some(0), None), "a refused POST stores no key");
+        assert_eq!(resend("ops").await, Some(2));
+        all_die().await;
+        for user in ["ops", "Ops"] {
+            assert_eq!((resend(user).await, stored(user).await), (None, Some(("00".to_owned(), 2))));
+        }
+        assert_eq!(claim(&fixture, 4).await, [], "a refused key makes nothing due");
+        fixture.forward(24 * HOUR);
+        assert_eq!(stored("ops").await, None);
+        assert_eq!(resend("Ops").await, Some(2));
+        assert_eq!(resend("ops").await, None);
     }
 
     async fn list_is_newest_first_in_pages_and_by_every_filter(fixture) {

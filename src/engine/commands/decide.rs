@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decision_input::{DecisionInput, invalid, validate};
+use super::denied_edits::judgement_after_edit;
 use super::valid_decision::{JudgedEdit, ValidDecision};
 use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::agent::Agent;
@@ -17,25 +18,26 @@ use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::{CommitError, RequestRow};
 use crate::task::call_state::{CallState, EditedArguments};
 use crate::task::change::{Journal, LeaseChange};
-use crate::task::decision::{Edit, Then};
+use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::progress::RequestProgress;
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
-use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::task::verdict::{Judgement, Verdict};
 
 impl Engine {
     /// Stores a person's decision and continues the task.
     ///
     /// # Errors
-    /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then
-    /// `Withdrawn` or `AlreadyDecided`; last, `Invalid` for edited arguments or standing decisions
-    /// that the current rules do not permit. A refusal stores nothing, with two exceptions that
-    /// return `Withdrawn`: a request whose tool has changed is closed, and a task with damaged data
-    /// fails. `KeyReused` if another POST with the same key and another body came first.
-    /// `Unavailable` when the database does not answer.
+    /// In this order: `NotFound`, `Forbidden`, `Invalid`, also for edited arguments that the
+    /// current rules do not permit, `DigestMismatch`, `Expired`, then `Withdrawn` or
+    /// `AlreadyDecided`; last, `Invalid` for an edit of a call that was already sent and for
+    /// standing decisions that the current rules do not permit. A refusal stores nothing, with two
+    /// exceptions that return `Withdrawn`: a request whose tool has changed is closed, and a task
+    /// with damaged data fails. `KeyReused` if another POST with the same key and another body came
+    /// first. `Unavailable` when the database does not answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -83,31 +85,30 @@ impl Engine {
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
-            let unreadable = agent.as_ref().err();
-            let unreadable = unreadable.filter(|why| why.code == FailureCode::Integrity);
-            let damaged = request_damage(&session, request).or_else(|| unreadable.cloned());
-            if let Some(failure) = damaged {
+            if let Some(failure) = stored_damage(&session, request, agent.as_ref().err()) {
                 if self.fail_damaged_task(session, failure).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
                 continue;
             }
-            let targets = decision.targets(caller, &open)?;
-            if self.is_tool_changed(agent.as_deref().ok(), &session, &open, &targets) {
+            let agent = agent.as_deref().ok();
+            let targets = decision.targets(caller, &open);
+            let changed = targets.as_ref().is_ok_and(|targets| {
+                self.is_tool_changed(agent, &session, &open, decision.action, targets)
+            });
+            if targets.is_err() || changed {
+                self.refuse_denied_edits(&session, agent, &open.spec, &answer)
+                    .await?;
+            }
+            let targets = targets?;
+            if changed {
                 if self.withdraw_for_changed_tool(session, request).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
                 continue;
             }
-            self.apply_decision(
-                caller,
-                &mut session,
-                agent.as_deref().ok(),
-                &open,
-                &decision,
-                &targets,
-            )
-            .await?;
+            self.apply_decision(caller, &mut session, agent, &open, &decision, &targets)
+                .await?;
             session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
             if let Some(accepted) = self.submit(session).await? {
                 return Ok(Accepted {
@@ -144,25 +145,33 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer as far as the request's row allows. Reads the journal only if the answer
-    /// is invalid and contains edited arguments.
+    /// Validates an answer as far as the request's row allows. Reads the journal only for an answer
+    /// that is refused and contains edited arguments.
     async fn validate_answer(
         &self,
         caller: &Caller,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<ValidDecision, Refusal> {
-        match self.validate_by_row(caller, row, answer) {
+        let validated = self.validate_by_row(caller, row, answer);
+        let has_edits = answer.edits().next().is_some();
+        match &validated {
             // The error's pointer may name a member of the arguments, and that name may be secret.
             // In that case `refuse_secrets` returns an error without the name.
-            Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
+            Err(Refusal::Invalid(_)) if has_edits => {
                 let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                 self.refuse_secrets(&session, answer.edits().collect())
                     .await?;
-                Err(refusal)
             }
-            validated => validated,
+            Err(
+                Refusal::DigestMismatch(_)
+                | Refusal::Expired(_)
+                | Refusal::Withdrawn(_)
+                | Refusal::AlreadyDecided { .. },
+            ) if has_edits => self.refuse_denied_edits_of(row, answer).await?,
+            Ok(_) | Err(_) => {}
         }
+        validated
     }
 
     /// Validates an answer by the request's row alone. Returns errors in the order that
@@ -330,16 +339,19 @@ impl Engine {
         ))
     }
 
-    /// Whether the configuration has changed a part that the answer depends on: the definition of
-    /// the tool of one of `calls`, or the form of a credential.
+    /// Whether the configuration has changed a part that an answer with `action` depends on: the
+    /// definition of the tool of one of `calls`, or the form of a credential. A retry depends on
+    /// the tool although other answers about an unknown outcome do not, because a retry runs the
+    /// call.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
         session: &TaskSession,
         open: &RequestProgress,
+        action: Action,
         calls: &[CallId],
     ) -> bool {
-        if !open.spec.kind.properties().depends_on_tool {
+        if !open.spec.kind.properties().depends_on_tool && action != Action::Retry {
             return false;
         }
         if open.spec.kind == RequestKind::Credentials && !self.form_is_unchanged(agent, &open.spec)
@@ -349,18 +361,7 @@ impl Engine {
         open.spec
             .own_calls()
             .filter(|call| calls.contains(&call.tool_call_id))
-            .any(|call| {
-                let entry = agent.and_then(|agent| self.offered(agent, &call.name));
-                let digest = entry.map(|entry| {
-                    session.digest(
-                        &entry.current_spec(session.task_id()),
-                        call.tool_call_id,
-                        &call.arguments_text,
-                        call.rule.as_deref(),
-                    )
-                });
-                digest.as_deref() != Some(call.digest.as_str())
-            })
+            .any(|call| self.is_call_changed(agent, session, call))
     }
 
     /// Closes a request whose tool has changed, so that the driver judges its calls again. Returns
@@ -398,6 +399,17 @@ impl Engine {
     }
 }
 
+/// Returns the failure of a task whose stored request or agent version is damaged. `agent_failure`
+/// says why the agent version cannot be used.
+fn stored_damage(
+    session: &TaskSession,
+    request: RequestId,
+    agent_failure: Option<&Failure>,
+) -> Option<Failure> {
+    let unreadable = agent_failure.filter(|why| why.code == FailureCode::Integrity);
+    request_damage(session, request).or_else(|| unreadable.cloned())
+}
+
 /// Adds the new judgements of edited calls to the session.
 fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
     for (tool_call_id, judgement) in judgements {
@@ -411,24 +423,5 @@ fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement
             effect,
             performer,
         });
-    }
-}
-
-/// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
-/// judgement of the edited arguments; `terms` are the terms of the request.
-///
-/// # Errors
-/// The expected arguments, in words for the person, if a rule refuses the arguments or the
-/// arguments do not fit the tool.
-fn judgement_after_edit(
-    now: &Judgement,
-    terms: &Terms,
-) -> Result<(bool, Option<Judgement>), String> {
-    let why = now.reason.as_deref().unwrap_or("no reason is given");
-    match now.verdict {
-        Verdict::Deny => Err(format!("arguments that no rule refuses: {why}")),
-        Verdict::Invalid | Verdict::Human => Err(format!("arguments that fit: {why}")),
-        Verdict::Allow => Ok((true, None)),
-        Verdict::Hold => Ok((now.terms.as_ref() == Some(terms), Some(now.clone()))),
     }
 }

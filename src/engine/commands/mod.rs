@@ -6,6 +6,7 @@ mod create;
 mod credentials;
 mod decide;
 mod decision_input;
+mod denied_edits;
 pub(crate) mod expire;
 mod grants;
 mod idempotency;

@@ -370,10 +370,22 @@ impl Engine {
         agent: &Agent,
         state: &CallState,
     ) -> Judgement {
-        let Some(entry) = self.offered(agent, &state.call.name) else {
+        let call = (state.call.name.as_str(), state.arguments_text());
+        self.verdict_on(session, agent, call).await
+    }
+
+    /// Like [`Engine::verdict`], for a call of the tool `name` with the arguments `text`. The
+    /// journal need not have such a call.
+    pub(in crate::engine) async fn verdict_on(
+        &self,
+        session: &TaskSession,
+        agent: &Agent,
+        (name, text): (&str, &str),
+    ) -> Judgement {
+        let Some(entry) = self.offered(agent, name) else {
             return Judgement::invalid("the tool is not offered any more");
         };
-        let args = match arguments::read(state.arguments_text(), &entry.schema) {
+        let args = match arguments::read(text, &entry.schema) {
             Ok(args) => args,
             Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
@@ -384,7 +396,7 @@ impl Engine {
         {
             return Judgement::invalid(why);
         }
-        if let Some(kind) = agent.human_request_kind(&state.call.name)
+        if let Some(kind) = agent.human_request_kind(name)
             && let Err(why) = human::question(kind, &args, self.catalog.services(&agent.name))
         {
             return Judgement::invalid(why);
@@ -395,7 +407,7 @@ impl Engine {
             Arc::clone(&self.policy),
             entry.current_spec(session.task_id()).into_owned(),
         );
-        let heavy = policy.is_heavy(state.arguments_text().len());
+        let heavy = policy.is_heavy(text.len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let at_gate = agent.gate.is_some();
         let judge = move || {

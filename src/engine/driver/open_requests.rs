@@ -69,7 +69,7 @@ impl Driver<'_> {
             let calls = calls
                 .map(|state| self.requested_call(state, is_asked_about(state)))
                 .collect();
-            let terms = self.terms_of(request.kind, request.terms, &first);
+            let terms = self.terms_of(&request);
             let mut spec = self.new_request(request.kind, calls, terms);
             self.add_question_and_form(&mut spec, &first);
             self.session
@@ -78,22 +78,30 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Returns the terms of a request. Removes `edit` from an approval if the gate is an
-    /// `ext_authz` gateway that reports no outcome, because such a gateway cannot change the call.
-    fn terms_of(&self, kind: RequestKind, mut terms: Terms, first: &CallState) -> Terms {
-        let gate = self.agent.gate.as_deref();
-        let must_stay_unchanged =
-            gate.is_some_and(|gate| gate.ext_authz.is_some() && gate.report == Report::Optional);
-        if must_stay_unchanged
-            && kind == RequestKind::Approval
-            && first.performer == ToolKind::External
-        {
+    /// Returns the terms of a request. Removes `edit` from an approval if none of its calls could
+    /// run with other arguments.
+    fn terms_of(&self, request: &PlannedRequest) -> Terms {
+        let mut terms = request.terms.clone();
+        let progress = &self.session.own.progress;
+        let mut calls = request.calls.iter().filter_map(|id| progress.call(*id));
+        if request.kind == RequestKind::Approval && !calls.any(|state| self.is_editable(state)) {
             terms.allow.retain(|action| *action != Action::Edit);
             if terms.allow.is_empty() {
                 terms.allow.push(Action::Reject);
             }
         }
         terms
+    }
+
+    /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
+    /// because its receiver knows the call by its key. A call before an `ext_authz` gateway that
+    /// reports no outcome keeps them, because such a gateway cannot change the call.
+    fn is_editable(&self, state: &CallState) -> bool {
+        let gate = self.agent.gate.as_deref();
+        let must_stay_unchanged =
+            gate.is_some_and(|gate| gate.ext_authz.is_some() && gate.report == Report::Optional);
+        let is_fixed = must_stay_unchanged && state.performer == ToolKind::External;
+        state.attempts == 0 && !is_fixed
     }
 
     /// Adds the agent's question and the form of the answer to a request, if the request needs
@@ -127,6 +135,7 @@ impl Driver<'_> {
                 continue;
             };
             let problem = self.session.unknown_outcomes.get(id).cloned();
+            let problem = problem.or_else(|| self.earlier_problem(&state));
             let start = state.start.clone();
             let details = json!({
                 "sent_at": start.as_ref().map(|start| start.at.to_string()),
@@ -143,6 +152,24 @@ impl Driver<'_> {
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
+    }
+
+    /// Returns the problem that an earlier reconcile request showed about the last attempt at a
+    /// call; `None` if there was no such request.
+    fn earlier_problem(&self, state: &CallState) -> Option<String> {
+        let attempt = u64::from(state.start.as_ref()?.attempt);
+        let id = state.call.tool_call_id;
+        self.session.own.items.iter().rev().find_map(|item| {
+            let Fact::InterventionRequested(asked) = &item.fact else {
+                return None;
+            };
+            let is_about = asked.kind == RequestKind::Reconcile
+                && asked.own_calls().any(|call| call.tool_call_id == id);
+            let details = asked.details.as_ref().filter(|_| is_about)?;
+            let is_same = details.get("attempt")?.as_u64() == Some(attempt);
+            let problem = details.get("problem")?.as_str()?;
+            is_same.then(|| problem.to_owned())
+        })
     }
 
     /// Returns a request about these calls. The caller adds the question, the details, the form and

@@ -99,6 +99,8 @@ texts! {
     canceled: "Canceled", "已取消";
     task_title: "Task · {agent} · {status}", "任务 · {agent} · {status}";
     usage: "model calls: {calls}, tokens: {tokens}", "模型调用：{calls}，token：{tokens}";
+    asked: "Asked", "提出于";
+    tree: "tree of {count}", "任务树共 {count} 个任务";
     part_of: "Part of a larger task", "隶属于更大的任务";
     cancel_task: "Cancel the task", "取消任务";
     cancel_effect: "The task and everything below it end for good. No further call starts, and its open questions are withdrawn.", "该任务及其下的所有任务将永久结束：不再发起任何调用，未决请求将被撤回。";

@@ -54,6 +54,10 @@ on_both! {
             let shown = task(&app, child).await;
             assert_eq!(shown.body, only(&app, &root_id, shown.body["agent"].as_str().unwrap()).await);
         }
+        for task in [&root_id, &id(&clerk)] {
+            let page = app.owner().header("accept", "text/html").get(&format!("/tasks/{task}")).await;
+            assert!(page.text.contains("tree of 3"), "{}", page.text);
+        }
 
         let inbox = app.owner().get("/v1/requests").await;
         assert_eq!(inbox.body["requests"].as_array().unwrap().len(), 1, "{}", inbox.text);

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use uuid::Uuid;
 
+use super::keyed::resend;
 use crate::http::Http;
 use crate::http::api::submit::no_members;
 use crate::http::server::body::PostRequest;
-use crate::http::server::caller::{must_administer, must_create};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
+use crate::store::ResendTarget;
 
 pub(crate) const OP: Op = Op {
     id: "resend_delivery",
@@ -25,6 +28,7 @@ pub(crate) const OP: Op = Op {
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
+        Code::IdempotencyKeyReused,
     ],
 };
 
@@ -34,21 +38,21 @@ pub(crate) const OP: Op = Op {
 /// gets as many attempts as a new one; a delivery that is due keeps its count of attempts.
 #[utoipa::path(
     post, path = "/v1/deliveries/{delivery_id}/resend", operation_id = "resend_delivery", tag = "deliveries",
-    params(("delivery_id" = String, Path, format = Uuid, description = "The delivery")),
+    params(("delivery_id" = String, Path, format = Uuid, description = "The delivery"), KeyHeader),
     responses((status = 202, description = "The delivery is due now"))
 )]
 pub(crate) async fn resend_delivery(
     State(http): State<Arc<Http>>,
     Id(id): Id<Uuid>,
     posted: PostRequest,
-) -> Result<StatusCode, Problem> {
-    must_create(&posted.caller)?;
-    must_administer(&posted.caller)?;
-    posted.key()?;
-    posted.json(&http.body_parser, no_members).await?;
-    if http.store.resend(&posted.caller.tenant, id).await? {
-        Ok(StatusCode::ACCEPTED)
-    } else {
-        Err(Problem::not_found())
+) -> Result<Response, Problem> {
+    let target = async {
+        posted.json(&http.body_parser, no_members).await?;
+        Ok::<_, Problem>(ResendTarget::One(id))
+    };
+    let resent = resend(&http, &posted, target).await?;
+    if resent.count == 0 {
+        return Err(Problem::not_found());
     }
+    Ok(resent.mark(StatusCode::ACCEPTED.into_response()))
 }

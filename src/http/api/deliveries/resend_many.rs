@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use serde_json::Value;
 
+use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::caller::{must_administer, must_create};
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::ResendDeliveries;
 use crate::http::wire::delivery::ResentDeliveries;
-use crate::store::{DeliveryState, ResendFilter};
+use crate::store::{DeliveryState, ResendFilter, ResendTarget};
 use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
@@ -28,6 +30,7 @@ pub(crate) const OP: Op = Op {
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
+        Code::IdempotencyKeyReused,
     ],
 };
 
@@ -37,22 +40,25 @@ pub(crate) const OP: Op = Op {
 /// the same `webhook_id`; for an admin.
 #[utoipa::path(
     post, path = "/v1/deliveries/resend", operation_id = "resend_deliveries", tag = "deliveries",
-    request_body = ResendDeliveries,
+    params(KeyHeader), request_body = ResendDeliveries,
     responses((status = 202, body = ResentDeliveries, description = "The deliveries are due now"))
 )]
 pub(crate) async fn resend_deliveries(
     State(http): State<Arc<Http>>,
     posted: PostRequest,
-) -> Result<(StatusCode, Json<ResentDeliveries>), Problem> {
-    must_create(&posted.caller)?;
-    must_administer(&posted.caller)?;
-    posted.key()?;
+) -> Result<Response, Problem> {
     let tenant = posted.caller.tenant.clone();
-    let filter = posted
-        .json(&http.body_parser, move |body, _| parse(body, tenant))
-        .await?;
-    let count = http.store.resend_all(&filter).await?;
-    Ok((StatusCode::ACCEPTED, Json(ResentDeliveries { count })))
+    let target = async {
+        let filter = posted
+            .json(&http.body_parser, move |body, _| parse(body, tenant))
+            .await?;
+        Ok::<_, Problem>(ResendTarget::All(filter))
+    };
+    let resent = resend(&http, &posted, target).await?;
+    let body = Json(ResentDeliveries {
+        count: resent.count,
+    });
+    Ok(resent.mark((StatusCode::ACCEPTED, body).into_response()))
 }
 
 fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::cancel;
 use super::list::status_word;
-use super::timeline::{TaskTimeline, entry};
+use super::timeline::{TaskTimeline, entry, event_time};
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
@@ -75,9 +75,11 @@ pub(crate) async fn get_task_page(
             Err(error) => return Err(error.into()),
         },
     };
+    let tree_size = http.store.tree_size(root).await?;
     let site = Site::new(&http, &caller, &headers);
     let is_followed = before.is_none() && !row.status.is_terminal();
-    let page = task_page(&site, &http, &row, &pending, &timeline, before);
+    let header = about(&site, &row, tree_size);
+    let page = task_page(&site, &http, &row, &header, &pending, &timeline, before);
     Ok(if is_followed {
         follow::page_with_script(page)
     } else {
@@ -89,6 +91,7 @@ fn task_page(
     site: &Site<'_>,
     http: &Http,
     row: &TaskRow,
+    header: &Markup,
     pending: &[RequestRow],
     timeline: &TaskTimeline,
     before: Option<i64>,
@@ -103,7 +106,7 @@ fn task_page(
         &force_left_to_right(title.clone()),
         &html! {
             h1 #headline { (title) }
-            (about(site, row))
+            (header)
             @if let Some(form) = cancel::form(site, http, row) { (form) }
             @if !pending.is_empty() { (questions(site, http, pending)) }
             h2 { (texts.timeline) }
@@ -120,8 +123,9 @@ fn task_page(
     )
 }
 
-/// Renders the agent, the owner, the session, and the usage of the task's subtree.
-fn about(site: &Site<'_>, row: &TaskRow) -> Markup {
+/// Renders the agent, the owner, the session, the time at which the task was created, the usage of
+/// the task's subtree, and the number of tasks of the whole tree if there are several.
+fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (
         row.model_calls.to_string(),
@@ -132,7 +136,9 @@ fn about(site: &Site<'_>, row: &TaskRow) -> Markup {
             bdi { (visible(&row.agent_path.join(" › "))) }
             " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.user_id))])) }
             " · " bdi { (visible(&row.session_id)) }
+            " · " (texts.asked) " " (event_time(row.created_at))
             " · " (fill(texts.usage, &[("calls", &calls), ("tokens", &tokens)]))
+            @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size.to_string())])) }
         }
         @if row.task_id != row.root_task_id {
             p { a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.part_of) } }

@@ -143,7 +143,7 @@ pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
     }
 }
 
-fn event_time(at: Time) -> Markup {
+pub(super) fn event_time(at: Time) -> Markup {
     let exact = at.to_string();
     html! { time datetime=(exact) { (utc_text(&exact)) } }
 }

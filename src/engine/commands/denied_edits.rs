@@ -1,0 +1,107 @@
+//! Edited arguments that the current rules do not permit. A body with such arguments is refused as
+//! `Invalid` before the refusals that depend on the state of the request. The arguments are judged
+//! under the tool that the request shows: a call whose tool has changed since is left out.
+
+use super::Refusal;
+use super::decision_input::{DecisionInput, invalid};
+use crate::agent::Agent;
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
+use crate::store::{ReadError, RequestRow};
+use crate::task::request::{CallSpec, RequestSpec};
+use crate::task::text::pointer;
+use crate::task::verdict::{Judgement, Terms, Verdict};
+
+impl Engine {
+    /// Does what [`Engine::refuse_denied_edits`] does, with the journal read anew. Refuses nothing
+    /// if the journal is unreadable.
+    ///
+    /// # Errors
+    /// As [`Engine::refuse_denied_edits`].
+    pub(super) async fn refuse_denied_edits_of(
+        &self,
+        row: &RequestRow,
+        answer: &DecisionInput,
+    ) -> Result<(), Refusal> {
+        let session = match self.load(row.task_id).await {
+            Ok(Some(session)) => session,
+            Ok(None) | Err(ReadError::Corrupt(_)) => return Ok(()),
+            Err(error @ ReadError::Unavailable) => return Err(error.into()),
+        };
+        let agent = self.agent_of(&session.own.row).await?;
+        self.refuse_denied_edits(&session, agent.as_deref().ok(), &row.spec, answer)
+            .await
+    }
+
+    /// Refuses edited arguments that hold a secret, that a rule denies or that do not fit. Calls
+    /// whose tool has changed since the request was opened are left out.
+    ///
+    /// # Errors
+    /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
+    pub(super) async fn refuse_denied_edits(
+        &self,
+        session: &TaskSession,
+        agent: Option<&Agent>,
+        spec: &RequestSpec,
+        answer: &DecisionInput,
+    ) -> Result<(), Refusal> {
+        self.refuse_secrets(session, answer.edits().collect())
+            .await?;
+        let Some(agent) = agent else { return Ok(()) };
+        for (call, text) in answer.edits() {
+            let mut own_calls = spec.own_calls();
+            let asked = own_calls.find(|own| own.tool_call_id.to_string() == call);
+            let Some(asked) = asked.filter(|own| !self.is_call_changed(Some(agent), session, own))
+            else {
+                continue;
+            };
+            let now = self
+                .verdict_on(session, agent, (asked.name.as_str(), text))
+                .await;
+            if let Err(detail) = judgement_after_edit(&now, &spec.terms) {
+                let place = format!("{}/arguments", pointer("/decisions", &call));
+                return Err(invalid(&place, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the tool of a call has changed since the request was opened, or is gone since.
+    pub(super) fn is_call_changed(
+        &self,
+        agent: Option<&Agent>,
+        session: &TaskSession,
+        call: &CallSpec,
+    ) -> bool {
+        let entry = agent.and_then(|agent| self.offered(agent, &call.name));
+        let digest = entry.map(|entry| {
+            session.digest(
+                &entry.current_spec(session.task_id()),
+                call.tool_call_id,
+                &call.arguments_text,
+                call.rule.as_deref(),
+            )
+        });
+        // A request about a call of a tool that was gone already has an empty digest.
+        digest.unwrap_or_default() != call.digest
+    }
+}
+
+/// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
+/// judgement of the edited arguments; `terms` are the terms of the request.
+///
+/// # Errors
+/// The expected arguments, in words for the person, if a rule refuses the arguments or the
+/// arguments do not fit the tool.
+pub(super) fn judgement_after_edit(
+    now: &Judgement,
+    terms: &Terms,
+) -> Result<(bool, Option<Judgement>), String> {
+    let why = now.reason.as_deref().unwrap_or("no reason is given");
+    match now.verdict {
+        Verdict::Deny => Err(format!("arguments that no rule refuses: {why}")),
+        Verdict::Invalid | Verdict::Human => Err(format!("arguments that fit: {why}")),
+        Verdict::Allow => Ok((true, None)),
+        Verdict::Hold => Ok((now.terms.as_ref() == Some(terms), Some(now.clone()))),
+    }
+}

@@ -1,0 +1,120 @@
+//! Makes deliveries due for a POST. POSTs with the same `Idempotency-Key` make them due once.
+
+use std::future::Future;
+
+use axum::response::Response;
+use http::header::HeaderName;
+
+use crate::engine::{IdempotencyKey, Refusal};
+use crate::http::Http;
+use crate::http::api::refusal::refusal_problem;
+use crate::http::api::respond::insert_header;
+use crate::http::server::body::PostRequest;
+use crate::http::server::caller::{must_administer, must_create};
+use crate::http::server::problem::Problem;
+use crate::people::Caller;
+use crate::store::{ResendKey, ResendTarget};
+
+/// The result of a POST that makes deliveries due.
+pub(super) struct Resent {
+    /// The number of deliveries that became due.
+    pub count: usize,
+    /// Whether an earlier POST with the same key made them due, and this POST did nothing.
+    replayed: bool,
+}
+
+impl Resent {
+    /// Returns the response, with `Idempotency-Replayed` if an earlier POST had the effect.
+    pub(super) fn mark(&self, mut response: Response) -> Response {
+        if self.replayed {
+            let name = HeaderName::from_static("idempotency-replayed");
+            insert_header(response.headers_mut(), name, "true");
+        }
+        response
+    }
+}
+
+/// Makes deliveries due. `read` reads the target from the posted body; it is polled only after the
+/// check of the sender's right. The checks have the order of `api/submit.rs`.
+///
+/// # Errors
+/// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden`;
+/// `bad_request` if the key is malformed; the errors of `read`; `unavailable`.
+pub(super) async fn resend(
+    http: &Http,
+    posted: &PostRequest,
+    read: impl Future<Output = Result<ResendTarget, Problem>>,
+) -> Result<Resent, Problem> {
+    if let Ok(Some(key)) = posted.key()
+        && let Some(resent) = earlier(http, &posted.caller, &key).await?
+    {
+        return Ok(resent);
+    }
+    authorize(&posted.caller)?;
+    let key = posted.key()?;
+    let target = read.await?;
+    let Some(key) = key else {
+        let count = without_key(http, &posted.caller, &target).await?;
+        return Ok(Resent {
+            count,
+            replayed: false,
+        });
+    };
+    let row = ResendKey {
+        tenant: posted.caller.tenant.clone(),
+        user: posted.caller.user_id.clone(),
+        path: key.path.clone(),
+        key: key.key.clone(),
+        body_digest: key.body.digest().to_owned(),
+    };
+    match http.store.resend_with_key(&target, &row).await? {
+        Some(count) => Ok(Resent {
+            count,
+            replayed: false,
+        }),
+        // Another POST has stored the key since the look-up above.
+        None => earlier(http, &posted.caller, &key)
+            .await?
+            .ok_or_else(Problem::unavailable),
+    }
+}
+
+/// Makes deliveries due for a POST without a key. Returns their number.
+async fn without_key(
+    http: &Http,
+    caller: &Caller,
+    target: &ResendTarget,
+) -> Result<usize, Problem> {
+    Ok(match target {
+        ResendTarget::One(id) => usize::from(http.store.resend(&caller.tenant, *id).await?),
+        ResendTarget::All(filter) => http.store.resend_all(filter).await?,
+    })
+}
+
+/// Returns the result of an earlier POST with this key; `None` if there is none.
+async fn earlier(
+    http: &Http,
+    caller: &Caller,
+    key: &IdempotencyKey,
+) -> Result<Option<Resent>, Problem> {
+    let stored = http
+        .store
+        .stored_resend(&caller.tenant, &caller.user_id, &key.path, &key.key)
+        .await?;
+    let Some(stored) = stored else {
+        return Ok(None);
+    };
+    if !key.body.matches_digest(&stored.body_digest) {
+        return Err(refusal_problem(http, caller, Refusal::KeyReused).await);
+    }
+    authorize(caller)?;
+    Ok(Some(Resent {
+        count: stored.count,
+        replayed: true,
+    }))
+}
+
+fn authorize(caller: &Caller) -> Result<(), Problem> {
+    must_create(caller)?;
+    must_administer(caller)
+}

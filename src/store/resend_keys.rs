@@ -1,0 +1,355 @@
+//! Makes deliveries due under an idempotency key. One commit makes the deliveries due and stores
+//! the key with their number. A later POST with the key makes no delivery due, and is answered with
+//! that number.
+//!
+//! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
+//! in the statements), and an expired key counts as unused. The row of such a key concerns no task,
+//! so its `task_id` is the nil id.
+
+use std::slice;
+
+use rusqlite::Transaction;
+use uuid::Uuid;
+
+use super::db::{Engine, Failure, Sql, Value, sql};
+use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
+use super::record::record;
+use super::sqlite::records;
+use super::{ReadError, Store};
+use crate::task::user::{UserId, UserKey};
+
+/// The idempotency key of a POST that makes deliveries due.
+#[derive(Clone, Debug)]
+pub struct ResendKey {
+    /// The tenant of the caller and of the deliveries.
+    pub tenant: String,
+    /// The caller.
+    pub user: UserId,
+    /// The method and the path of the POST.
+    pub path: String,
+    /// The value of the `Idempotency-Key` header.
+    pub key: String,
+    /// The digest of the body.
+    pub body_digest: String,
+}
+
+/// The stored result of a POST that made deliveries due under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredResend {
+    /// The digest of the POST's body.
+    pub body_digest: String,
+    /// The number of deliveries that the POST made due.
+    pub count: usize,
+}
+
+/// The deliveries that a POST makes due.
+#[derive(Clone, Debug)]
+pub enum ResendTarget {
+    /// The delivery with this id.
+    One(Uuid),
+    /// The deliveries that match the filter, whose tenant is that of the caller.
+    All(ResendFilter),
+}
+
+const STORED: Sql = sql!(
+    "select user_id, body_digest, resent from idempotency
+      where tenant = $1 and user_id " (any 2 text) " and path = $3 and key = $4
+        and created_at > " (now 5) " - 86400000000 and resent is not null"
+)
+.by_key();
+
+/// Makes deliveries due by the update `$update`, which may follow the common table expression
+/// `$chosen`. Stores the key $5 of the user $3 in the same statement if at least $8 deliveries were
+/// made due. An expired key is replaced, also if it has another spelling of the person's user id.
+/// For an unexpired key, `task_id` becomes null, which the table forbids: the statement fails.
+macro_rules! resend_on_postgres {
+    ($chosen:literal, $update:literal) => {
+        concat!(
+            "
+with moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+)",
+            $chosen,
+            ", resent as (",
+            $update,
+            "), counted as materialized (
+    select count(*) as count from resent
+), used_key as materialized (
+    select $2::text as tenant, $3::text as user_id, $4::text as path, $5::text as key, $6::text as body_digest,
+           nullif($7::text, '') as person, m.at, c.count
+      from moment m cross join counted c where c.count >= $8::bigint
+), spent_keys as (
+    delete from idempotency i using used_key y
+     where i.tenant = y.tenant and i.person = y.person and i.path = y.path and i.key = y.key
+       and i.created_at <= case when i.request_id is null then y.at - 86400000000 end
+    returning 1
+), inserted_key as (
+    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, person, created_at, resent)
+    select y.tenant, y.user_id, y.path, y.key, y.body_digest, '00000000-0000-0000-0000-000000000000'::uuid, y.person, y.at,
+           y.count
+      from used_key y where (select count(*) from spent_keys) >= 0
+    on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
+        created_at = excluded.created_at, person = excluded.person, resent = excluded.resent,
+        task_id = case when idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end
+)
+select count from counted"
+        )
+    };
+}
+
+/// Makes the delivery $9 due, as `RESEND` does. For Postgres only: `SQLite` has no data-modifying
+/// common table expressions, so a transaction runs several statements there.
+const RESEND_WITH_KEY: Sql = Sql {
+    postgres: resend_on_postgres!(
+        "",
+        "
+    update delivery d set
+        attempts = case when d.state = 'due' then d.attempts else 0 end,
+        lease_until = case when d.state = 'due' then d.lease_until end,
+        due_at = case when d.state = 'due' and d.due_at < m.at then d.due_at else m.at end,
+        state = 'due', ended_at = null
+      from moment m where d.tenant = $2 and d.delivery_id = $9::uuid
+    returning 1
+"
+    ),
+    sqlite: "",
+    by_key: false,
+};
+
+/// Makes the deliveries of the entry $9 due that are in the state $10 and were created at the time
+/// $11 or later, as `RESEND_ALL` does, but all of them at once. For Postgres only, as
+/// `RESEND_WITH_KEY`.
+const RESEND_ALL_WITH_KEY: Sql = Sql {
+    postgres: resend_on_postgres!(
+        ", chosen as materialized (
+    select delivery_id from delivery
+     where tenant = $2 and target = $9::text and state = $10::text and created_at >= $11::bigint order by delivery_id
+       for update skip locked
+)",
+        "
+    update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = m.at
+      from chosen c cross join moment m where d.delivery_id = c.delivery_id
+    returning 1
+"
+    ),
+    sqlite: "",
+    by_key: false,
+};
+
+/// Deletes the expired row of the key, for the transaction on `SQLite`. The row may have another
+/// spelling of the person's user id.
+const DELETE_SPENT_KEY: Sql = Sql {
+    postgres: "",
+    sqlite: "
+delete from idempotency
+ where tenant = $2 and person = nullif($7, '') and path = $4 and key = $5
+   and request_id is null and created_at <= $1 - 86400000000",
+    by_key: true,
+};
+
+/// Stores the key with the number $8, for the transaction on `SQLite`. An expired key is replaced.
+/// For an unexpired key, `task_id` becomes null, which the table forbids: the transaction fails.
+const INSERT_KEY: Sql = Sql {
+    postgres: "",
+    sqlite: "
+insert into idempotency (tenant, user_id, path, key, body_digest, task_id, person, created_at, resent)
+values ($2, $3, $4, $5, $6, zeroblob(16), nullif($7, ''), $1, $8)
+    on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
+        created_at = excluded.created_at, person = excluded.person, resent = excluded.resent,
+        task_id = case when idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end",
+    by_key: true,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[
+    STORED,
+    RESEND_WITH_KEY,
+    RESEND_ALL_WITH_KEY,
+    DELETE_SPENT_KEY,
+    INSERT_KEY,
+];
+
+record! {
+    struct StoredRecord {
+        user_id: String,
+        body_digest: String,
+        resent: i64,
+    }
+}
+
+record! {
+    struct Counted {
+        count: i64,
+    }
+}
+
+record! {
+    struct Changed {
+    }
+}
+
+impl ResendTarget {
+    /// Returns the smallest number of deliveries that makes the POST a success, so that its key is
+    /// stored.
+    fn least(&self) -> i64 {
+        match self {
+            Self::One(_) => 1,
+            Self::All(_) => 0,
+        }
+    }
+
+    /// Returns the statement for Postgres, and its parameters after those of the key.
+    fn on_postgres(&self) -> (Sql, Vec<Value>) {
+        match self {
+            Self::One(id) => (RESEND_WITH_KEY, vec![Value::Id(*id)]),
+            Self::All(filter) => {
+                let values = vec![
+                    Value::Text(filter.target.clone()),
+                    Value::Text(filter.state.as_str().to_owned()),
+                    Value::Int(filter.since.map_or(0, |since| since.0)),
+                ];
+                (RESEND_ALL_WITH_KEY, values)
+            }
+        }
+    }
+
+    /// Returns the statement for `SQLite` that makes the deliveries of `tenant` due at the time
+    /// `at`, with its parameters.
+    fn on_sqlite(&self, tenant: &str, at: i64) -> (&'static str, Vec<Value>) {
+        let (at, tenant) = (Value::Int(at), Value::Text(tenant.to_owned()));
+        match self {
+            Self::One(id) => (RESEND.sqlite, vec![at, tenant, Value::Id(*id)]),
+            Self::All(filter) => {
+                let values = vec![
+                    at,
+                    tenant,
+                    Value::Text(filter.target.clone()),
+                    Value::Text(filter.state.as_str().to_owned()),
+                    Value::Int(filter.since.map_or(0, |since| since.0)),
+                    Value::Int(i64::MAX),
+                ];
+                (RESEND_ALL.sqlite, values)
+            }
+        }
+    }
+}
+
+impl ResendKey {
+    /// Returns the first parameters of the statements that store the key: the time, the columns of
+    /// the key, and the number of deliveries.
+    fn values(&self, now: Value, count: i64) -> Vec<Value> {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let person = self.user.folded();
+        vec![
+            now,
+            text(&self.tenant),
+            text(self.user.as_str()),
+            text(&self.path),
+            text(&self.key),
+            text(&self.body_digest),
+            text(person.as_ref().map_or("", UserKey::as_str)),
+            Value::Int(count),
+        ]
+    }
+}
+
+/// Makes the deliveries due and stores the key. Returns the number of deliveries.
+fn resend_on_sqlite(
+    transaction: &Transaction<'_>,
+    at: i64,
+    target: &ResendTarget,
+    key: &ResendKey,
+) -> rusqlite::Result<i64> {
+    let (update, values) = target.on_sqlite(&key.tenant, at);
+    let changed: Vec<Changed> = records(transaction, update, &values)?;
+    let count = i64::try_from(changed.len()).unwrap_or(i64::MAX);
+    if count >= target.least() {
+        let values = key.values(Value::Int(at), count);
+        for statement in [DELETE_SPENT_KEY, INSERT_KEY] {
+            records::<Changed>(transaction, statement.sqlite, &values)?;
+        }
+    }
+    Ok(count)
+}
+
+/// Whether a constraint of the table refused the key: `not null` for an unexpired row of the same
+/// spelling, a unique index for a row of another spelling.
+fn is_key_used(failure: &Failure) -> bool {
+    const POSTGRES: [&str; 2] = ["23502", "23505"];
+    const SQLITE: [&str; 3] = ["1299", "1555", "2067"];
+    let code = failure.code();
+    POSTGRES.contains(&code.as_str()) || SQLITE.contains(&code.as_str())
+}
+
+impl Store {
+    /// Returns the result of an earlier POST with this key, which [`Store::resend_with_key`]
+    /// stored; `None` if there is none, or its key has expired. `user` may have another spelling
+    /// than the caller of the earlier POST.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn stored_resend(
+        &self,
+        tenant: &str,
+        user: &UserId,
+        path: &str,
+        key: &str,
+    ) -> Result<Option<StoredResend>, ReadError> {
+        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values = vec![
+            text(tenant),
+            Value::Texts(spellings),
+            text(path),
+            text(key),
+            Value::Now,
+        ];
+        let mut found: Vec<StoredRecord> = self.db().all(STORED, values).await?;
+        let own = found
+            .iter()
+            .position(|record| record.user_id == user.as_str())
+            .unwrap_or(0);
+        let record = (own < found.len()).then(|| found.swap_remove(own));
+        Ok(record.map(|record| StoredResend {
+            body_digest: record.body_digest,
+            count: usize::try_from(record.resent).unwrap_or(0),
+        }))
+    }
+
+    /// Makes deliveries due, as [`Store::resend`] and [`Store::resend_all`] do, and stores the key,
+    /// in one commit. Returns the number of deliveries. Stores no key if the target is one delivery
+    /// and the tenant has no such delivery. Returns `None`, with nothing written, if another POST
+    /// has used the key.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn resend_with_key(
+        &self,
+        target: &ResendTarget,
+        key: &ResendKey,
+    ) -> Result<Option<usize>, ReadError> {
+        let written = match &self.db().engine {
+            Engine::Postgres { .. } => {
+                let (statement, rest) = target.on_postgres();
+                let mut values = key.values(Value::Now, target.least());
+                values.extend(rest);
+                let found = self.db().write::<Counted>(statement, values).await;
+                found.map(|found| found.first().map_or(0, |counted| counted.count))
+            }
+            Engine::Sqlite(_) => {
+                let (target, key) = (target.clone(), key.clone());
+                let job = move |transaction: &Transaction<'_>, at: i64| {
+                    resend_on_sqlite(transaction, at, &target, &key)
+                };
+                self.db().write_transaction(job).await
+            }
+        };
+        match written {
+            Ok(count) => {
+                self.inner.feed.wake_sender();
+                Ok(Some(usize::try_from(count).unwrap_or(0)))
+            }
+            Err(failure) if is_key_used(&failure) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}
