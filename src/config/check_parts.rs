@@ -52,6 +52,7 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 );
             }
             for (below, one, other) in case_collisions(parameters) {
+                let below = below.iter().map(String::as_str);
                 let place: Vec<&str> = place.iter().copied().chain(below).collect();
                 let detail = format!("the parameters `{one}` and `{other}` differ only in case");
                 mistakes.add(&place, detail);

@@ -201,6 +201,35 @@ fn check_recipients(
     if named.groups.is_empty() && named.users.is_empty() {
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
+    let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
+    // Questions that no rule opens are the owner's, and any person may own a task. They count only
+    // if there are no others.
+    let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
+        of_rules().collect()
+    } else {
+        all.iter().collect()
+    };
+    let picked: Vec<&QuestionTerms<'_>> = of_rules()
+        .filter(|terms| selects(entry, terms, directory))
+        .collect();
+    for (key, index, one) in single_names(named) {
+        let to = Recipients::Named(one);
+        let index = index.to_string();
+        let place = [&place[..], &[key, &index]].concat();
+        if !decisive.iter().any(|terms| reaches(&to, terms)) {
+            let detail = "no person here has a mail address and may decide a question of this entry: a message reports a \
+                          question, it never widens who may decide it";
+            mistakes.add(&place, detail);
+        } else if picked.iter().any(|terms| !reaches(&to, terms)) {
+            let detail = "no person here may decide the questions of some rules, and no mail about those is sent here";
+            mistakes.warn(&place, detail);
+        }
+    }
+}
+
+/// Splits the named recipients: for each name its key, its index, and recipients with this name
+/// only.
+fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],
         users: Vec::new(),
@@ -213,23 +242,7 @@ fn check_recipients(
         .enumerate()
         .map(|(index, one)| ("groups", index, one));
     let users = users.enumerate().map(|(index, one)| ("users", index, one));
-    let picked: Vec<&QuestionTerms<'_>> = all
-        .iter()
-        .filter(|terms| terms.rule.is_some() && selects(entry, terms, directory))
-        .collect();
-    for (key, index, one) in groups.chain(users) {
-        let to = Recipients::Named(one);
-        let index = index.to_string();
-        let place = [&place[..], &[key, &index]].concat();
-        if !all.iter().any(|terms| reaches(&to, terms)) {
-            let detail = "no person here has a mail address and may decide a question of this entry: a message reports a \
-                          question, it never widens who may decide it";
-            mistakes.add(&place, detail);
-        } else if picked.iter().any(|terms| !reaches(&to, terms)) {
-            let detail = "no person here may decide the questions of some rules, and no mail about those is sent here";
-            mistakes.warn(&place, detail);
-        }
-    }
+    groups.chain(users).collect()
 }
 
 fn check_times(

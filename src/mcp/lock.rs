@@ -196,8 +196,8 @@ pub fn unusable_reason(definition: &Value) -> Option<String> {
         return Some("has no `inputSchema` of type object".to_owned());
     }
     let parameters = parameters(definition);
-    let flaw = parameters_flaws(&parameters).into_iter().next();
-    let flaw = flaw.or_else(|| {
+    let mut flaws = parameters_flaws(&parameters).into_iter();
+    let flaw = flaws.next().map(|flaw| flaw.detail).or_else(|| {
         let (_, one, other) = case_collisions(&parameters).into_iter().next()?;
         Some(format!(
             "has the parameters `{one}` and `{other}`, which differ only in case"

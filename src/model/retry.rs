@@ -14,7 +14,7 @@ pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
 /// Whether a request that was answered with this HTTP status may succeed when it is repeated.
 pub(crate) fn is_retryable(status: u16) -> bool {
-    matches!(status, 408 | 409 | 429 | 500..=599)
+    matches!(status, 429 | 500..=599)
 }
 
 /// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named no wait. The

@@ -61,8 +61,8 @@ pub struct Settings {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
-    /// The number of further attempts after status 408, 409, 429 or 5xx, a connection error, or an
-    /// incomplete answer.
+    /// The number of further attempts after status 429 or 5xx, a connection error, or an incomplete
+    /// answer.
     pub retries: u32,
     /// The headers that are added to each request. A header replaces the provider's own of the same
     /// name.

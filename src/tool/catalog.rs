@@ -14,7 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use self::checks::{add_all, check_command, check_http, check_summary, external_result_schema};
+use self::checks::{
+    add_all, add_schema_flaws, check_command, check_http, check_summary, external_result_schema,
+};
 use super::credential::PlainFields;
 use super::http::{CheckedSettings, HttpTool};
 use super::human::{self, Service};
@@ -252,12 +254,15 @@ impl Settings {
 
     /// Checks the schema of the arguments, and the arguments that the summary names.
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
-        for flaw in parameters_flaws(parameters) {
-            mistakes.add(
-                &["tools", name, "parameters"],
-                format!("the schema of `{name}` {flaw}"),
-            );
+        let mut flaws = parameters_flaws(parameters);
+        // The configuration refuses `parameters` of the other kinds as a whole.
+        if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
+            for flaw in &mut flaws {
+                flaw.pointer.clear();
+            }
         }
+        let place = ["tools", name, "parameters"];
+        add_schema_flaws(mistakes, &place, &format!("the schema of `{name}`"), flaws);
         if let Some(summary) = &self.summary {
             check_summary(name, summary, parameters, mistakes);
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::catalog::{CatalogEntry, definition_digest};
-use super::schema::CompiledSchema;
+use super::schema::{CompiledSchema, SchemaFlaw};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
 /// A tool that the caller performs. The caller posts the result.
@@ -32,7 +32,7 @@ impl Settings {
     ///
     /// # Errors
     /// The flaws of the schema.
-    pub(super) fn result_schema(&self) -> Result<Option<Value>, Vec<String>> {
+    pub(super) fn result_schema(&self) -> Result<Option<Value>, Vec<SchemaFlaw>> {
         if let Some(schema) = &self.result {
             CompiledSchema::open(schema)?;
         }

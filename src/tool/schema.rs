@@ -2,14 +2,14 @@
 //! schema is fetched or read, patterns run in linear time, the size of the schema is bounded, and
 //! an error about a value names the place and the expectation, never the value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::schema_rewriter::{in_place_schemas, resolve, rewrite};
+use super::schema_rewriter::{depth_flaw, in_place_schemas, resolve, rewrite};
 use crate::task::text::{cut, pointer};
 
 /// The longest JSON text of a schema, in bytes.
@@ -18,6 +18,33 @@ const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 const MAX_VIOLATIONS: usize = 8;
 /// The most bytes of a place or a name that are quoted.
 const MAX_QUOTED_BYTES: usize = 120;
+
+/// A mistake in a schema.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SchemaFlaw {
+    /// The JSON Pointer to the place in the schema; empty for the whole schema.
+    pub pointer: String,
+    /// A phrase that continues the schema's name, such as `is nested deeper than 64`.
+    pub detail: String,
+}
+
+impl SchemaFlaw {
+    pub(super) fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }
+    }
+
+    /// Returns the keys and indexes that lead from the top of the schema to the place.
+    #[must_use]
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let steps = self.pointer.split('/').skip(1);
+        steps
+            .map(|step| step.replace("~1", "/").replace("~0", "~"))
+            .collect()
+    }
+}
 
 /// A place in a value where the value does not fit its schema.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +99,7 @@ impl CompiledSchema {
     ///
     /// # Errors
     /// The flaws of the schema.
-    pub fn closed(schema: &Value) -> Result<Self, Vec<String>> {
+    pub fn closed(schema: &Value) -> Result<Self, Vec<SchemaFlaw>> {
         Self::compile(schema, true)
     }
 
@@ -80,41 +107,46 @@ impl CompiledSchema {
     ///
     /// # Errors
     /// The flaws of the schema.
-    pub fn open(schema: &Value) -> Result<Self, Vec<String>> {
+    pub fn open(schema: &Value) -> Result<Self, Vec<SchemaFlaw>> {
         Self::compile(schema, false)
     }
 
-    fn compile(schema: &Value, close: bool) -> Result<Self, Vec<String>> {
-        if schema.to_string().len() > MAX_SCHEMA_BYTES {
-            return Err(vec![format!(
-                "is longer than {} KiB",
-                MAX_SCHEMA_BYTES / 1024
-            )]);
+    fn compile(schema: &Value, close: bool) -> Result<Self, Vec<SchemaFlaw>> {
+        if let Some(flaw) = size_flaw(schema) {
+            return Err(vec![flaw]);
         }
-        let rewritten = rewrite(schema, close)?;
+        let rewritten = rewrite(schema, close);
+        let mut flaws = rewritten.flaws;
+        let is_known = |flaws: &BTreeSet<SchemaFlaw>, flaw: &SchemaFlaw| {
+            flaws.iter().any(|known| known.pointer == flaw.pointer)
+        };
         let meta = jsonschema::draft202012::meta::validator();
-        let wrong: Vec<String> = meta
+        let of_meta: Vec<SchemaFlaw> = meta
             .iter_errors(schema)
-            .take(MAX_VIOLATIONS)
             .map(|error| meta_flaw(&error))
+            .filter(|flaw| !is_known(&flaws, flaw))
             .collect();
-        if !wrong.is_empty() {
-            return Err(wrong);
+        flaws.extend(of_meta);
+        let mut unplaced = None;
+        if flaws.is_empty() {
+            match build(&rewritten.schema) {
+                Ok(validator) => return Ok(Self { validator }),
+                Err(error) => unplaced = Some(meta_flaw(&error)),
+            }
         }
-        let validator = jsonschema::options()
-            .with_draft(Draft::Draft202012)
-            .with_pattern_options(
-                PatternOptions::regex()
-                    .size_limit(1 << 20)
-                    .dfa_size_limit(1 << 20),
-            )
-            .should_validate_formats(true)
-            .offline()
-            .build(&rewritten);
-        match validator {
-            Ok(validator) => Ok(Self { validator }),
-            Err(error) => Err(vec![meta_flaw(&error)]),
+        // `build` reports the first pattern only, and without its place.
+        for (place, pattern) in rewritten.patterns {
+            if build(&json!({"pattern": pattern})).is_err() {
+                let flaw = pattern_flaw(&place);
+                if !is_known(&flaws, &flaw) {
+                    flaws.insert(flaw);
+                }
+            }
         }
+        if flaws.is_empty() {
+            flaws.extend(unplaced);
+        }
+        Err(flaws.into_iter().collect())
     }
 
     /// Checks a value.
@@ -146,7 +178,7 @@ impl CompiledSchema {
                 .any(|violation| violation.pointer.starts_with(&extra.pointer))
         });
         violations.extend(undeclared);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         violations.retain(|violation| seen.insert(violation.clone()));
         violations.truncate(MAX_VIOLATIONS);
         if violations.is_empty() {
@@ -163,15 +195,16 @@ impl CompiledSchema {
 /// [`CompiledSchema::closed`]. `None` if `schema` has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
-    rewrite(schema, true).ok()
+    let rewritten = rewrite(schema, true);
+    rewritten.flaws.is_empty().then_some(rewritten.schema)
 }
 
 /// Returns the flaws of `parameters`: they must be an object schema that compiles.
 #[must_use]
-pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
+pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<SchemaFlaw> {
     let mut flaws = Vec::new();
     if parameters.get("type").and_then(Value::as_str) != Some("object") {
-        flaws.push("must say `type: object`".to_owned());
+        flaws.push(SchemaFlaw::new("/type", "must say `type: object`"));
     }
     flaws.extend(
         CompiledSchema::closed(parameters)
@@ -182,9 +215,32 @@ pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<String> {
     flaws
 }
 
+/// Returns the flaw of a schema that is too large to be read; `None` for any other schema.
+fn size_flaw(schema: &Value) -> Option<SchemaFlaw> {
+    if schema.to_string().len() > MAX_SCHEMA_BYTES {
+        let detail = format!("is longer than {} KiB", MAX_SCHEMA_BYTES / 1024);
+        return Some(SchemaFlaw::new("", detail));
+    }
+    depth_flaw(schema)
+}
+
+/// Compiles a schema that refers to nothing outside itself.
+fn build(schema: &Value) -> Result<Validator, ValidationError<'static>> {
+    jsonschema::options()
+        .with_draft(Draft::Draft202012)
+        .with_pattern_options(
+            PatternOptions::regex()
+                .size_limit(1 << 20)
+                .dfa_size_limit(1 << 20),
+        )
+        .should_validate_formats(true)
+        .offline()
+        .build(schema)
+}
+
 /// Two parameter names that differ only in case: the path to the second name in the schema, and
 /// both names.
-pub(crate) type CaseCollision<'v> = (Vec<&'v str>, &'v str, &'v str);
+pub(crate) type CaseCollision<'v> = (Vec<String>, &'v str, &'v str);
 
 /// Returns the pairs of parameter names that differ only in case, at every level of a schema.
 #[must_use]
@@ -196,7 +252,7 @@ pub(crate) fn case_collisions(schema: &Value) -> Vec<CaseCollision<'_>> {
 
 fn collect_case_collisions<'v>(
     schema: &'v Value,
-    place: &mut Vec<&'v str>,
+    place: &mut Vec<String>,
     found: &mut Vec<CaseCollision<'v>>,
 ) {
     match schema {
@@ -205,20 +261,23 @@ fn collect_case_collisions<'v>(
                 let mut seen: BTreeMap<String, &str> = BTreeMap::new();
                 for parameter in properties.keys() {
                     if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
-                        let at = [place.as_slice(), &["properties", parameter]].concat();
+                        let own = ["properties".to_owned(), parameter.clone()];
+                        let at = [place.as_slice(), &own].concat();
                         found.push((at, other, parameter));
                     }
                 }
             }
             for (key, child) in members {
-                place.push(key);
+                place.push(key.clone());
                 collect_case_collisions(child, place, found);
                 place.pop();
             }
         }
         Value::Array(elements) => {
-            for child in elements {
+            for (index, child) in elements.iter().enumerate() {
+                place.push(index.to_string());
                 collect_case_collisions(child, place, found);
+                place.pop();
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -301,19 +360,33 @@ fn schema_list<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value
         .map_or(&[], Vec::as_slice)
 }
 
-fn meta_flaw(error: &ValidationError<'_>) -> String {
+fn meta_flaw(error: &ValidationError<'_>) -> SchemaFlaw {
     let place = error.instance_path().to_string();
-    let place = if place.is_empty() {
-        "its top".to_owned()
-    } else {
-        cut(&place, MAX_QUOTED_BYTES).to_owned()
-    };
     if let ValidationErrorKind::Format { format } = error.kind()
         && format == "regex"
     {
-        return format!("at {place}: the pattern is not one the linear engine can run");
+        return pattern_flaw(&place);
     }
-    format!("at {place}: {}", expectation(error.kind()))
+    SchemaFlaw::new(
+        &place,
+        format!("at {}: {}", quoted_place(&place), expectation(error.kind())),
+    )
+}
+
+fn pattern_flaw(place: &str) -> SchemaFlaw {
+    let quoted = quoted_place(place);
+    SchemaFlaw::new(
+        place,
+        format!("at {quoted}: the pattern is not one the linear engine can run"),
+    )
+}
+
+fn quoted_place(place: &str) -> &str {
+    if place.is_empty() {
+        "its top"
+    } else {
+        cut(place, MAX_QUOTED_BYTES)
+    }
 }
 
 fn to_violations(error: &ValidationError<'_>) -> Vec<SchemaViolation> {

@@ -18,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::names;
+use super::schema::SchemaFlaw;
+use crate::task::text::{cut, pointer};
+
+mod weight;
 
 /// Keywords whose value is a schema for nested values.
 const CHILD_KEYWORDS: [&str; 4] = [
@@ -60,10 +64,16 @@ const REFUSED_KEYWORDS: [&str; 6] = [
 ];
 /// The deepest nesting of a schema.
 const MAX_DEPTH: usize = 64;
-/// The maximum number of schemas that may apply to one value.
-const MAX_WEIGHT: u64 = 10_000;
 /// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// A schema after [`rewrite`]. It may be compiled only if there are no flaws.
+pub(super) struct Rewritten {
+    pub(super) schema: Value,
+    pub(super) flaws: BTreeSet<SchemaFlaw>,
+    /// The patterns in the original schema, by the JSON Pointers to their places.
+    pub(super) patterns: BTreeMap<String, String>,
+}
 
 /// Rewrites the given schema and every target of a `$ref`.
 pub(super) struct Rewriter<'s> {
@@ -75,38 +85,61 @@ pub(super) struct Rewriter<'s> {
     targets: BTreeMap<(String, bool), usize>,
     /// The targets that are not copied yet.
     pending: Vec<(String, bool)>,
-    flaws: BTreeSet<String>,
+    flaws: BTreeSet<SchemaFlaw>,
+    patterns: BTreeMap<String, String>,
 }
 
 /// Rewrites a schema: resolves every local `$ref` to a copy and, if `close` is true, refuses
-/// undeclared members.
-pub(super) fn rewrite(schema: &Value, close: bool) -> Result<Value, Vec<String>> {
-    if depth(schema) > MAX_DEPTH {
-        return Err(vec![format!("is nested deeper than {MAX_DEPTH}")]);
-    }
+/// undeclared members. Finds every flaw, except in a schema that is nested too deeply.
+pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
     let mut rewriter = Rewriter {
         root: schema,
         close,
         targets: BTreeMap::new(),
         pending: Vec::new(),
         flaws: BTreeSet::new(),
+        patterns: BTreeMap::new(),
     };
-    rewriter.rewrite_root()
+    if let Some(flaw) = depth_flaw(schema) {
+        rewriter.flaws.insert(flaw);
+    }
+    let schema = if rewriter.flaws.is_empty() {
+        rewriter.rewrite_root()
+    } else {
+        Value::Bool(false)
+    };
+    Rewritten {
+        schema,
+        flaws: rewriter.flaws,
+        patterns: rewriter.patterns,
+    }
+}
+
+/// Returns the flaw of a schema that is nested too deeply; `None` for any other schema.
+pub(super) fn depth_flaw(schema: &Value) -> Option<SchemaFlaw> {
+    (depth(schema) > MAX_DEPTH)
+        .then(|| SchemaFlaw::new("", format!("is nested deeper than {MAX_DEPTH}")))
 }
 
 /// Returns the schema that a local `$ref` names by `#`, a JSON pointer or an anchor; `None` if
 /// there is no such schema.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+    locate(root, reference).map(|(_, schema)| schema)
+}
+
+/// Like [`resolve`], with the JSON Pointer to the schema.
+fn locate<'s>(root: &'s Value, reference: &str) -> Option<(String, &'s Value)> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)
         .decode_utf8()
         .ok()?;
     let found = if fragment.is_empty() || fragment.starts_with('/') {
-        root.pointer(&fragment)
+        let schema = root.pointer(&fragment)?;
+        (fragment.into_owned(), schema)
     } else {
-        find_anchor(root, &fragment)
+        find_anchor(root, "", &fragment)?
     };
-    found.filter(|schema| schema.is_object() || schema.is_boolean())
+    Some(found).filter(|(_, schema)| schema.is_object() || schema.is_boolean())
 }
 
 /// Returns the schemas that apply to the same value as `schema`, including `schema` itself.
@@ -147,34 +180,32 @@ pub(super) fn in_place_schemas<'s>(
 }
 
 impl Rewriter<'_> {
-    fn rewrite_root(&mut self) -> Result<Value, Vec<String>> {
+    fn rewrite_root(&mut self) -> Value {
         let mut schema = self.rewrite_child(self.root, "");
-        let mut copies = Map::new();
+        let (mut copies, mut places) = (Map::new(), BTreeMap::new());
         while let Some(target) = self.pending.pop() {
             let number = self.targets.get(&target).copied().unwrap_or_default();
             let (reference, close) = target;
             self.close = close;
-            let copy = if let Some(found) = resolve(self.root, &reference) {
-                self.rewrite_open(found, &reference)
+            // `rewrite_reference` reports a target that does not exist.
+            let copy = if let Some((place, found)) = locate(self.root, &reference) {
+                let copy = self.rewrite_open(found, &place);
+                places.insert(number.to_string(), place);
+                copy
             } else {
-                self.flaws.insert(format!(
-                    "has a `$ref` to `{}`, where there is no schema",
-                    shortened(&reference)
-                ));
                 Value::Bool(false)
             };
             copies.insert(number.to_string(), copy);
         }
-        if self.flaws.is_empty() {
-            self.flaws.extend(check_weight(&schema, &copies).err());
-        }
-        if !self.flaws.is_empty() {
-            return Err(std::mem::take(&mut self.flaws).into_iter().collect());
-        }
+        self.flaws.extend(weight::flaws(&schema, &copies, &places));
         if let (Value::Object(members), false) = (&mut schema, copies.is_empty()) {
             members.insert("$defs".to_owned(), Value::Object(copies));
         }
-        Ok(schema)
+        schema
+    }
+
+    fn add_flaw(&mut self, place: impl Into<String>, detail: impl Into<String>) {
+        self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
     /// Rewrites the outermost schema of a value, and closes it where needed.
@@ -183,6 +214,7 @@ impl Rewriter<'_> {
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
             return rewritten;
         };
+        let own = original.get("properties").and_then(Value::as_object);
         let mut declared: BTreeMap<String, &str> = BTreeMap::new();
         let mut has_properties = false;
         for part in in_place_schemas(self.root, schema) {
@@ -194,10 +226,19 @@ impl Rewriter<'_> {
                 if let Some(twin) = declared.insert(names::folded(name), name)
                     && twin != name
                 {
+                    let is_own = |name: &str| own.is_some_and(|own| own.contains_key(name));
+                    let place = if is_own(twin) && is_own(name) {
+                        pointer(&pointer(at, "properties"), name)
+                    } else {
+                        at.to_owned()
+                    };
                     let (one, other) = (shortened(twin), shortened(name));
-                    self.flaws.insert(format!(
-                        "declares `{one}` and `{other}`, which differ only in case or form"
-                    ));
+                    self.add_flaw(
+                        place,
+                        format!(
+                            "declares `{one}` and `{other}`, which differ only in case or form"
+                        ),
+                    );
                 }
             }
         }
@@ -217,17 +258,20 @@ impl Rewriter<'_> {
         let mut rewritten = Map::new();
         for (keyword, value) in members {
             let keyword = keyword.as_str();
-            let place = format!("{at}/{keyword}");
+            let place = pointer(at, keyword);
             if OMITTED_KEYWORDS.contains(&keyword) {
                 self.check_omitted(keyword, value, at);
                 continue;
             }
             if REFUSED_KEYWORDS.contains(&keyword) {
-                self.flaws
-                    .insert(format!("says `{keyword}`, which is not supported"));
+                self.add_flaw(
+                    place.as_str(),
+                    format!("says `{keyword}`, which is not supported"),
+                );
             }
+            self.collect_patterns(keyword, value, &place);
             let value = if keyword == "$ref" {
-                self.rewrite_reference(value)
+                self.rewrite_reference(value, &place)
             } else if CHILD_KEYWORDS.contains(&keyword) {
                 self.rewrite_child(value, &place)
             } else if CONDITION_KEYWORDS.contains(&keyword) {
@@ -253,16 +297,25 @@ impl Rewriter<'_> {
         Value::Object(rewritten)
     }
 
+    fn collect_patterns(&mut self, keyword: &str, value: &Value, place: &str) {
+        if let ("pattern", Some(pattern)) = (keyword, value.as_str()) {
+            self.patterns.insert(place.to_owned(), pattern.to_owned());
+        } else if let ("patternProperties", Some(schemas)) = (keyword, value.as_object()) {
+            let patterns = schemas.keys();
+            self.patterns
+                .extend(patterns.map(|pattern| (pointer(place, pattern), pattern.clone())));
+        }
+    }
+
     fn check_omitted(&mut self, keyword: &str, value: &Value, at: &str) {
+        let place = pointer(at, keyword);
         if keyword == "$id" && !at.is_empty() {
-            self.flaws
-                .insert("says `$id` inside, which is not supported".to_owned());
+            self.add_flaw(place.as_str(), "says `$id` inside, which is not supported");
         }
         if keyword == "$schema"
             && value.as_str().map(|dialect| dialect.trim_end_matches('#')) != Some(DIALECT)
         {
-            self.flaws
-                .insert(format!("says another `$schema` than {DIALECT}"));
+            self.add_flaw(place, format!("says another `$schema` than {DIALECT}"));
         }
     }
 
@@ -273,7 +326,10 @@ impl Rewriter<'_> {
         Value::Array(
             schemas
                 .iter()
-                .map(|schema| self.rewrite_one(schema, at, is_child))
+                .enumerate()
+                .map(|(index, schema)| {
+                    self.rewrite_one(schema, &pointer(at, &index.to_string()), is_child)
+                })
                 .collect(),
         )
     }
@@ -285,7 +341,10 @@ impl Rewriter<'_> {
         Value::Object(
             schemas
                 .iter()
-                .map(|(name, schema)| (name.clone(), self.rewrite_one(schema, at, is_child)))
+                .map(|(name, schema)| {
+                    let schema = self.rewrite_one(schema, &pointer(at, name), is_child);
+                    (name.clone(), schema)
+                })
                 .collect(),
         )
     }
@@ -298,16 +357,26 @@ impl Rewriter<'_> {
         }
     }
 
-    fn rewrite_reference(&mut self, value: &Value) -> Value {
+    fn rewrite_reference(&mut self, value: &Value, place: &str) -> Value {
         let Some(reference) = value
             .as_str()
             .filter(|reference| reference.starts_with('#'))
         else {
-            self.flaws.insert(
-                "has a `$ref` that does not begin with `#`; only places in the same schema can be used".to_owned(),
+            self.add_flaw(
+                place,
+                "has a `$ref` that does not begin with `#`; only places in the same schema can be used",
             );
             return value.clone();
         };
+        if resolve(self.root, reference).is_none() {
+            self.add_flaw(
+                place,
+                format!(
+                    "has a `$ref` to `{}`, where there is no schema",
+                    shortened(reference)
+                ),
+            );
+        }
         let next_number = self.targets.len();
         let target = (reference.to_owned(), self.close);
         let number = *self.targets.entry(target.clone()).or_insert_with(|| {
@@ -318,83 +387,20 @@ impl Rewriter<'_> {
     }
 }
 
-/// Refuses a schema that applies more than [`MAX_WEIGHT`] schemas to any one value, or in which a
-/// `$ref` leads back to itself for the same value.
-fn check_weight(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
-    let within_limit = |weight: u64| {
-        let fits = weight <= MAX_WEIGHT;
-        fits.then_some(weight)
-            .ok_or_else(|| "combines too many schemas for one value".to_owned())
-    };
-    let mut known = BTreeMap::new();
-    for (number, copy) in copies {
-        let weight = within_limit(weight(copy, copies, &mut known, &mut vec![number])?)?;
-        known.insert(number, weight);
-    }
-    within_limit(weight(schema, copies, &mut known, &mut Vec::new())?).map(drop)
-}
-
-fn weight<'s>(
-    schema: &'s Value,
-    copies: &'s Map<String, Value>,
-    known: &mut BTreeMap<&'s String, u64>,
-    path: &mut Vec<&'s String>,
-) -> Result<u64, String> {
-    let Value::Object(members) = schema else {
-        return Ok(1);
-    };
-    let mut total = 1_u64;
-    for (keyword, value) in members {
-        let keyword = keyword.as_str();
-        if keyword == "$ref" {
-            let target = value
-                .as_str()
-                .and_then(|reference| reference.strip_prefix("#/$defs/"));
-            let Some((number, copy)) = target.and_then(|number| copies.get_key_value(number))
-            else {
-                continue;
-            };
-            if path.contains(&number) {
-                return Err("has a `$ref` that leads back to itself for the same value".to_owned());
-            }
-            let weight = if let Some(weight) = known.get(number) {
-                *weight
-            } else {
-                path.push(number);
-                let weight = weight(copy, copies, known, path)?;
-                path.pop();
-                known.insert(number, weight);
-                weight
-            };
-            total = total.saturating_add(weight);
-        } else if IN_PLACE_KEYWORDS.contains(&keyword) || CONDITION_KEYWORDS.contains(&keyword) {
-            total = total.saturating_add(weight(value, copies, known, path)?);
-        } else if IN_PLACE_LIST_KEYWORDS.contains(&keyword) {
-            for schema in value.as_array().into_iter().flatten() {
-                total = total.saturating_add(weight(schema, copies, known, path)?);
-            }
-        } else if IN_PLACE_MAP_KEYWORDS.contains(&keyword) {
-            for schema in value.as_object().into_iter().flat_map(Map::values) {
-                total = total.saturating_add(weight(schema, copies, known, path)?);
-            }
-        }
-    }
-    Ok(total)
-}
-
-fn find_anchor<'s>(schema: &'s Value, anchor: &str) -> Option<&'s Value> {
+/// Returns the schema with this anchor in the schema at `at`, and the JSON Pointer to it.
+fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
     match schema {
         Value::Object(members) => {
             if members.get("$anchor").and_then(Value::as_str) == Some(anchor) {
-                return Some(schema);
+                return Some((at.to_owned(), schema));
             }
             members
-                .values()
-                .find_map(|member| find_anchor(member, anchor))
+                .iter()
+                .find_map(|(key, member)| find_anchor(member, &pointer(at, key), anchor))
         }
-        Value::Array(elements) => elements
-            .iter()
-            .find_map(|element| find_anchor(element, anchor)),
+        Value::Array(elements) => elements.iter().enumerate().find_map(|(index, element)| {
+            find_anchor(element, &pointer(at, &index.to_string()), anchor)
+        }),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
@@ -408,7 +414,7 @@ fn depth(value: &Value) -> usize {
 }
 
 fn shortened(name: &str) -> &str {
-    crate::task::text::cut(name, 80)
+    cut(name, 80)
 }
 
 #[cfg(test)]

@@ -86,6 +86,31 @@ fn timeout_address_or_header_that_a_tool_cannot_have_is_a_mistake() {
 }
 
 #[test]
+fn schema_with_several_mistakes_reports_each_at_its_place() {
+    let found = report(
+        "provider: openai, model: x",
+        "  t:\n    http: { url: 'http://h/', method: POST }\n    parameters:\n      properties:\n        a: { minimum: '1' }\n        b: { pattern: '(?=x)' }\n        c: { $ref: '#/none' }\n        d: { type: text }\n        e: {}\n        E: {}\n      anyOf: [ { properties: { f: {}, F: {} } } ]\n",
+    );
+    let wrong: Vec<&str> = found
+        .lines()
+        .filter(|line| line.contains("parameters"))
+        .collect();
+    assert_eq!(
+        wrong,
+        [
+            "file:6:5: tools.t.parameters.type: the schema of `t` must say `type: object`",
+            "file:8:14: tools.t.parameters.properties.a.minimum: the schema of `t` at /properties/a/minimum: must be of type number",
+            "file:9:14: tools.t.parameters.properties.b.pattern: the schema of `t` at /properties/b/pattern: the pattern is not one the linear engine can run",
+            "file:10:14: tools.t.parameters.properties.c.$ref: the schema of `t` has a `$ref` to `#/none`, where there is no schema",
+            "file:11:14: tools.t.parameters.properties.d.type: the schema of `t` at /properties/d/type: fits none of the declared forms",
+            "file:12:9: tools.t.parameters.properties.e: the parameters `E` and `e` differ only in case",
+            "file:14:32: tools.t.parameters.anyOf[0].properties.f: the parameters `F` and `f` differ only in case",
+        ],
+        "{found}"
+    );
+}
+
+#[test]
 fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
     let found = report(
         "provider: openai, model: x",

@@ -341,3 +341,24 @@ fn escalation_to_somebody_who_may_not_decide_is_refused() {
         Vec::<String>::new()
     );
 }
+
+#[test]
+fn escalation_to_somebody_who_decides_only_as_an_owner_under_no_rule_is_refused() {
+    let rule = |who: &str| {
+        format!("policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ {who} }} }} ]\n")
+    };
+    let entry = "{ name: a, mail: { to: { users: [eve] } }, when: { after: 1h } }";
+    let found = found_by_mail(SERVER, &rule("groups: [g]"), entry);
+    assert!(
+        found.len() == 1
+            && found[0].starts_with(".to[0].mail.to.users[0]: no person here has a mail address"),
+        "{found:?}"
+    );
+    for policy in [rule("groups: [g], owner: true"), String::new()] {
+        assert_eq!(
+            found_by_mail(SERVER, &policy, entry),
+            Vec::<String>::new(),
+            "{policy}"
+        );
+    }
+}

@@ -169,7 +169,7 @@ impl Driver<'_> {
         if let LastMessage::Model(turn) = &self.session.own.progress.last_message
             && turn.turn == state.turn
         {
-            let max_calls = usize::try_from(self.agent.limits.max_calls).unwrap_or(usize::MAX);
+            let max_calls = self.turn_limit(|limits| limits.max_calls);
             match turn.finish_reason {
                 FinishReason::Length => {
                     return Some("the answer was cut off at its length".to_owned());
@@ -182,7 +182,7 @@ impl Driver<'_> {
                 }
                 FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Gate => {}
             }
-            if turn.tool_calls.len() > max_calls {
+            if turn.tool_calls.len() > usize::try_from(max_calls).unwrap_or(usize::MAX) {
                 return Some(format!(
                     "a turn may have {max_calls} calls at most; none of these ran"
                 ));

@@ -1,7 +1,7 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
 //! of its own agent and of its ancestors' agents. For the task and for each ancestor,
 //! `max_model_calls`, `max_tasks` and `max_rejections` count the whole subtree of that task since
-//! the user's last message.
+//! the user's last message; `max_calls` and `max_children` apply to each turn in the subtree.
 
 use std::time::Duration;
 
@@ -31,6 +31,14 @@ impl Driver<'_> {
         levels
     }
 
+    /// Returns the smallest value of a limit on one turn: of the task's agent and of its ancestors'
+    /// agents.
+    pub(crate) fn turn_limit(&self, limit: fn(&Limits) -> u32) -> u32 {
+        let levels = self.limits_on_path();
+        let values = levels.iter().map(|(_, limits)| limit(limits));
+        values.fold(u32::MAX, u32::min)
+    }
+
     /// Returns the limit that forbids the call to start a sub-agent, in words for the model. The
     /// limit may be that of this task or of an ancestor. `None` if no limit is reached or the call
     /// starts no sub-agent.
@@ -50,7 +58,7 @@ impl Driver<'_> {
                 && call.performer == ToolKind::Agent
                 && matches!(judged, Some(Verdict::Allow | Verdict::Hold))
         };
-        let max_children = self.agent.limits.max_children;
+        let max_children = self.turn_limit(|limits| limits.max_children);
         if earlier.filter(starts).count() >= usize::try_from(max_children).unwrap_or(usize::MAX) {
             return Some(format!(
                 "the limit max_children is reached: a turn may start {max_children} sub-agents"

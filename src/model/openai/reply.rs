@@ -16,8 +16,8 @@ use crate::task::item::{FinishReason, Usage};
 /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
 /// repeated.
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
-    let body = replace_escapes(body, InvalidEscape::LoneSurrogates);
-    let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&body) else {
+    let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
+    let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
         return retryable("its answer is not complete JSON");
     };
     let choice = match reply
@@ -53,7 +53,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     {
         return AttemptOutcome::Failed(too_many_calls());
     }
-    let Some(calls) = calls(&message, Some(&body), cleaner) else {
+    let Some(calls) = calls(&message, Some(body), cleaner) else {
         return unreadable();
     };
     let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
@@ -145,8 +145,8 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the JSON that
-/// the message was read from. Without `body`, arguments that were not sent as text cannot be read.
+/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the JSON with
+/// the message, as it came. Without `body`, arguments that were not sent as text cannot be read.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,
@@ -203,8 +203,8 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
 }
 
 /// Returns the original text of each call's arguments, in an answer or a chunk whose arguments are
-/// JSON instead of text. Parsing the arguments into a [`Value`] would drop repeated members and
-/// excess digits before validation could refuse them.
+/// JSON instead of text. Parsing the arguments into a [`Value`] would drop repeated members, excess
+/// digits and lone surrogates before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn arguments_are_kept_byte_for_byte_also_when_sent_as_an_object() {
-        let text = r#"{ "amount":  20.000000000000000001, "amount": 1 }"#;
+        let text = r#"{ "amount":  20.000000000000000001, "amount": 1, "to": "a\ud800b" }"#;
         let quoted = json!(text);
         for arguments in [text, &quoted.to_string()] {
             let body = format!(

@@ -56,7 +56,8 @@ impl ChatStreamReader {
         }
     }
 
-    /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`.
+    /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
+    /// text of the whole chunk as it came: arguments that are JSON keep their escapes.
     fn take_choice(
         &mut self,
         mut choice: Map<String, Value>,
@@ -229,11 +230,11 @@ impl StreamReader for ChatStreamReader {
         if data.is_empty() {
             return Ok(StreamState::Open);
         }
-        let data = replace_escapes(data, InvalidEscape::LoneSurrogates);
-        let chunk = serde_json::from_str::<Value>(&data);
+        let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
+        let chunk = serde_json::from_str::<Value>(&readable);
         if event.name == "error" {
             return Err(classify_stream_error(
-                &chunk.unwrap_or_else(|_| data.into()),
+                &chunk.unwrap_or_else(|_| readable.into()),
                 &self.cleaner,
             ));
         }
@@ -258,7 +259,7 @@ impl StreamReader for ChatStreamReader {
             .into_iter()
             .find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         if let Some(Value::Object(choice)) = first {
-            self.take_choice(choice, &data, emitter)?;
+            self.take_choice(choice, data, emitter)?;
         }
         Ok(StreamState::Open)
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::task::tool_spec::{SummaryPart, summary_parts};
 use crate::tool::http::{CheckedSettings, Destination};
-use crate::tool::schema::{accepts_only_scalars, declared_members};
+use crate::tool::schema::{SchemaFlaw, accepts_only_scalars, declared_members};
 use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
@@ -23,6 +23,21 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
     }
 }
 
+/// Adds the flaws of the schema at `place`. `noun` names the schema in the report.
+pub(super) fn add_schema_flaws(
+    mistakes: &mut Mistakes,
+    place: &[&str],
+    noun: &str,
+    flaws: Vec<SchemaFlaw>,
+) {
+    for flaw in flaws {
+        let keys = flaw.keys();
+        let keys = keys.iter().map(String::as_str);
+        let place: Vec<&str> = place.iter().copied().chain(keys).collect();
+        mistakes.add(&place, format!("{noun} {}", flaw.detail));
+    }
+}
+
 /// Returns the JSON Schema for the result of an external tool; `None` if the tool accepts any
 /// result or the schema has flaws.
 pub(super) fn external_result_schema(
@@ -32,9 +47,7 @@ pub(super) fn external_result_schema(
 ) -> Option<Value> {
     settings.result_schema().unwrap_or_else(|flaws| {
         let place = ["tools", name, "external", "result"];
-        for flaw in flaws {
-            mistakes.add(&place, format!("the schema {flaw}"));
-        }
+        add_schema_flaws(mistakes, &place, "the schema", flaws);
         None
     })
 }

@@ -129,7 +129,7 @@ fn mistaken() -> Vec<(Settings, &'static str)> {
         ),
         (
             http("POST", "http://h/", json!({})),
-            "tools.t.parameters: the schema of `t` must say `type: object`",
+            "tools.t.parameters.type: the schema of `t` must say `type: object`",
         ),
         (
             http("POST", "http://h/", json!({"type": "string"})),
@@ -169,7 +169,7 @@ fn mistaken() -> Vec<(Settings, &'static str)> {
         ),
         (
             external(Some(json!({"type": "nonsense"}))),
-            "tools.t.external.result",
+            "tools.t.external.result.type: the schema at /type",
         ),
     ]
 }

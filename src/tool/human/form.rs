@@ -138,7 +138,11 @@ pub(super) fn read_form(
     let form = Value::Object(form);
     match CompiledSchema::closed(&form) {
         Ok(_) => Ok(form),
-        Err(flaws) => Err(format!("is not a usable JSON Schema: {}", flaws.join("; "))),
+        Err(flaws) => {
+            let details: Vec<String> = flaws.into_iter().map(|flaw| flaw.detail).collect();
+            let details = details.join("; ");
+            Err(format!("is not a usable JSON Schema: {details}"))
+        }
     }
 }
 

@@ -9,10 +9,9 @@ fn fits(schema: &Value, value: &Value) -> bool {
 }
 
 fn flaws(schema: &Value) -> String {
-    CompiledSchema::closed(schema)
-        .err()
-        .unwrap_or_default()
-        .join("; ")
+    let flaws = CompiledSchema::closed(schema).err().unwrap_or_default();
+    let details: Vec<String> = flaws.into_iter().map(|flaw| flaw.detail).collect();
+    details.join("; ")
 }
 
 #[test]
@@ -157,6 +156,56 @@ fn every_flaw_of_a_schema_is_reported() {
         let said = flaws(&schema);
         assert!(said.contains(expected), "{schema}: {said}");
     }
+}
+
+#[test]
+fn schema_with_several_flaws_reports_each_at_its_place() {
+    let schema = json!({
+        "type": "object",
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": {
+            "a": {"minimum": "1", "maximum": "2"},
+            "b/c": {"$ref": "#/$defs/none"},
+            "d": {"pattern": "(?=x)"},
+            "e": {"anyOf": [{}, {"pattern": "("}]},
+            "f": {"$ref": "#/$defs/loop"},
+            "g": {"properties": {"x": {}, "X": {}}},
+            "h": {"items": {"$ref": "#named"}},
+        },
+        "patternProperties": {"(a)\\1": {}},
+        "$defs": {
+            "loop": {"allOf": [{"$ref": "#/$defs/loop"}]},
+            "other": {"$anchor": "named", "dependencies": {}},
+        },
+    });
+    let flaws = CompiledSchema::closed(&schema).unwrap_err();
+    let places: Vec<&str> = flaws.iter().map(|flaw| flaw.pointer.as_str()).collect();
+    assert_eq!(
+        places,
+        [
+            "/$defs/loop",
+            "/$defs/other/dependencies",
+            "/$schema",
+            "/patternProperties/(a)\\1",
+            "/properties/a/maximum",
+            "/properties/a/minimum",
+            "/properties/b~1c/$ref",
+            "/properties/d/pattern",
+            "/properties/e/anyOf/1/pattern",
+            "/properties/g/properties/x",
+        ],
+        "{flaws:?}"
+    );
+    let keys = ["properties", "b/c", "$ref"].map(str::to_owned);
+    assert_eq!(flaws[6].keys(), keys);
+}
+
+#[test]
+fn several_patterns_that_the_engine_refuses_are_all_reported() {
+    let schema = json!({"properties": {"a": {"pattern": "(?=x)"}, "b": {"pattern": "(a)\\1"}}});
+    let flaws = CompiledSchema::open(&schema).unwrap_err();
+    let places: Vec<&str> = flaws.iter().map(|flaw| flaw.pointer.as_str()).collect();
+    assert_eq!(places, ["/properties/a/pattern", "/properties/b/pattern"]);
 }
 
 #[test]

@@ -77,6 +77,29 @@ on_both! {
         app.stop().await;
     }
 
+    async fn turn_of_a_sub_agent_starts_no_more_sub_agents_than_the_root_allows(on: On) {
+        let app = with(on, "", limited("supervisor", "max_children: 1")).await;
+        let two = turn(&[give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
+        let root = done(&app, &[turn(&[give("analyst", &[two, json!("a")])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let analyst = id(&only(&app, &root_id, "analyst").await);
+        assert_eq!((refused(&app, &analyst, "max_children").await, of(&app, &root_id, "clerk").await.len()), (1, 1));
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn turn_of_a_sub_agent_with_more_calls_than_the_root_allows_runs_none(on: On) {
+        let app = with(on, "", limited("supervisor", "max_calls: 2")).await;
+        let look = |order: u32| call("lookup", &json!({"order": order}));
+        let three = turn(&[look(1), look(2), look(3)]);
+        let root = done(&app, &[turn(&[give("analyst", &[three, looks(4), json!("a")])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let analyst = id(&only(&app, &root_id, "analyst").await);
+        assert_eq!((refused(&app, &analyst, "2 calls at most").await, app.tool.ledger().len()), (3, 1));
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
     async fn tree_starts_no_more_sub_agents_per_message_than_its_limit(on: On) {
         let app = with(on, "", limited("supervisor", "max_tasks: 2")).await;
         let below = give("analyst", &[turn(&[give("clerk", &[json!("deep")])]), json!("a")]);

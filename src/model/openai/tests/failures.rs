@@ -55,6 +55,8 @@ async fn refusal_is_final_at_once_and_shows_no_secret() {
         "400 Bad Request",
         "401 Unauthorized",
         "404 Not Found",
+        "408 Request Timeout",
+        "409 Conflict",
         "422 Unprocessable",
     ] {
         let (answer, endpoint, _) =

@@ -158,7 +158,7 @@ fn calls_stand_in_the_order_of_their_index() {
 
 #[test]
 fn arguments_sent_as_json_keep_their_bytes() {
-    let text = r#"{ "amount":  20.000000000000000001, "amount": 1 }"#;
+    let text = r#"{ "amount":  20.000000000000000001, "amount": 1, "to": "a\ud800b" }"#;
     let calls_ = format!(
         "{{\"index\":0,\"id\":\"a\"}},{{\"index\":1,\"id\":\"b\",\"function\":{{\"name\":\"pay\",\"arguments\":{text}}}}},\
          {{\"index\":0,\"function\":{{\"name\":\"look\",\"arguments\":\"{{}}\"}}}}"
