@@ -235,11 +235,16 @@ impl Replica {
     /// that wait, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
     /// until these calls have ended, so that `/readyz` can report that the replica is not ready.
     pub async fn stop(self) {
-        self.stop.cancel();
-        self.handlers.close();
+        // The engine and the sender stop first, so that no effect begins after `/readyz` has
+        // reported the shutdown.
         tokio::join!(
+            biased;
             self.engine.shut_down(DRAIN_TIMEOUT),
-            self.sender.shut_down(DRAIN_TIMEOUT)
+            self.sender.shut_down(DRAIN_TIMEOUT),
+            async {
+                self.stop.cancel();
+                self.handlers.close();
+            }
         );
         self.mcp_servers.shut_down().await;
         self.closed.cancel();

@@ -118,10 +118,9 @@ on_both! {
 #[tokio::test]
 async fn two_answers_to_one_request_are_two_messages() {
     let two = "{ groups: [finance], owner: true, required: 2 }";
-    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let hook = FakeReceiver::start().await;
     let yaml = super::yaml(BACKEND, &hook).replace("{ owner: true, groups: [finance] }", two);
-    let app =
-        crate::support::test_app::TestApp::with(crate::support::test_app::On::Sqlite, &yaml).await;
+    let app = TestApp::with(crate::support::test_app::On::Sqlite, &yaml).await;
     app.model
         .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
     let held = app
