@@ -1,11 +1,12 @@
-//! The list of deliveries and sending them again: who may, what is refused, and pages.
+//! Tests of the list of deliveries and of sending deliveries again: permissions, refusals and
+//! pages.
 
 use serde_json::{Value, json};
 
 use crate::notify::{BACKEND, Scene};
 use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
 
-/// Two deliveries of one task, both sent.
+/// Starts a scene with two deliveries of one task, and waits until both are sent.
 async fn scene() -> Scene {
     let named = "tenants: [acme], events: [task.created, task.completed]";
     let scene = Scene::start(On::Sqlite, &BACKEND.replace("tenants: [acme]", named)).await;

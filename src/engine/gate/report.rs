@@ -56,8 +56,8 @@ impl Engine {
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
     /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
-    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not its last
-    /// attempt; `Settled` if another outcome is stored.
+    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not the last
+    /// attempt at the call; `Settled` if another outcome is stored.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,
@@ -163,7 +163,7 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session, if the report has something new.
+/// Adds the facts of a report to the session, if the report says anything new.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -190,7 +190,8 @@ fn apply_report(
             ReportEffect::Stores
         }
         (Phase::Done(_), _) => apply_late_report(session, result),
-        // A person is asked about the call, or has decided about it since that attempt.
+        // The report adds nothing: a person is asked about the call, or has decided about the call
+        // after the reported attempt.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);
@@ -202,9 +203,8 @@ fn apply_report(
     }
 }
 
-/// Adds a report about a settled call as a late result, if the journal has no earlier report, or if
-/// it is the first report that says how the call ended. A further report must equal an earlier
-/// report.
+/// Adds a report about a settled call as a late result, if the journal has no report yet, or if the
+/// report is the first with a known outcome. A further report must equal an earlier report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut is_started, mut answers, mut unknown) = (false, Vec::new(), Vec::new());
@@ -212,7 +212,8 @@ fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEff
         match &item.fact {
             Fact::ToolStarted { .. } => {
                 is_started = true;
-                // An unknown outcome of an earlier attempt is no report of this attempt.
+                // An unknown outcome of an earlier attempt does not count as a report about this
+                // attempt.
                 unknown.clear();
             }
             // A result after a decision comes from a person, unless the call was started again in

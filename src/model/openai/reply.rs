@@ -1,6 +1,6 @@
-//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members; it
-//! is null if the parsed form has everything that the message has. Missing members are tolerated if
-//! the meaning is clear; otherwise the answer is rejected.
+//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members.
+//! `raw` is null if the parsed form has everything that the message has. Missing members are
+//! tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -145,8 +145,9 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the JSON that
-/// the message was read from. Without `body`, arguments that were not sent as text cannot be read.
+/// Returns the calls, in the model's order; `None` if the calls cannot be read. `body` is the JSON
+/// from which the message was read. Without `body`, only arguments that were sent as text can be
+/// read.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,
@@ -197,14 +198,14 @@ pub(super) fn calls(
     calls.collect()
 }
 
-/// Whether the arguments are absent or came as text, as documented.
+/// Whether the arguments are absent or were sent as text, as the protocol documents.
 pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// Returns the original text of each call's arguments, in an answer or a chunk whose arguments are
-/// JSON instead of text. Parsing the arguments into a [`Value`] would drop repeated members and
-/// excess digits before validation could refuse them.
+/// Reads an answer or a chunk in which the arguments of calls are JSON instead of text. Returns the
+/// original text of each call's arguments. If the arguments were parsed into a [`Value`], repeated
+/// members and excess digits would be lost before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -295,8 +296,8 @@ fn usage(sent: Option<&Value>) -> Usage {
     }
 }
 
-/// Returns the message as it is stored and sent back: as received, but redacted, and with the
-/// arguments of the stored calls.
+/// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
+/// calls, and otherwise as received.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw
