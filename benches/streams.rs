@@ -1,12 +1,16 @@
-//! Measures the delay from commit to reader, and the cost of open streams.
+//! Measures the delay from the commit of an event to its arrival at a reader, and the cost of open
+//! streams.
 //!
-//! `cargo bench --bench streams` runs the built service on SQLite, `cargo bench --bench streams --
-//! postgres://…` on a database that it may fill. For 500 readers of one task and for 500 tasks with
-//! one reader each, it prints the delay from commit to reader, the memory of a stream and the
-//! processor time. For comparison it prints the delay for 500 readers of a bare server that sends
-//! events of the same size from memory. Then it shows the cost of 500 streams beside 10,000 waiting
-//! tasks while nothing happens. The times hold for one machine: the readers share its processors
-//! with the service.
+//! `cargo bench --bench streams` runs the built service on SQLite.
+//! `cargo bench --bench streams -- postgres://…` runs the service on a Postgres database, which the
+//! benchmark fills with tasks.
+//!
+//! There are two cases: 500 readers of one task, and 500 tasks with one reader each. For each case,
+//! the program prints the delay, the memory of a stream and the processor time. For comparison, it
+//! prints the delay for 500 readers of a bare server, which sends events of the same size from
+//! memory. Finally, it prints the cost of 500 idle streams beside 10,000 waiting tasks. The readers
+//! share the machine's processors with the service, so the results are valid only for the machine
+//! on which they were measured.
 
 #![expect(
     clippy::unwrap_used,
@@ -78,7 +82,7 @@ async fn run(database: Option<String>) {
     idle(&service, &address, database.as_deref()).await;
 }
 
-/// The delays of events, in milliseconds.
+/// The sorted delays of events, in milliseconds.
 struct Seen(Vec<f64>);
 
 impl Seen {
@@ -102,7 +106,7 @@ impl Seen {
     }
 }
 
-/// The service, as a separate process.
+/// The service, which runs as a separate process.
 struct Service {
     child: Child,
     address: String,
@@ -211,7 +215,7 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         assert!([200, 202].contains(&status), "{status}");
     }
 
-    /// Resident memory, in KiB.
+    /// Returns the resident memory of the service, in KiB.
     fn memory(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status
@@ -221,7 +225,7 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Processor time so far, in seconds.
+    /// Returns the processor time that the service has used since its start, in seconds.
     fn processor(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat
@@ -238,7 +242,8 @@ fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1000.0
 }
 
-/// A reader of a stream: signals `caught_up`, then records the delay of each event.
+/// Reads a stream. Signals `ready` at the event `caught_up`, and then records the delay of each
+/// event.
 async fn reader(
     address: String,
     path: String,
@@ -284,7 +289,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Readers of these paths, all of them caught up.
+    /// Starts a reader for each of these paths. Returns once all readers have caught up.
     async fn at(address: &str, paths: Vec<String>) -> Self {
         let (ready, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (mut all, late, count) = (JoinSet::new(), Arc::default(), paths.len());
@@ -308,7 +313,7 @@ impl Readers {
     }
 }
 
-/// The baseline: a server with everything in memory.
+/// Measures the baseline: a server that sends events from memory.
 async fn bare() -> Seen {
     let (sender, _) = broadcast::channel::<String>(1024);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -350,8 +355,8 @@ async fn one_task(service: &Service, address: &str) -> Seen {
     let memory = service.memory();
     let readers = Readers::at(address, vec![format!("/v1/tasks/{task}/events"); READERS]).await;
     let each = (service.memory() - memory) / READERS as f64;
-    // The task goes on only once all readers have caught up, so that the times exclude the opening
-    // of the streams.
+    // The task continues only once all readers have caught up, so that the measured times exclude
+    // the opening of the streams.
     let (began, processor) = (Instant::now(), service.processor());
     service.approve(&task).await;
     let seen = readers.seen().await;
@@ -391,7 +396,7 @@ async fn task_each(service: &Service, address: &str) -> Seen {
     seen
 }
 
-/// The cost of idle streams.
+/// Measures and prints the cost of streams on which no event arrives.
 async fn idle(service: &Service, address: &str, database: Option<&str>) {
     let mut tasks = Vec::with_capacity(WAITING);
     for _ in 0..WAITING / 20 {
@@ -426,10 +431,11 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
     }
 }
 
-/// The number of transactions of the database so far. Each statement is a transaction.
+/// Returns the number of transactions of the Postgres database so far; each statement of the
+/// service is one transaction. `None` if `database` is `None` or cannot be read.
 async fn statements(database: Option<&str>) -> Option<i64> {
     let mut connection = PgConnection::connect(database?).await.ok()?;
-    // Servers publish their statistics after a second.
+    // Postgres publishes its statistics with a delay of up to a second.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let count = "select (xact_commit + xact_rollback)::bigint from pg_stat_database where datname = current_database()";
     sqlx::query_scalar(count)

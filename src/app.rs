@@ -60,8 +60,9 @@ pub struct ServeOptions {
 
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The maximum duration of the rest of the shutdown, after the calls and attempts in flight: the
-/// last HTTP answers and commits, and the ends of connections.
+/// The maximum duration of the rest of the shutdown, which begins once the calls and attempts in
+/// flight have ended. During that time, the last HTTP answers and commits complete, and connections
+/// end.
 const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
 
 /// Adds the mistakes that the modules find in their parts of the configuration.
@@ -273,8 +274,8 @@ fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     })
 }
 
-/// Opens the database. Sets the clock offset of the failpoints, and reports the sizes of batches as
-/// a metric.
+/// Opens the database. Sets the clock offset that the failpoints define, and reports the size of
+/// each batch as a metric.
 async fn open_store(
     config: &Config,
     clock: &Arc<dyn Clock>,

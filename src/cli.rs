@@ -165,13 +165,13 @@ fn print_error(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// The configuration file in the working directory. It is read if neither the flag nor the variable
-/// names a file.
+/// The configuration file in the working directory. The service reads this file if neither
+/// `--config` nor `HOLDPOINT_CONFIG` names a file.
 const DEFAULT_FILE: &str = "holdpoint.yaml";
 
-/// Returns the source of the configuration: the file of the flag, else of the variable, else the
-/// default file, else the demonstration. Also returns a note for the user if neither the flag nor
-/// the variable is set.
+/// Returns the source of the configuration: the file that `--config` names, else the file that
+/// `HOLDPOINT_CONFIG` names, else the default file if it exists, else the demonstration. Also
+/// returns a note for the user if neither `--config` nor `HOLDPOINT_CONFIG` is set.
 fn source(
     common: &CommonOptions,
     environment: &Environment,
@@ -233,7 +233,8 @@ fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Str
     }
 }
 
-/// Loads the configuration. Prints the note that names its source, and its warnings.
+/// Loads the configuration. Prints the note that names the source of the configuration, and then
+/// the warnings.
 fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, String> {
     let Loaded {
         config,

@@ -107,13 +107,14 @@ pub struct Config {
     /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
     pub notify: notify::Settings,
-    /// The unexpanded configuration as JSON, with overrides applied. Digests of definitions are
-    /// computed from it.
+    /// The unexpanded configuration as JSON, with overrides applied. The digests of definitions are
+    /// computed from this JSON.
     pub unexpanded: Value,
-    /// The values to redact in texts from outside. Each pair has the name that is shown instead,
-    /// and the value.
+    /// The values to redact in texts from outside the service. Each pair has the name that is shown
+    /// instead, and the value.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The variables and files for `${…}`, also when stored definitions are expanded later.
+    /// The source of the variables and files in `${…}`, also for stored definitions that are
+    /// expanded later.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
@@ -124,7 +125,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The unexpanded definition at a path like `&["tools", "refund_payment"]`, or `Null`.
+    /// Returns the unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null`
+    /// if there is none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -133,7 +135,7 @@ impl Config {
             .unwrap_or(Value::Null)
     }
 
-    /// Returns a redactor of the configuration's secrets, for texts from outside.
+    /// Returns a redactor of the configuration's secrets, for texts from outside the service.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -163,7 +165,8 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. It is called with all readable settings, even if there are mistakes already.
+/// settings. `check_modules` is called with all readable settings, even if there are mistakes
+/// already.
 ///
 /// # Errors
 /// The report of every mistake.
@@ -245,7 +248,8 @@ fn expand(
     interpolation.inserted
 }
 
-/// Reports each `${…}` in a tool's schema, which models and approvers see, except in its texts.
+/// Reports each `${…}` in a tool's schema, except in descriptions and titles, because models and
+/// approvers see the schema.
 fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     for one in inserted {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -256,8 +260,9 @@ fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately, and in a map or list of settings each entry separately. A mistake
-/// in one of these parts does not keep the other parts from being read.
+/// Reads each section separately. If a section is a map or a list of settings, also reads each of
+/// its entries separately. A mistake in one of these parts does not keep the other parts from being
+/// read.
 fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -353,7 +358,7 @@ fn complete_settings(
     }
 }
 
-/// Completes working directory and environment of the MCP servers that are child processes.
+/// Completes the working directory and the environment of each MCP server that is a child process.
 fn complete_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
@@ -387,8 +392,8 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`. If the value comes from the file, a relative path is
-/// taken from `directory`, the file's directory. A path from elsewhere is returned unchanged.
+/// Resolves `path`, which is the value at `place`. A relative path from the file is resolved from
+/// `directory`, the file's directory. A path from a variable or a flag is returned unchanged.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()

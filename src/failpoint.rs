@@ -1,6 +1,6 @@
-//! Failpoints: named points at which a test kills or freezes (stops) the real process, for example
-//! right before and after each commit and each call. In a release build without the feature
-//! `failpoints`, the functions do nothing.
+//! Failpoints: named points at which a test kills or freezes (stops) the real process. Examples are
+//! the points right before and right after each commit and each call. In a release build without
+//! the feature `failpoints`, the functions do nothing.
 //!
 //! One text arms the points. With `tool_started.committed=abort@2;lease=3s;clock=120s`, the process
 //! dies as by `kill -9` when it reaches the point `tool_started.committed` for the second time.
@@ -17,7 +17,7 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// If a sleep of 1 ms takes this long, the process was stopped and has been continued.
+    /// The minimum duration of a 1 ms sleep that proves that the process was stopped and continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
     /// The delay before a freeze. A process that is frozen between the permit and the write of a
     /// call can send the call after it continues, as docs/guarantees.md says. One commit can start
@@ -35,7 +35,7 @@ mod armed {
 
     struct Point {
         freezes: bool,
-        /// The point fires when it has been reached this many more times.
+        /// The number of further hits until the point fires. With 1, the next hit fires the point.
         remaining_hits: AtomicU64,
     }
 

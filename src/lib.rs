@@ -1,5 +1,5 @@
-//! The top-level modules. `ARCHITECTURE.md` describes each of them; `tests/architecture.rs` checks
-//! which modules each may import.
+//! The top-level modules. `ARCHITECTURE.md` describes each module; `tests/architecture.rs` checks
+//! which other modules each module may import.
 //!
 //! | module | what it is for |
 //! |---|---|

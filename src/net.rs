@@ -1,8 +1,8 @@
-//! All outbound HTTP: a client that reuses connections, and single exchanges, each on its own
-//! connection. A tool call is a single exchange: the peer may close a reused connection just as the
-//! next request is written, which would leave the outcome of that request unknown. The Tokio task
-//! that waits for the permit to send also writes the request, so that no wait for another task
-//! comes in between.
+//! Sends all outbound HTTP requests: either with a client that reuses connections, or as single
+//! exchanges, each on its own connection. A tool call is a single exchange, because a peer may
+//! close a reused connection just as the next request is written, and then the outcome of that
+//! request is unknown. The Tokio task that waits for the permit to send also writes the request. So
+//! there is no wait for another task between the permit and the write.
 //!
 //! Invariant: no request is repeated automatically, no redirect is followed, no proxy is taken from
 //! the environment, each body is read with a limit of bytes or of time, and each failure says
@@ -30,9 +30,9 @@ use tls::Tls;
 /// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
-/// The timeout for name resolution, TCP and TLS together.
+/// The maximum time for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle reusable connection is closed after this time.
+/// The time after which an idle reusable connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum wait for the last bytes of a response whose content is already complete.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
@@ -150,8 +150,8 @@ impl Failure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // The timeout of the whole request also covers connecting, so that perhaps nothing was
-            // sent.
+            // The timeout covers the whole request, including the connecting. So it is possible
+            // that nothing was sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -190,8 +190,8 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error and the errors that caused it. The `source` of an I/O error skips the error
-/// that the I/O error wraps, so the wrapped error is taken instead.
+/// Returns an error and the errors that caused it. If an I/O error wraps another error, `source`
+/// skips the wrapped error, so the wrapped error is taken directly.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -207,11 +207,11 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     kinds.last()
 }
 
-/// Sends a request and waits until its response begins, at most `within`.
+/// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
 /// Any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although nothing was
-/// sent: code that may repeat the request does not need the difference.
+/// sent: callers may repeat the request anyway, and do not need the difference.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
@@ -234,7 +234,7 @@ pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option
     Some(wait.min(max_wait))
 }
 
-/// Returns the next bytes of a body, and waits at most `within` for them; `None` if the body is
+/// Waits at most `within` for the next bytes of a body. Returns these bytes; `None` if the body is
 /// complete.
 ///
 /// # Errors
@@ -249,8 +249,8 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the end of a body after its relevant part, so that the connection can be reused. Waits at
-/// most `DRAIN_TIMEOUT`, for bytes that the peer has already sent.
+/// Reads the rest of a body whose relevant part was read, so that the connection can be reused.
+/// Waits at most `DRAIN_TIMEOUT`, which is enough only for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;

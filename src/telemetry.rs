@@ -67,7 +67,7 @@ pub const DEFAULT_FILTER: &str = "info";
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     #[default]
     Json,
     /// Plain text, for people.
@@ -75,11 +75,11 @@ pub enum LogFormat {
 }
 
 /// Sends log lines to standard error and observations to the metrics. `filter` is the value of
-/// `RUST_LOG`; an invalid filter causes a warning and counts as unset. Only the first call in a
-/// process takes effect: the metrics that a later call returns record nothing.
+/// `RUST_LOG`. An invalid filter causes a warning and counts as unset. Only the first call in a
+/// process takes effect; the metrics that a later call returns record nothing.
 ///
 /// # Errors
-/// A metric cannot be built, as in [`Metrics::new`].
+/// A metric cannot be built; see [`Metrics::new`].
 pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);
@@ -111,8 +111,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // `sqlx` would print parts of the database's URL. No failure is lost: `sqlx` also returns
-        // its errors to the store.
+        // `sqlx` would print parts of the database's URL. No failure is lost, because `sqlx` also
+        // returns its errors to the store.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -131,7 +131,8 @@ where
         .with(printing.with_filter(printed.and(filter)))
 }
 
-/// The metrics of this process, cheap to clone. As a layer of `tracing`, they record observations.
+/// The metrics of this process. Clones are cheap and share the metrics. As a layer of `tracing`,
+/// this type records observations.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 
@@ -141,15 +142,15 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The counts of tasks by status, of open requests by kind and of waiting deliveries by entry, as
-/// `telemetry::gauges` reads them.
+/// The counts that `telemetry::gauges` reads from the database: tasks by status, open requests by
+/// kind, and waiting deliveries by receiver (the `name` of an entry in `notify.to`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseCounts {
-    /// Pairs of a status and the number of tasks in it.
+    /// Pairs of a status and the number of tasks with this status.
     pub tasks: Vec<(String, i64)>,
     /// The open requests of each kind.
     pub requests: Vec<Backlog>,
-    /// The waiting deliveries of each entry.
+    /// The waiting deliveries to each receiver.
     pub deliveries: Vec<Backlog>,
 }
 
@@ -170,7 +171,7 @@ struct Instruments {
     mcp_changed: IntGaugeVec,
 }
 
-/// Buckets in seconds, up to the longest timeout of a tool.
+/// Buckets in seconds, up to the maximum timeout of a tool.
 const DURATION_BUCKETS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
@@ -181,13 +182,14 @@ impl Metrics {
     /// Builds all metrics, without any observation.
     ///
     /// # Errors
-    /// A name or label of a metric is invalid; all are constants, and a test builds them.
+    /// A name or label of a metric is invalid. All names and labels are constants, and a test
+    /// builds the metrics.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
     /// Returns all metrics in Prometheus' text format. The gauges of tasks, requests and deliveries
-    /// have the values of `counts`.
+    /// get their values from `counts`.
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
@@ -262,7 +264,7 @@ fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
         .set(observation.change);
 }
 
-/// A builder that registers each instrument that it builds.
+/// Builds instruments and registers each of them.
 struct Builder(Registry);
 
 impl Builder {

@@ -1,6 +1,7 @@
-//! The clock, fresh ids and random bytes of the product. All other modules get them from here;
-//! tests replace the clock and the ids by other implementations of [`Clock`] and [`Ids`]. Also
-//! [`Mistakes`], the list to which the checks of all settings add their findings.
+//! The clock, fresh ids and random bytes of the product. All other modules get the time, ids and
+//! randomness from this module. Tests replace the clock and the ids by other implementations of
+//! [`Clock`] and [`Ids`]. This module also has [`Mistakes`], the list to which the checks of all
+//! settings add their findings.
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -12,16 +13,16 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// The clock of this machine. Decisions use the database's clock instead; on SQLite, that is also
-/// the clock of this machine.
+/// The clock of this machine. Decisions use the database's clock instead. With SQLite, the
+/// database's clock is the clock of this machine.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Returns the wall-clock time.
     fn now(&self) -> Time;
 
     /// Returns the time since the machine booted, including suspended time. Use this time for
-    /// intervals, such as the rest of a lease right before a call is sent: changes of the wall
-    /// clock do not affect it.
+    /// intervals, such as the remaining time of a lease right before a call is sent, because
+    /// changes of the wall clock do not affect it.
     fn uptime(&self) -> Duration;
 
     async fn sleep(&self, time: Duration);
@@ -56,7 +57,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// UUIDv7 from the machine's clock and randomness, monotone within the process.
+/// Creates UUIDv7s from the machine's clock and from random bytes. The ids increase within the
+/// process.
 #[derive(Debug, Default)]
 pub struct RandomIds;
 
@@ -67,7 +69,7 @@ impl Ids for RandomIds {
     }
 }
 
-/// The system provides no random bytes. The caller must fail rather than continue without them.
+/// The system provides no random bytes. The caller must fail instead of continuing without them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;
@@ -75,7 +77,7 @@ pub struct NoRandomness;
 /// Returns unpredictable bytes from the operating system, fit for secrets.
 ///
 /// # Errors
-/// [`NoRandomness`]; the function never falls back to weaker bytes.
+/// [`NoRandomness`]. The function never falls back to weaker bytes.
 #[expect(clippy::disallowed_methods, reason = "this is the door for randomness")]
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
@@ -92,7 +94,7 @@ pub struct Mistakes {
     pub warnings: Vec<Mistake>,
 }
 
-/// One problem of a configuration. Never holds the value of a key, header or variable.
+/// One problem of a configuration. The texts never hold the value of a key, header or variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or
@@ -103,7 +105,7 @@ pub struct Mistake {
 }
 
 impl Mistakes {
-    /// Adds an error, which keeps the service from starting.
+    /// Adds an error. An error keeps the service from starting.
     pub fn add(&mut self, place: &[&str], detail: impl Into<String>) {
         self.found.push(Mistake {
             place: place.iter().map(ToString::to_string).collect(),
@@ -111,7 +113,7 @@ impl Mistakes {
         });
     }
 
-    /// Adds a warning, which does not keep the service from starting.
+    /// Adds a warning. A warning does not keep the service from starting.
     pub fn warn(&mut self, place: &[&str], detail: impl Into<String>) {
         self.warnings.push(Mistake {
             place: place.iter().map(ToString::to_string).collect(),

@@ -1,5 +1,5 @@
-//! Rules of the code that the compiler does not check: imports, names, files, lengths, and the
-//! tests that `docs/guarantees.md` names.
+//! Tests of rules for the code that the compiler does not check: imports, names, files, lengths,
+//! and the tests that `docs/guarantees.md` names.
 
 mod files;
 mod guarantees;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 struct Source {
-    /// Relative to the package's root, separated by `/`.
+    /// The file's path, relative to the package's root, with `/` between folders.
     path: String,
     text: String,
 }

@@ -1,5 +1,6 @@
-//! The first run of a freshly built program: nothing configured, an empty folder, and the commands
-//! that the service prints, run as printed. The README shows the same commands.
+//! The first run of a freshly built program in an empty folder without a configuration. The test
+//! runs the commands that the service prints, exactly as printed. The README shows the same
+//! commands.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -14,7 +15,7 @@ use serde_json::Value;
 pub struct Demonstration {
     process: Child,
     output: BufReader<ChildStdout>,
-    /// The commands it printed.
+    /// The commands that the demonstration printed.
     pub commands: Vec<String>,
 }
 
@@ -28,7 +29,8 @@ impl Demonstration {
         Self::serve(&mut command)
     }
 
-    /// Starts a command that serves the demonstration; returns once it has printed its commands.
+    /// Starts a command that serves the demonstration. Returns once the demonstration has printed
+    /// its commands.
     pub fn serve(command: &mut Command) -> Self {
         let mut process = command
             .process_group(0)
@@ -54,7 +56,7 @@ impl Demonstration {
         }
     }
 
-    /// The host and port it listens on, as it printed them.
+    /// Returns the host and port of the demonstration, from the commands that it printed.
     fn address(&self) -> &str {
         let command = self.commands.first().expect("it printed a command");
         let (_, rest) = command.split_once("http://").expect("with an address");
@@ -66,7 +68,7 @@ impl Drop for Demonstration {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
-        // Ends once no process of the group is left to write.
+        // This copy ends once no process of the group is left to write.
         let _ = std::io::copy(&mut self.output, &mut std::io::sink());
     }
 }
@@ -160,7 +162,7 @@ fn documented_commands_for_slow_models_work_as_shown() {
     );
 }
 
-/// The output of a shell command.
+/// Runs a shell command and returns its output.
 pub fn run(command: &str) -> String {
     let done = Command::new("sh")
         .args(["-c", command])

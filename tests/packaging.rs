@@ -91,7 +91,7 @@ fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() 
     let keys = shipped.as_object_mut().expect("a map");
     assert!(keys.remove("server").is_some() && keys.remove("auth").is_some());
     let mut demo = yaml("src/config/demo.yaml");
-    // With accounts a gate takes a key of its own, and Compose asks for one key only.
+    // With accounts, a gate would need a key of its own, but Compose asks for only one key.
     assert!(
         demo.as_object_mut()
             .expect("a map")

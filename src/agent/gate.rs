@@ -16,7 +16,7 @@ const MAX_HOLD: Duration = Duration::from_mins(5);
 /// The upper bound of `max_open`.
 const MAX_OPEN_CALLS: u32 = 1000;
 
-/// A gate. Agents that run elsewhere propose calls at it, as callers of the API.
+/// A gate, at which agents that run elsewhere propose calls as callers of the API.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gate {
@@ -26,32 +26,33 @@ pub struct Gate {
     pub tools: Vec<String>,
     /// The callers who may use the gate. Default: every caller.
     pub open_to: Option<OpenTo>,
-    /// The judgement of a call whose tool the gate does not list: `deny` makes it invalid, `judge`
-    /// puts it to the rules, of which an `allow` matches its name only by a glob.
+    /// The treatment of a call whose tool the gate does not list. `deny`: the call is invalid.
+    /// `judge`: the rules decide, and a rule with `decide: allow` matches such a tool only by a
+    /// glob.
     pub other_tools: OtherTools,
     /// The maximum time that an MCP client or a gateway waits for a decision. After that time, the
-    /// answer is to ask again. 5 minutes at most.
+    /// client or gateway must ask again. 5 minutes at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
-    /// The time after the approval of a call in which the call must start. A call starts only while
-    /// its asker waits, or when the asker proposes the call again. 24 hours at most.
+    /// The time within which an approved call must start, counted from the approval. A call starts
+    /// only while its asker waits, or when the asker proposes the call again. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
-    /// The time after a permit in which the caller must run the call. 24 hours at most.
+    /// The time within which the caller must run a call, counted from the permit. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub run_within: Duration,
-    /// The time after a person's rejection in which the same call is denied without a new request.
+    /// The time for which a person's rejection also denies the same call without a new request.
     /// `0s`: never. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored: `all`, or with `held` all except calls that a rule allows and the
-    /// caller runs, if the tool is `read_only`. The excepted calls are only counted.
+    /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
+    /// tools that a rule allows and that the caller runs. The excepted calls are only counted.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most.
     pub max_open: u32,
@@ -79,7 +80,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Returns each setting that is out of its bounds: its key, and the allowed values.
+    /// Returns the key of each setting that is out of bounds, with the allowed values.
     #[must_use]
     pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
         let within = |time: Duration| !time.is_zero() && time <= MAX_TIME;
@@ -114,8 +115,8 @@ pub enum OtherTools {
     /// The call is invalid.
     #[default]
     Deny,
-    /// The rules decide; an `allow` matches the tool's name only by a glob. If no rule matches, the
-    /// call is held.
+    /// The rules decide. A rule with `decide: allow` matches the tool's name only by a glob. If no
+    /// rule matches, the call is held.
     Judge,
 }
 
@@ -126,7 +127,7 @@ pub enum Report {
     /// A call whose outcome is not reported in time has an unknown outcome.
     #[default]
     Required,
-    /// No outcome is reported: a call is settled as `released` when it gets its permit.
+    /// No report is needed: a call is settled as `released` when it gets its permit.
     Optional,
 }
 
@@ -137,7 +138,7 @@ pub enum Record {
     /// Every call.
     #[default]
     All,
-    /// Every call except calls that a rule allows and the caller runs, if the tool is `read_only`.
+    /// Every call except calls of `read_only` tools that a rule allows and that the caller runs.
     /// The excepted calls are only counted.
     Held,
 }
@@ -149,10 +150,11 @@ pub struct ExtAuthz {
     /// The name of the header in which the gateway puts the user id on the checked request.
     /// Default, and without that header: the caller is the user of the gateway's key.
     pub user_header: Option<String>,
-    /// The name of the header in which the gateway puts the user's groups, separated by commas,
-    /// beside `user_header`. Default: the user has no groups.
+    /// The name of the header of the checked request in which the gateway puts the user's groups,
+    /// separated by commas. Used only with `user_header`. Default: the user has no groups.
     pub groups_header: Option<String>,
-    /// The name of the header with the session id on the checked request. Default: none is read.
+    /// The name of the header of the checked request that has the session id. Default: no session
+    /// id is read.
     pub session_header: Option<String>,
     /// Whether requests with JSON-RPC methods other than `tools/call` pass without a check.
     pub pass_others: bool,
@@ -198,7 +200,7 @@ impl From<&Gate> for PinnedGateSettings {
 }
 
 impl PinnedGateSettings {
-    /// Returns the current gate with the pinned settings.
+    /// Returns a copy of `current` with these pinned settings.
     pub(crate) fn apply_to(self, current: &Gate) -> Gate {
         let Self {
             use_within,

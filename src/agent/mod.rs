@@ -31,7 +31,7 @@ pub struct Agent {
     pub tools: Vec<ToolDescription>,
     /// The digest of `definition`, as `sha256:…`.
     pub version: String,
-    /// The canonical text from which `version::read` can make this agent again.
+    /// The canonical text of this agent. `version::read` reads the agent back from this text.
     pub definition: String,
     pub limits: Limits,
     /// The callers who may use the agent; `None` admits every caller.
@@ -64,7 +64,7 @@ impl OpenTo {
 }
 
 impl Agent {
-    /// Returns the tool with exactly this name, as the model is offered it.
+    /// Returns the offered tool with exactly this name, as the model sees the tool.
     #[must_use]
     pub fn offered_tool(&self, name: &str) -> Option<&ToolDescription> {
         self.tools.iter().find(|offer| offer.name == name)
@@ -101,8 +101,8 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Indexes the agents. `default` names the agent for tasks that name none. `expander` expands
-    /// the `${…}` of stored definitions.
+    /// Indexes the agents. `default` is the name of the agent for tasks that name no agent.
+    /// `expander` expands the `${…}` of stored definitions.
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, expander: VariableExpander) -> Self {
         let agents = agents
@@ -120,8 +120,9 @@ impl Agents {
     /// `current`; for a gate, also the settings of `current` that are not pinned.
     ///
     /// # Errors
-    /// Any `DefinitionError`: `Damaged` also if `definition` does not match the digest `version`,
-    /// or belongs to another agent; `Missing` also if only one of the two agents is a gate.
+    /// `Damaged` if `definition` cannot be read, does not match the digest `version`, or belongs to
+    /// another agent. `Missing` if a `${…}` in `definition` cannot be expanded or expands to an
+    /// unknown tool name, or if `definition` is of a gate and `current` is not, or the reverse.
     pub fn pinned(
         &self,
         current: &Agent,

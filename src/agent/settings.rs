@@ -26,7 +26,8 @@ pub struct Settings {
     /// The kinds of question that the model may ask a person. Each kind offers the model a tool:
     /// `request_human_guidance`, `request_credentials`, `request_confirmation`.
     pub human: Vec<HumanKind>,
-    /// The agents that the model may call. Each is offered as a tool of the agent's name.
+    /// The agents that the model may call. The model sees each of them as a tool with the agent's
+    /// name.
     pub sub_agents: Vec<SubAgent>,
     /// The callers who may use the agent. Default: every caller.
     pub open_to: Option<OpenTo>,

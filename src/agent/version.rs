@@ -1,7 +1,7 @@
 //! Writes the definition of an agent, computes the definition's digest (the agent's version) and
 //! reads an agent back from its definition. Invariant: a definition is written from unexpanded
-//! values, and has only two parts of each tool: the description and schema that a model sees, and a
-//! digest of all settings of the tool. No secret can therefore enter a definition. A stored
+//! values. For each tool, a definition has only the description and the schema that a model sees,
+//! with a digest of all settings of the tool. No secret can therefore enter a definition. A stored
 //! definition is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ const UNPINNED_KEYS: [&str; 2] = ["limits", "open_to"];
 #[derive(Clone, Debug)]
 pub(crate) struct UnexpandedTool {
     pub name: String,
-    /// The tool's unexpanded settings. The agent's definition gets their `description` and the
-    /// digest of them all.
+    /// The tool's unexpanded settings. The agent's definition contains the `description` of these
+    /// settings, and a digest of all of them.
     pub definition: Value,
     /// The JSON Schema of the tool's arguments, unexpanded; the default schema if the configuration
     /// sets no schema.
     pub parameters: Value,
 }
 
-/// Returns the definition of an agent as canonical JSON: the unexpanded `settings` without the
-/// `UNPINNED_KEYS`, the description, schema and digest of each tool, and the unexpanded
-/// descriptions of the sub-agents. `sub_agents` yields each sub-agent's name and unexpanded
-/// settings.
+/// Returns the definition of an agent as canonical JSON. The definition has the agent's name, the
+/// unexpanded `settings` (without `UNPINNED_KEYS`), each tool (its description, schema and digest),
+/// and the unexpanded descriptions of the sub-agents. `sub_agents` yields each sub-agent's name and
+/// unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
@@ -91,7 +91,7 @@ pub struct VariableExpander(Arc<ExpandFn>);
 
 impl VariableExpander {
     /// Wraps `expand`. An error of `expand` must name the missing variable or file, and must not
-    /// have a value.
+    /// contain a value.
     pub fn new(expand: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(expand))
     }
@@ -131,13 +131,14 @@ pub enum DefinitionError {
     /// The stored text does not match its digest, is not a definition, or is of another agent.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in the definition can no longer be expanded, or expands to an unknown tool name; or
-    /// an agent's name now names a gate, or the reverse. The string is the message.
+    /// A `${…}` in the definition can no longer be expanded, or expands to the name of a tool that
+    /// the definition lacks. Also returned if an agent's name has become the name of a gate, or the
+    /// reverse. The string is the message.
     #[error("{0}")]
     Missing(String),
 }
 
-/// The parsed part of a definition. All other members only count for the digest.
+/// The parsed part of a definition. The other members of a definition matter only for its digest.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,
@@ -185,7 +186,7 @@ struct StoredTool {
     parameters: Value,
 }
 
-/// Parses a definition, with `${…}` expanded.
+/// Parses a definition, and expands each `${…}` in it.
 fn parse(
     definition: &str,
     expander: &VariableExpander,

@@ -1,6 +1,6 @@
-//! Builds the lists of agents and of gates' tools that clients see, with the descriptions of the
-//! configuration and of the lock file. The list of a gate has only the tools that this service
-//! runs, each with the schema by which its calls are checked.
+//! Builds the lists that clients see: the agents, and the tools of each gate. The descriptions come
+//! from the configuration and from the lock file. The list of a gate has only the tools that this
+//! service runs, each with the schema by which its calls are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,7 +91,8 @@ fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
     })
 }
 
-/// Returns the check of structured results. If the schema cannot be compiled, no result passes.
+/// Returns a function that checks structured results against `schema`. If `schema` cannot be
+/// compiled, no result passes.
 fn output(schema: &Value) -> OutputCheck {
     let compiled = CompiledSchema::open(schema).ok();
     OutputCheck(Arc::new(move |value| {

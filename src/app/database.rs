@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::store::{self, CommitError, OpenError, Outage, Store};
 use crate::world::Clock;
 
-/// An operator's statements about the database at start.
+/// The operator's options about the database.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DatabaseOptions {
     /// `--restored`: the database is a restored backup or a promoted standby.
@@ -88,7 +88,7 @@ mod tests {
     use crate::task::time::Time;
     use crate::world::SystemClock;
 
-    /// A clock whose time passes only in sleeps.
+    /// A clock whose uptime advances only by sleeps.
     #[derive(Default)]
     struct Sleeper(Mutex<Duration>);
 

@@ -21,8 +21,8 @@ pub struct ReviewResult {
     pub lock: Lock,
 }
 
-/// Lists the tools of every MCP server, or of the server `only`, and compares them with the lock
-/// file. `headers` are added to each request.
+/// Lists the tools of the MCP server `only`, or of every MCP server if `only` is `None`, and
+/// compares these tools with the lock file. Adds `headers` to each request.
 ///
 /// # Errors
 /// A server could not be asked for its tools. The error names the server and the reason.

@@ -76,8 +76,8 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 /// there is no such entry.
 ///
 /// # Errors
-/// TLS cannot be set up, or the settings of the entry have mistakes. A failed attempt is not an
-/// error: the result has its `problem`.
+/// TLS cannot be set up, or the settings of the entry have mistakes. A failed attempt to send is
+/// not an error: the result then has the reason in `problem`.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);

@@ -14,16 +14,17 @@ use super::AskerSettings;
 use crate::net::{self, Failure, Net};
 use crate::world::{Clock, SystemClock};
 
-/// The longest wait that a single request asks for: proxies commonly end requests after 60 s.
+/// The maximum wait that a single request asks for. Proxies commonly end requests after 60 s.
 const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
-/// The time that a request may take beyond its wait.
+/// The time that a request may take in addition to the wait that it asks for.
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. It is shorter than the time that a hook
-/// may run beyond its wait, because a hook whose report gets no answer must not end as blocked.
+/// The maximum duration of one attempt to send a report. This duration is shorter than the time
+/// that a hook may run beyond its wait, because a hook whose report gets no answer must not end as
+/// blocked.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A call to propose.
@@ -57,7 +58,7 @@ pub struct OutcomeReport<'r> {
     pub content: Option<&'r str>,
 }
 
-/// The verdict of the service.
+/// The service's decision about a proposed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
@@ -82,7 +83,7 @@ pub struct ServiceAnswer {
     pub outcome: Option<String>,
     /// One line about the verdict, for a model or a person.
     pub message: String,
-    /// The people who approved the call; empty if a rule allowed it.
+    /// The people who approved the call; empty if a rule allowed the call.
     pub by: Vec<String>,
     /// The permit to run the call. The asker must not run the call if this is `None`.
     pub permit: Option<Permit>,
@@ -96,8 +97,8 @@ pub struct ServiceAnswer {
 /// The right to run a call once, given to one runner.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
-    /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sent its request, so that the permit does not end later here than at
+    /// The time in milliseconds within which the call must start, counted from the moment before
+    /// the client sent its request. The permit therefore never ends later for the client than for
     /// the service.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
@@ -126,7 +127,7 @@ pub struct Verdict {
     pub permit_ends: Option<Instant>,
 }
 
-/// Why there is no verdict.
+/// The reason why there is no verdict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The service cannot be reached now.
@@ -162,7 +163,7 @@ impl GateClient {
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. If the service cannot be reached, the client retries only if the service
-    /// has answered `pending` before; otherwise it returns an error at once.
+    /// has answered `pending` before. Otherwise, the client returns an error at once.
     ///
     /// # Errors
     /// No complete and consistent answer arrived.

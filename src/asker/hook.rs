@@ -1,6 +1,6 @@
-//! The answers of a coding agent's hook. Claude Code and Codex block a call only on exit code 2 or
-//! on a well-formed refusal, and run the call if the hook fails in another way. If the hook gets no
-//! verdict, it therefore ends with exit code 2.
+//! Builds the answers of the hook to a coding agent. Claude Code and Codex block a call only on
+//! exit code 2 or on a well-formed refusal. If the hook fails in another way, they run the call. A
+//! hook that gets no verdict therefore ends with exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,8 +24,8 @@ pub enum Host {
 #[derive(Clone, Copy, Debug)]
 pub struct HookOptions {
     pub host: Host,
-    /// Whether an allow by a rule skips the host's own permission prompt, as a person's approval
-    /// does.
+    /// Whether a call that a rule allows skips the host's own permission prompt, as a call that a
+    /// person approved does. This option has no effect on Codex.
     pub is_final: bool,
     /// Whether reports contain the tool's output.
     pub includes_content: bool,
@@ -96,7 +96,7 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
     }
 }
 
-/// Returns the answer to `text`, the JSON that the host writes to the hook.
+/// Returns the answer to `text`, which is the JSON that the host writes to the hook.
 pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str) -> HookAnswer {
     let input = match HookInput::read(text) {
         Ok(input) => input,
@@ -107,7 +107,7 @@ pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str
             Ok(answer) => answer,
             Err(why) => HookAnswer::blocked(&why),
         },
-        // The call has ended, so a report that fails must not block it.
+        // The call has already run. The hook therefore does not block, even if the report fails.
         HookEvent::Succeeded | HookEvent::Failed => {
             let stderr = match report_outcome(client, settings.options, &input).await {
                 Ok(()) => String::new(),
@@ -193,7 +193,8 @@ fn answer_for_allow(
     let same = approved.get() == arguments.get();
     let by_person = answer.edited || !answer.by.is_empty();
     match options.host {
-        // A Codex hook cannot change the arguments: Codex would not run the approved call.
+        // A Codex hook cannot change the arguments. Codex would run the call with the original
+        // arguments, which were not approved.
         Host::Codex if answer.edited => Ok(permission_answer(
             "deny",
             &format!(

@@ -1,6 +1,6 @@
-//! The JSON that a coding agent writes to its hook. Invariant: a text that two parsers could read
-//! differently (a repeated member, a second value) is refused, and `tool_input` is kept byte for
-//! byte.
+//! Reads the JSON that a coding agent writes to its hook. Invariant: a text that two parsers could
+//! read differently (a repeated member, a second value) is refused, and `tool_input` is kept byte
+//! for byte.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
 
-/// The limit of a hook's input, in bytes. Longer standard input is refused.
+/// The maximum size of a hook's input, in bytes. Longer standard input is refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
-/// The longest content of a report, in bytes.
+/// The maximum size of the content of a report, in bytes.
 const MAX_CONTENT_BYTES: usize = 64 * 1024;
-/// The longest `session_id` that the API accepts, in bytes.
+/// The maximum length of a `session_id` that the API accepts, in bytes.
 const MAX_SESSION_ID_BYTES: usize = 128;
 
 /// The event for which the host runs the hook.
@@ -36,8 +36,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. Refuses an unknown event about a call without a result, because the host
-    /// may be about to run that call.
+    /// Parses the input. Refuses an input that has an unknown event and a call but no result,
+    /// because the host may be about to run that call.
     ///
     /// # Errors
     /// The input is malformed or refused. The error is one line for a person.
@@ -110,7 +110,7 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // Ids with a colon are hashed. Otherwise the ids of two calls could be joined to the same
+        // Ids with a colon are hashed. Otherwise, two different pairs of ids could give the same
         // key.
         let fits = key.len() <= 200
             && session
@@ -170,7 +170,8 @@ fn hash(parts: &[&str]) -> String {
     text
 }
 
-/// Returns the longest prefix of `text` with at most `max_bytes` bytes and no cut character.
+/// Returns the longest prefix of `text` that has at most `max_bytes` bytes and ends between two
+/// characters.
 fn cut(text: &str, max_bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(max_bytes))
         .unwrap_or(text)

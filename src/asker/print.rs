@@ -1,5 +1,5 @@
-//! The settings that make a coding agent run the hook before and after every tool call. They are
-//! only printed: no command edits another program's files.
+//! Builds the settings that make a coding agent run the hook before and after every tool call. The
+//! settings are only printed: no command edits another program's files.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::hook::Host;
 
 /// The seconds by which the host's timeout for the hook exceeds the hook's own wait. A hook must
-/// end before this timeout, because the host runs the call if it ends the hook.
+/// end before this timeout, because a host that ends a hook then runs the call.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
-/// Returns the settings for `host` as JSON text. The hook waits for `wait`, and the host's timeouts
-/// are longer.
+/// Returns the settings for `host` as JSON text. In these settings, the hook waits for `wait`, and
+/// the host's timeouts are longer.
 #[must_use]
 pub fn settings(host: Host, wait: Duration) -> String {
     let name = match host {

@@ -78,7 +78,7 @@ fn settings_without_variables_are_the_local_service() {
     assert!(bad.is_err());
 }
 
-/// The inputs of hooks that the hosts' documentation shows, each with its event and its content.
+/// Examples of hook inputs from the hosts' documentation, each with its expected event and content.
 const DOCUMENTED: [(&str, HookEvent, &str); 5] = [
     (
         r#"{"session_id":"00893aaf","transcript_path":"/home/u/t.jsonl","cwd":"/home/u","permission_mode":"default","hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"npm test","description":"Run tests","timeout":120000,"run_in_background":false},"tool_use_id":"toolu_01ABC"}"#,

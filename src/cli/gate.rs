@@ -23,7 +23,8 @@ use crate::world::random_bytes;
 const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// The time that a hook may run beyond its wait. It is longer than an attempt to send a report.
+/// The time that a hook may run in addition to its wait. This time is longer than an attempt to
+/// send a report.
 const GRACE: Duration = Duration::from_secs(8);
 /// The maximum wait of a hook. The coding agents end a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);

@@ -78,7 +78,7 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
     finish(options, &config, &reviewed)
 }
 
-/// Writes the lock file if the servers' tools differ from it and the person agrees.
+/// Writes the lock file if the servers' tools differ from the file and the person agrees.
 fn finish(
     options: &LockOptions,
     config: &McpConfig,

@@ -160,7 +160,7 @@ pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
 }
 
 /// Parses the public URL, to which links are appended, and removes the slash at its end. `None` if
-/// the text is not such a URL, or has a user, a query or a fragment.
+/// the text is not an HTTP URL, or has a user, a query or a fragment.
 fn public_url(text: &str) -> Option<String> {
     let url = parse_http_url(text)?;
     let is_bare = url.query().is_none()

@@ -37,7 +37,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a gate whose name an agent or a tool has, too.
+/// Reports a gate that has the same name as an agent or a tool.
 fn check_name_is_free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
     let noun = if config.agents.contains_key(gate) {
         "an agent"
@@ -120,9 +120,9 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     }
 }
 
-/// Warns about each rule that holds calls of the gate but has too few approvers, whichever of
-/// `keys` proposes the call. The user of the key is the owner of the call, and may approve it only
-/// under a rule that admits the owner.
+/// Warns about each rule that holds calls of the gate but has too few approvers for the calls of
+/// every key in `keys`. The user of a key is the owner of the key's calls. The owner may approve a
+/// call only under a rule that admits the owner.
 fn check_approvers(
     config: &Config,
     gate_name: &str,
@@ -205,7 +205,7 @@ fn check_ext_authz(
     }
 }
 
-/// Whether the rule applies to calls that the gate lets callers propose.
+/// Whether the rule applies to a call that callers may propose at the gate.
 fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
     let judges_others = gate.other_tools == OtherTools::Judge;
@@ -215,7 +215,8 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     })
 }
 
-/// Warns about tools of gates that take a credential, because people are asked for it at each call.
+/// Warns about each tool at a gate if the tool takes a credential, because every call of such a
+/// tool asks a person for the credential.
 pub(crate) fn credentials(config: &Config, mistakes: &mut Mistakes) {
     for (gate_name, gate) in &config.gates {
         for (index, tool) in gate.tools.iter().enumerate() {

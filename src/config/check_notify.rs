@@ -15,7 +15,7 @@ const ONLY_TENANT: &str = "default";
 /// A function that returns whether a name is known.
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
-/// The names to which an entry may refer: those of agents, gates, keys and people.
+/// The names that an entry of `notify.to` may use. `agents` includes the gates.
 struct KnownNames<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,

@@ -159,7 +159,7 @@ fn check_tool_references(
     }
 }
 
-/// Checks one reference to a credential. `reference` is the text after its `{{credential:`.
+/// Checks one reference to a credential. `reference` is the text that follows `{{credential:`.
 fn check_reference(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
     let Some((reference, _)) = reference.split_once("}}") else {
         mistakes.add(place, "a `{{credential:` has no `}}`");
@@ -281,7 +281,7 @@ fn check_offered_names(
 }
 
 /// Whether an entry of a list of tools is a glob. A glob stands for tools of MCP servers
-/// (`mcp_tools.rs` expands it).
+/// (`mcp_tools.rs` expands globs).
 pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }

@@ -1,5 +1,6 @@
-//! Finds entries of `notify.to` whose people may decide no question, reminder times at which no
-//! question is open, and rules whose questions reach no person.
+//! Finds three kinds of mistakes: entries of `notify.to` that send to people who may not decide any
+//! question, times of reminders after the deadline of every question, and rules whose questions
+//! reach no person.
 
 use std::time::Duration;
 
@@ -111,8 +112,8 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
     when.is_none_or(|when| when.reminder_delay(terms.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about questions with these `terms`, as far as the file
-/// determines it.
+/// Whether an entry sends messages about questions with these `terms`, as far as the configuration
+/// file determines this.
 fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let approvers = &terms.approvers;
     let user = |user: &String| {

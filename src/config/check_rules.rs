@@ -148,8 +148,9 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports the conditions of rules with `remember` that a variable sets, or that contain a `${…}`,
-/// because approvers read the conditions and the service stores their digest.
+/// Checks the conditions of rules with `remember`. Reports a condition that an environment variable
+/// sets or that contains a `${…}`, because approvers read the condition and the service stores the
+/// digest of the condition.
 pub(super) fn check_remembered_conditions(
     root: &Node,
     inserted: &[InsertedValue],

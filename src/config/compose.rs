@@ -1,5 +1,5 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools. Each of them needs
-//! settings of several modules.
+//! Builds the directory of people, the agents, the rules and the specs of tools. Each of these
+//! parts needs settings of several modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Config {
         check_reach::recipient_lines(self)
     }
 
-    /// Adds the implementations of the tools of MCP servers to the catalog.
+    /// Adds to the catalog the implementations of the MCP servers' tools.
     #[must_use]
     pub fn with_mcp_tools(
         &self,
@@ -253,8 +253,9 @@ impl Config {
         }
     }
 
-    /// Returns specs of the tools that are not `usable` because of mistakes. Without such a spec,
-    /// each rule that names the tool would be reported as a mistake, too.
+    /// Returns specs of the tools for which `usable` is false, because their settings have
+    /// mistakes. Without such a spec, each rule that names the tool would be reported as a mistake,
+    /// too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -276,8 +277,8 @@ impl Config {
     /// `request_…` tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown agent is reported where an agent lists it. The unknown agent gets a spec all
-        // the same, so that the rules that name it are not reported, too.
+        // An unknown sub-agent is reported at the agent that lists the sub-agent. The sub-agent
+        // gets a spec all the same, so that rules that name the sub-agent are not reported, too.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -285,8 +286,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A tool that cannot be offered is reported where an agent lists it. The tool gets a spec
-        // all the same, so that the rules that name it are not reported, too.
+        // A tool that cannot be offered is reported at the agent that lists the tool. The tool gets
+        // a spec all the same, so that rules that name the tool are not reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

@@ -52,7 +52,7 @@ pub(crate) fn mark_broken(node: &mut Node, path: &[String]) -> bool {
     !std::mem::replace(&mut at.broken, true)
 }
 
-/// A mistake, and its path from the node that is read, the innermost step first.
+/// A mistake, with its path below the node that is being read. The innermost step comes first.
 #[derive(Debug)]
 struct Fault {
     path: Vec<String>,
@@ -240,7 +240,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// The elements of a list, without broken ones.
+/// The elements of a list, except broken elements.
 struct Elements<'n> {
     elements: &'n [Node],
     next: usize,
@@ -267,7 +267,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The entries of a map, without broken ones.
+/// The entries of a map, except broken entries.
 struct Entries<'n> {
     entries: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,

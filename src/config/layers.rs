@@ -79,7 +79,7 @@ pub fn apply_variables(
     }
 }
 
-/// Applies the flags. They override the file and the variables.
+/// Applies the flags, which override the file and the variables.
 pub fn apply_flags(root: &mut Node, flags: &Flags) {
     let overrides = [
         ("--listen", "server", "listen", &flags.listen),
@@ -88,8 +88,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     for (flag, section, key, value) in overrides {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // The call fails only if the section is not a map, which is reported when the section
-            // is read.
+            // `put` fails only if the section is not a map. That mistake is reported when the
+            // section is read.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
@@ -140,7 +140,8 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     Ok(())
 }
 
-/// Returns the element of a list with this `name`, `id` or `user`, or else with this index.
+/// Returns the element whose `name`, `id` or `user` is `step`, else the element with the index
+/// `step`.
 fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
     let named = |node: &Node| {
         ["name", "id", "user"].iter().any(|key| {

@@ -251,8 +251,8 @@ fn tool_settings(
     }
 }
 
-/// Returns the credentials that calls of a server's tool need, and the target of the calls as
-/// people are shown it.
+/// Returns the credentials that calls of a server's tool need, and the target of these calls as it
+/// is shown to people.
 fn credentials_and_target(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String) {
     let transport = server.checked().0;
     let needs = transport
@@ -331,7 +331,7 @@ fn escape_variables(value: &Value) -> Value {
 }
 
 /// Completes the entries in `tools` that name a tool of a server. `has_lock_file` says whether the
-/// lock file could be read. If not, a missing tool is not reported.
+/// lock file could be read. If the lock file could not be read, a missing tool is not reported.
 fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mistakes) {
     let unreviewed: Vec<_> = config
         .tools

@@ -26,7 +26,7 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 The examples of this page form one valid file.
 ";
 
-/// An example for each section of the page. Together they are one valid file.
+/// An example for each section of the page. Together, the examples form one valid file.
 const EXAMPLES: [(&str, &str); 14] = [
     (
         "server",
@@ -139,8 +139,8 @@ struct NestedMap<'s> {
     step: &'static str,
 }
 
-/// Returns the schema of the maps that a property holds: the property is such a map, has such maps
-/// by name, or is a list of such maps.
+/// Returns the schema of the maps that a property holds. The property either is such a map, has
+/// such maps by name, or is a list of such maps.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {

@@ -50,8 +50,8 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
-    /// Mistakes in variables and flags come last. Hides the `inserted` values in the lines about
-    /// their own places, and the `secrets` in all lines.
+    /// Mistakes in variables and flags come last. Hides each of the `inserted` values in the lines
+    /// about the value's own place, and the `secrets` in all lines.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -119,8 +119,8 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
 }
 
 /// Replaces an inserted value in a text by the name of its variable. The redactor of the whole
-/// report finds long values only, because a short value may also be part of another word. So a
-/// value of one or two characters is replaced only where it is quoted.
+/// report replaces only long values, because a short value may also be part of another word. For
+/// the same reason, this function replaces a value of one or two characters only between backticks.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);

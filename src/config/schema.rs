@@ -29,7 +29,7 @@ struct File {
     secrets: secret::settings::Settings,
     /// The credentials that `request_credentials` may ask for, by name.
     credentials: BTreeMap<String, credential::settings::Settings>,
-    /// The models that agents may use, by the names that agents give.
+    /// The models that agents may use, by name.
     models: BTreeMap<String, model::Settings>,
     /// The MCP servers whose tools agents may call, by name.
     mcp: BTreeMap<String, mcp::Settings>,

@@ -85,8 +85,8 @@ impl Config {
         tools
     }
 
-    /// Returns the credentials that tools of the agent, or of agents below it, take, each with the
-    /// tools that take it.
+    /// Returns each credential that a tool of the agent, or of an agent below it, takes. Each
+    /// credential comes with the names of these tools.
     pub(super) fn credential_takers<'c>(
         &'c self,
         agent: &'c str,
@@ -127,7 +127,7 @@ impl Config {
     }
 
     /// Returns the credentials that an agent may ask for, as values of the argument `service` of
-    /// `request_credentials`. `receiver` returns the target of a tool as people are shown it, or
+    /// `request_credentials`. `receiver` returns the target of a tool as it is shown to people, or
     /// `None` to leave the tool out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.credential_takers(agent);

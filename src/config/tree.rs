@@ -235,8 +235,9 @@ struct Builder<'m> {
 }
 
 /// Reads a text as one YAML document; an empty document is [`Kind::Null`]. If `origin` is given,
-/// every node gets it in place of line and column. A repeated key is reported, and its first value
-/// counts. `None` if the text is not YAML, has several documents, is too large or nests too deeply.
+/// every node gets this origin instead of a line and a column. A repeated key is reported, and the
+/// first value of the key counts. `None` if the text is not YAML, has several documents, is too
+/// large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let document_origin = origin
         .clone()

@@ -62,7 +62,7 @@ fn lacks_braces(text: &str) -> bool {
             .is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
-/// Returns the name of the header if this is the place of a header's value.
+/// Returns the name of the header if `place` is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
         ["models" | "mcp", _, "headers", name]

@@ -51,7 +51,8 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// A task fails once it has lost this many leases without a new item while it was driven alone.
+    /// The number of lost leases after which a task fails. A lost lease counts if the task was
+    /// driven alone and got no new item.
     pub takeovers: i32,
 }
 
@@ -120,9 +121,9 @@ pub struct Engine {
     backlog: AtomicBool,
     /// Wakes the worker: a slot may be free, or a task may wait to be claimed.
     wake_worker: Arc<Notify>,
-    /// The state of lone drives, which take all slots.
+    /// The state of lone drives. In a lone drive, a task takes all slots and is driven alone.
     lone_drives: Arc<LoneDrives>,
-    /// Canceled when the service begins to shut down. No new effect begins after that.
+    /// Canceled when the service begins to shut down. No new effect begins after the cancellation.
     stop: CancellationToken,
     /// Canceled during shutdown, once no driver is left or the grace period is over.
     shutdown_over: CancellationToken,
@@ -174,9 +175,9 @@ impl Engine {
     }
 
     /// Shuts the engine down: no new effect begins, and drivers get `time` to end their calls. The
-    /// engine queues tasks that can go on, for other replicas. If a call has not ended and must not
-    /// be repeated, the next replica finds the call's start in the journal and waits until the
-    /// tool's timeout has passed.
+    /// engine queues tasks that can continue, so that other replicas claim these tasks. If a call
+    /// has not ended and must not be repeated, the next replica finds the call's start in the
+    /// journal and waits until the tool's timeout has passed.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

@@ -2,9 +2,10 @@
 //! appends facts and lets the engine continue; this module never calls a model, a tool or the
 //! policy.
 //!
-//! A POST that changes a task is checked in this order: the router (404 for an unknown path, 405),
-//! then `server/guard.rs` (host, origin, announced size, API key), then `api/submit.rs` (replay of
-//! an `Idempotency-Key`, 404, 403, the body), then the engine (412, 410, 409).
+//! A POST that changes a task is checked in this order: the router (404 for an unknown path, 405
+//! for a wrong method), then `server/guard.rs` (host, origin, announced size, API key), then
+//! `api/submit.rs` (the replay of an `Idempotency-Key`, then 404 and 403, then the body), then the
+//! engine (412, 410 and 409).
 
 pub(crate) mod api;
 pub(crate) mod events;
@@ -101,7 +102,7 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
 }
 
 /// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
-/// of individual routes would not see the `Allow` header of a 405.
+/// on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
@@ -176,7 +177,8 @@ pub(crate) fn operations() -> Vec<Operation> {
         .collect()
 }
 
-/// Returns the operations of the service itself, each with its route. They need no key.
+/// Returns the operations that need no key (documents, problem pages, health checks and metrics),
+/// each with its route.
 fn service_operations() -> Vec<Operation> {
     vec![
         (&docs::OPENAPI, routes!(docs::get_openapi)),

@@ -25,9 +25,7 @@ pub(crate) struct Settings {
     pub max_waiting: u32,
     /// The time after which the service ends an event stream, so that the client reconnects.
     pub stream_life: Duration,
-    /// Whether the service runs without accounts.
     pub without_accounts: bool,
-    /// Whether `/metrics` has a listener of its own.
     pub has_metrics_listener: bool,
     /// The known users. Some actions are offered to a caller only if enough other known users may
     /// approve.

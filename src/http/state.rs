@@ -1,4 +1,4 @@
-//! The state that every operation shares.
+//! The state that all operations share.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,8 +34,8 @@ pub(crate) struct Http {
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
-    /// Measures timeouts, dates pages, and decides whether links have ended. The deadlines of
-    /// requests are decided by the database's clock.
+    /// Measures timeouts, gives the current time to pages, and decides whether links have expired.
+    /// Whether the deadline of a request has passed is decided by the clock of the database.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
     /// The origins whose pages may change something. [`super::routers`] derives them from the

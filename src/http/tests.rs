@@ -48,7 +48,7 @@ impl Authenticator for OneKey {
     }
 }
 
-/// Returns a store that does not answer: it was opened and closed, and its file is deleted.
+/// Returns a store whose operations fail: the store is closed, and its file is deleted.
 fn closed_store() -> Store {
     let opened = std::thread::spawn(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -22,7 +22,8 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
-/// The interval between two checks whether a child is idle, while the child sends no requests.
+/// The interval between two checks for an idle child. A request from the child begins a new
+/// interval.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +32,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a child may take to read the reply to one of its own requests.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most bytes of a child's standard error that are logged in a second.
+/// The maximum number of bytes of a child's standard error that are logged per second.
 const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
@@ -43,10 +44,12 @@ pub(super) struct Child {
     shared: Arc<Shared>,
 }
 
-/// For each request id, the channel for the answer and for the result as the server wrote it.
+/// Maps the id of each pending request to a channel, which carries the answer and the result
+/// exactly as the server wrote it.
 type PendingAnswers = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
 
-/// The state that the child's handle, its pending requests and the reader of its output share.
+/// The state that a [`Child`], the pending requests to the child and the reader of the child's
+/// output share.
 #[derive(Debug)]
 struct Shared {
     /// The pending requests. No two requests to one child have the same id.
@@ -54,7 +57,8 @@ struct Shared {
     last_used: Mutex<Instant>,
     /// Canceled once the child's output has ended.
     ended: CancellationToken,
-    /// Canceled when the child's input is to be closed. Nothing is written to the child afterwards.
+    /// Canceled when the child's input is to be closed. Afterwards, nothing is written to the
+    /// child.
     closing: CancellationToken,
     /// Canceled once the guard has ended.
     guard_ended: CancellationToken,
@@ -63,8 +67,8 @@ struct Shared {
     replies: mpsc::Sender<String>,
 }
 
-/// A request that waits for its answer. When dropped, it is removed from `pending_answers`, so that
-/// a late answer is ignored.
+/// A request that waits for its answer. Dropping a `Pending` removes the request from
+/// `pending_answers`, so that a late answer is ignored.
 pub(super) struct Pending {
     id: String,
     answer: oneshot::Receiver<(Answer, Option<String>)>,
@@ -74,8 +78,9 @@ pub(super) struct Pending {
 }
 
 impl Child {
-    /// Starts a child under a guard. `changes` counts the child's notifications that its tools have
-    /// changed. `log` redacts the lines of the child's standard error; if `None`, they are dropped.
+    /// Starts a child under a guard. `changes` counts the notifications by which the child reports
+    /// changed tools. `log` redacts the lines of the child's standard error before they are logged;
+    /// without `log`, the lines are dropped.
     ///
     /// # Errors
     /// The reason why the child did not start; holds no value of an environment variable.
@@ -130,14 +135,14 @@ impl Child {
         Ok(child)
     }
 
-    /// Whether the child's output has ended or its input is closed. A child that ended just now may
-    /// still count as running.
+    /// Returns whether the child's output has ended or the child's input is closed. A child that
+    /// ended just now may still count as running.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
 
-    /// Registers a pending request. The caller must register the request before it writes the
-    /// request; otherwise a fast answer would be missed.
+    /// Registers the request `id` as pending. The caller must do so before the request is written;
+    /// otherwise a fast answer would be missed.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
         self.shared.lock().insert(id.to_owned(), sender);
@@ -149,9 +154,9 @@ impl Child {
         }
     }
 
-    /// Writes one message, at the latest until `until`. Calls `may_send` right before the first
-    /// byte. If only a part of the message is written, or the future is dropped meanwhile, the
-    /// child's input is closed, because no message may follow half a line.
+    /// Writes one message, and gives up at `until`. Calls `may_send` right before the first byte.
+    /// If only a part of the message is written, or if the future is dropped during the write, the
+    /// child's input is closed, because no message may follow an incomplete line.
     ///
     /// # Errors
     /// `false` if nothing was written: `may_send` returned false, the child had ended, or other
@@ -191,13 +196,14 @@ impl Child {
         Ok(())
     }
 
-    /// Closes the child's input and waits until the child has ended, at most for [`END_TIMEOUT`].
+    /// Closes the child's input. Waits at most [`END_TIMEOUT`] for the child to end.
     pub(super) async fn end(&self) {
         self.close_input().await;
         let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
-    /// Returns a drop guard. Unless it is disarmed, its drop closes the child's input.
+    /// Returns a guard that closes the child's input when the guard is dropped without being
+    /// disarmed.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
@@ -290,8 +296,9 @@ impl Shared {
     }
 }
 
-/// Returns the message as one line, because each line is a message of its own. A line break in the
-/// approved arguments can only stand between two tokens of JSON, so a space may replace it.
+/// Returns the message as one line, because each line is a message of its own. Spaces replace the
+/// line breaks: JSON allows a line break only between two tokens, where a space has the same
+/// meaning.
 fn one_line(message: &str) -> String {
     message.replace(['\n', '\r'], " ") + "\n"
 }
@@ -327,7 +334,8 @@ async fn read_messages(
         shared.receive(&line);
     }
     shared.ended.cancel();
-    // This counts as a change of the tools, because the next child may have other tools.
+    // The end of the child counts as a change of the tools, because the next child may have other
+    // tools.
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // A guard that exits with success has ended the process group itself.

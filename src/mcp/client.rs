@@ -1,5 +1,5 @@
-//! The client of one server, shared by all tasks of the process. An attempt at a call consists of
-//! one or more requests. Invariant: [`Client::call`] makes one attempt, and the outcome says
+//! The client of one MCP server, shared by all tasks of the process. An attempt at a call consists
+//! of one or more requests. Invariant: [`Client::call`] makes one attempt, and the outcome says
 //! whether the server may have executed the call.
 
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub(super) const LIST_TIMED_OUT: &str = "it did not list its tools in time";
 /// `requestState` instead of a result; the client then sends the call again with that state.
 /// Without this limit, the server could prolong the attempt until the timeout.
 const MAX_REQUESTS: u32 = 100;
-/// The first and the longest pause between two requests of an attempt. Each pause is twice as long
-/// as the previous one, up to the longest.
+/// The first pause and the longest pause between two requests of an attempt. Each pause is twice as
+/// long as the previous pause, up to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// The reason why a server could not be reached, or why its answer was not usable. The text holds
@@ -54,8 +54,7 @@ pub(crate) struct Listing {
 pub(crate) struct Call<'c> {
     /// The name of the tool at its server.
     pub(crate) tool: &'c str,
-    /// The approved JSON of the arguments, which is sent unchanged. `{}` is sent instead of a blank
-    /// text.
+    /// The approved arguments as JSON text, which is sent unchanged. A blank text is sent as `{}`.
     pub(crate) arguments: &'c str,
     /// The reviewed schema of the arguments.
     pub(crate) schema: &'c Value,
@@ -66,8 +65,8 @@ pub(crate) struct Call<'c> {
     pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The server's state and the answers to the server's questions, if an earlier attempt ended
-    /// with questions; `None` for the first attempt.
+    /// If an earlier attempt ended with questions: the server's state and the answers to the
+    /// questions. `None` for the first attempt.
     pub(crate) resume: Option<Resume>,
     /// The slot for a future that waits for the answer after the timeout. Only the client of a
     /// child process fills the slot.
@@ -128,8 +127,8 @@ impl Outcome {
 
 impl Call<'_> {
     /// Returns the id of request number `request_index` (0, 1, 2 …) of this attempt. The protocol
-    /// demands a new id for each request, so the id also differs between the attempts before and
-    /// after questions.
+    /// demands a new id for each request, so the attempts before and after questions also use
+    /// different ids.
     pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, request_index) {
@@ -139,8 +138,8 @@ impl Call<'_> {
         }
     }
 
-    /// Puts a complete result, as the server wrote it, into the call's slot `raw`, unless the
-    /// result holds a secret.
+    /// Puts the result exactly as the server wrote it into the call's slot `raw`, if the result is
+    /// complete and holds no secret.
     pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
@@ -148,8 +147,8 @@ impl Call<'_> {
         }
     }
 
-    /// Builds one request of the attempt. `resume` holds the server's state and the answers to its
-    /// questions.
+    /// Builds one request of the attempt. `resume` holds the server's state and the answers to the
+    /// server's questions.
     pub(super) fn request<'r>(&self, id: &'r str, resume: Option<&Resume>) -> Request<'r> {
         let arguments = self.arguments.trim_ascii();
         let arguments = if arguments.is_empty() {
@@ -194,8 +193,8 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the revision that the server
-    /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error; if
-    /// `None`, they are dropped.
+    /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error
+    /// before they are logged; without `log`, the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -331,7 +330,7 @@ impl Client {
     }
 
     /// Returns a watch on the number of `list_changed` notifications. The end of a child process
-    /// counts as one more, because the next child may have other tools.
+    /// counts like a notification, because the next child may have other tools.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

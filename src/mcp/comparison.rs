@@ -1,7 +1,7 @@
-//! The comparison of a server's tools with their reviewed definitions. Invariant: a tool that the
-//! server lists with another definition, twice, or not at all counts as changed until a later
-//! comparison finds the reviewed definition again; a comparison counts only for the headers that it
-//! was made with.
+//! The comparison of a server's tools with their reviewed definitions. Invariants: If the server
+//! lists a tool with another definition, twice, or not at all, the tool counts as changed until a
+//! later comparison finds the reviewed definition again. A comparison counts only for the headers
+//! with which the server was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,11 +16,12 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// The age up to which a successful comparison suffices, except for [`Need::StartNow`].
+/// The maximum age of a successful comparison that suffices for [`Need::Judge`] and
+/// [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long after a failed comparison [`Need::Judge`] does not require a new comparison.
+/// The time after a failed comparison during which [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The most tasks whose comparisons are kept.
+/// The maximum number of tasks whose comparisons are kept.
 const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
@@ -37,14 +38,15 @@ pub(crate) enum Need {
 }
 
 /// The comparisons of one server. A server may list different tools for different users, so each
-/// set of headers has its own comparison. A comparison is dropped with the last task that used it.
+/// set of headers has its own comparison. A comparison is dropped once no entry of `by_task` refers
+/// to the comparison.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// For each task, the time of the last use and the comparison. The key `None` stands for all
-    /// tasks of a server whose headers hold no user's credentials.
+    /// For each task, the comparison that the task used last, and the time of that use. The key
+    /// `None` stands for all tasks of a server whose headers hold no user's credentials.
     by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
     /// The comparisons by the digest of their headers. The headers are not kept, because they may
     /// hold credentials.
@@ -59,8 +61,8 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records it as the one that `task` used last.
-    /// Beyond [`MAX_TASKS`] tasks, the least recently used task is dropped.
+    /// Returns the comparison for `headers`, and records that `task` used this comparison last. If
+    /// there are more than [`MAX_TASKS`] tasks, drops the task with the oldest use.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -108,16 +110,16 @@ struct State {
     /// The times at which the last comparison began and failed, and the reason of the failure;
     /// `None` if the last comparison succeeded or there was none.
     failed: Option<(Instant, Instant, String)>,
-    /// By name, the tools that differed from their reviewed definitions at the last successful
-    /// comparison.
+    /// The tools that differed from their reviewed definitions at the last successful comparison,
+    /// by name.
     changed: BTreeMap<String, Difference>,
-    /// The digest of the names of the tools that the server listed at the last successful
-    /// comparison and that are not reviewed; empty before the first. The names are not kept,
+    /// The digest of the names of the unreviewed tools that the server listed at the last
+    /// successful comparison; empty before the first comparison. The names themselves are not kept,
     /// because the server determines their length.
     new_names: String,
 }
 
-/// The difference between a reviewed definition and the server's present one.
+/// The difference between a reviewed definition and the server's present definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     /// The digest of the present definition; `gone` if the server does not list the tool, `twice`
@@ -134,7 +136,7 @@ impl Comparison {
         self.lock().changed.get(tool).cloned()
     }
 
-    /// Whether `need` requires a new comparison.
+    /// Returns whether `need` requires a new comparison.
     pub(super) fn is_stale(&self, need: Need, client: &Client) -> bool {
         let state = self.lock();
         let fresh = need != Need::StartNow
@@ -148,7 +150,7 @@ impl Comparison {
         !fresh && !paused
     }
 
-    /// Compares the server's tools with `locked`, unless the last comparison suffices.
+    /// Compares the server's tools with `locked`, unless the last comparison suffices for `need`.
     ///
     /// # Errors
     /// The reason why the server's tools could not be listed.
@@ -223,7 +225,8 @@ impl Comparison {
     }
 }
 
-/// Returns the reviewed tools that the server does not list exactly as they were reviewed.
+/// Returns, by name, the reviewed tools that the server does not list exactly as they were
+/// reviewed.
 fn differences(locked: &LockedServer, listed: &[Value]) -> BTreeMap<String, Difference> {
     let mut changed = BTreeMap::new();
     for (name, tool) in &locked.tools {

@@ -10,9 +10,9 @@ use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
 
-/// The most bytes of an error's message that are kept.
+/// The maximum number of bytes that are kept of the message of an error.
 const MAX_ERROR_BYTES: usize = 2 * 1024;
-/// The most bytes of the name of an unknown method that are kept.
+/// The maximum number of bytes that are kept of the name of an unknown method.
 const MAX_METHOD_BYTES: usize = 64;
 
 /// Converts the server's answer into the outcome of the request.
@@ -69,7 +69,7 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// Whether `text` is a JSON text of `value`.
+/// Returns whether `text` is JSON and its value is `value`.
 fn is_json_of(text: &str, value: &Value) -> bool {
     text.trim_start().starts_with(['{', '['])
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
@@ -80,7 +80,7 @@ fn block_text(block: &Value) -> String {
     match text("type") {
         "text" => text("text").to_owned(),
         kind @ ("image" | "audio") => {
-            // Four characters of Base64 are three bytes.
+            // Four characters of Base64 encode three bytes.
             let size = text("data").len() / 4 * 3;
             let mime = text("mimeType");
             let mime = if mime.is_empty() { kind } else { mime };
@@ -109,8 +109,9 @@ fn block_text(block: &Value) -> String {
     }
 }
 
-/// Returns the questions of a result of the type `input_required`. Fails if the server requests
-/// anything but an elicitation, the only capability that the client declares.
+/// Returns the questions of a result of the type `input_required`. Fails if the result has neither
+/// questions nor a state, or if the server requests anything but an elicitation (the only
+/// capability that the client declares).
 fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
@@ -133,7 +134,7 @@ fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Ou
     })
 }
 
-/// Returns a name for a server's request that this client does not support.
+/// Returns a description of a server's request that this client does not support.
 fn unsupported_request_name(request: &Value, redactor: &Redactor) -> String {
     match request.get("method").and_then(Value::as_str) {
         Some("sampling/createMessage") => "sampling".to_owned(),

@@ -1,7 +1,7 @@
 //! The questions that a server asks in the middle of a call (`elicitation/create`, MCP revision
-//! 2026-07-28). Invariant: a form that asks for a secret is declined and reaches no person; the
-//! page of a question is never fetched; the text of a server is searched for secrets before it is
-//! stored.
+//! 2026-07-28). Invariants: A form that asks for a secret is declined and not shown to a person.
+//! The page of a question is never fetched. A text of the server is searched for secrets before the
+//! text is stored.
 
 use serde_json::{Map, Value, json};
 use url::{Host, Url};
@@ -11,27 +11,26 @@ use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
 use crate::task::text::{cut, map_texts, without_nul};
 use crate::tool::human::server_form::{FormError, page_visit_form, read_server_form};
 
-/// The most questions in one request for input.
+/// The maximum number of questions in one request for input.
 const MAX_QUESTIONS: usize = 8;
-/// The most bytes of a question's text that are shown to a person.
+/// The maximum number of bytes of a question's text that are shown to a person.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024;
-/// The most bytes of a question's key.
+/// The maximum length of a question's key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2 * 1024;
-/// The most bytes of the state that a server asks to get back.
+/// The maximum size of the state that a server asks to get back, in bytes.
 const MAX_STATE_BYTES: usize = 64 * 1024;
 
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key of its answer. Empty if the server only asks for its
-    /// state back.
+    /// The questions, each with the key of its answer. Empty if the server has no question and only
+    /// asks to get its state back.
     pub(super) requests: Vec<(String, Question)>,
     /// The state that the server asks to get back with the answers.
     pub(super) request_state: Option<String>,
 }
 
-/// A question to the user.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Question {
     /// The user fills in a form. `schema` describes its fields as JSON Schema.
@@ -46,7 +45,8 @@ pub(crate) struct CheckedInput {
     /// The questions for a person, and the answers that decline the other questions. If there is no
     /// question for a person, the attempt's next request sends these answers.
     pub(super) elicitation: Elicitation,
-    /// The names of the form fields that ask for a secret. This service declined their questions.
+    /// The names of the form fields that ask for a secret. The service declined the questions with
+    /// these fields.
     pub(super) secrets: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ fn page_url(written: &str) -> Option<String> {
 }
 
 /// Returns a note for the model about the questions that this service declined because they ask for
-/// a secret; empty if there were none. `secrets` are the names of the fields.
+/// a secret; empty if there were no such questions. `secrets` are the names of the fields.
 pub(super) fn declined_note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

@@ -1,4 +1,5 @@
-//! An MCP server over HTTP for tests. It records each request, and answers as the test says.
+//! An MCP server over HTTP for tests. The server records each request, and answers as the test
+//! says.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -40,7 +41,8 @@ impl Seen {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// Returns the method of the message; empty if the message is a reply, or if there is none.
+    /// Returns the method of the message in the body; empty if the message is a reply, or if the
+    /// body holds no message.
     pub(super) fn method(&self) -> String {
         let json = self.json();
         json["method"].as_str().unwrap_or_default().to_owned()
@@ -50,7 +52,7 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Returns a response with this result to this request.
+    /// Returns a response to this request, with the result `result`.
     pub(super) fn result(&self, result: &Value) -> Response {
         let text = self.result_text(result);
         answer(200, "application/json", text)
@@ -73,13 +75,14 @@ pub(super) fn answer(status: u16, kind: &str, body: impl Into<Body>) -> Response
     response.body(body.into()).unwrap()
 }
 
-/// Returns the body of an event stream with these texts.
+/// Returns the body of an event stream with one event for each text.
 pub(super) fn events(texts: &[String]) -> String {
     let lines = texts.iter().map(|text| format!("data: {text}\n\n"));
     lines.collect::<Vec<_>>().concat()
 }
 
-/// Returns a stream that begins with these events and then neither goes on nor ends.
+/// Returns a response with an event stream. The stream has one event for each text, then no further
+/// event, and does not end.
 pub(super) fn endless(texts: &[String]) -> Response {
     use futures_util::StreamExt as _;
     let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(events(texts))]);
@@ -87,7 +90,7 @@ pub(super) fn endless(texts: &[String]) -> Response {
     answer(200, "text/event-stream", Body::from_stream(stream))
 }
 
-/// Returns the result of a call with this text.
+/// Returns the result of a successful call, with `text` as its content.
 pub(super) fn said(text: &str) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text}]})
 }
@@ -96,16 +99,16 @@ pub(super) fn succeeded(text: &str) -> Outcome {
     Outcome::Succeeded(text.to_owned())
 }
 
-/// Returns the answer of a server of the stateless revision to `server/discover`; `None` for any
-/// other method.
+/// Returns the answer that a server of the stateless revision gives to `server/discover`; `None`
+/// for any other method.
 pub(super) fn modern(seen: &Seen) -> Option<Response> {
     (seen.method() == "server/discover").then(|| {
         seen.result(&json!({"supportedVersions": ["2026-07-28"], "resultType": "complete"}))
     })
 }
 
-/// Returns the answer of a server of an older revision to the requests that begin a conversation.
-/// Each session gets the id `session`. `None` for any other request.
+/// Returns the answer that a server of an older revision gives to a request that begins a session.
+/// The id of the session is `session`. Returns `None` for any other request.
 pub(super) fn older(seen: &Seen, session: &str) -> Option<Response> {
     match seen.method().as_str() {
         "server/discover" => Some(seen.error(200, -32601)),
@@ -140,17 +143,17 @@ impl Clock for Quick {
     }
 }
 
-/// A running server.
 pub(super) struct Fake {
     pub(super) url: Url,
-    /// The clock of the server's clients, which records their pauses and ends them at once.
+    /// The clock of the server's clients, which records the clients' pauses and ends each pause at
+    /// once.
     pub(super) pauses: Arc<Quick>,
     seen: Arc<Mutex<Vec<Seen>>>,
     serving: JoinHandle<()>,
 }
 
 impl Fake {
-    /// Starts a server. It never answers a request for which `answer` returns `None`.
+    /// Starts a server. The server never answers a request for which `answer` returns `None`.
     pub(super) async fn new(
         answer: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -191,12 +194,12 @@ impl Fake {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Returns the methods of the messages so far.
+    /// Returns the methods of the messages that the server has received so far.
     pub(super) fn methods(&self) -> Vec<String> {
         self.seen().iter().map(Seen::method).collect()
     }
 
-    /// Returns the calls so far.
+    /// Returns the calls that the server has received so far.
     pub(super) fn calls(&self) -> Vec<Seen> {
         let all = self.seen().into_iter();
         all.filter(|seen| seen.method() == "tools/call").collect()
@@ -239,7 +242,7 @@ impl Drop for Fake {
     }
 }
 
-/// The parts of a call.
+/// Owns the values that a [`Call`] borrows.
 pub(super) struct Asking {
     pub(super) arguments: String,
     pub(super) schema: Value,
@@ -284,7 +287,7 @@ impl Asking {
     }
 }
 
-/// Returns the outcome of a plain call.
+/// Makes the call of the default [`Asking`], and returns the outcome.
 pub(super) async fn called(client: &Client) -> Outcome {
     client.call(Asking::default().call()).await
 }

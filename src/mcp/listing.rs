@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::client::Listing;
 use super::wire::{Answer, Revision};
 
-/// The most pages of one list.
+/// The maximum number of pages in one list.
 const MAX_PAGES: usize = 100;
-/// The most tools of one list.
+/// The maximum number of tools in one list.
 const MAX_TOOLS: usize = 1000;
-/// The largest list, in bytes of JSON.
+/// The maximum size of one list, in bytes of JSON.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The pages of a list that have been read so far.

@@ -1,7 +1,6 @@
-//! The lock file: the definitions of tools that a person has reviewed. A model or an approver is
-//! shown a tool only as the lock file describes it. Invariant: the digest of a tool covers its
-//! whole definition, including unknown members, because any member may influence a model or a
-//! person.
+//! The lock file: the definitions of tools that a person has reviewed. Models and approvers see a
+//! tool only as the lock file describes the tool. Invariant: the digest of a tool covers its whole
+//! definition, including unknown members, because any member may influence a model or a person.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,8 @@ use crate::tool::schema::{case_collisions, parameters_flaws};
 
 /// The version of the lock file's format.
 const VERSION: u32 = 1;
-/// Dialects of JSON Schema whose keywords either have the same meaning in 2020-12 or are refused.
+/// Older dialects of JSON Schema. Each keyword of these dialects either has the same meaning in the
+/// dialect 2020-12 or is refused.
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",
@@ -36,7 +36,7 @@ pub struct Lock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedServer {
-    /// The server's `serverInfo` (name and version). `null` if it repeated a secret.
+    /// The server's `serverInfo` (name and version). `null` if `serverInfo` contained a secret.
     pub server: Value,
     /// The protocol revision that the server spoke at the review.
     pub protocol: String,
@@ -109,8 +109,7 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// Returns the definition with its digest. `definition` must be exactly as the server listed
-    /// it.
+    /// Computes the digest of `definition`, which must be exactly as the server listed it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {
@@ -143,7 +142,7 @@ impl LockedTool {
         parameters(&self.definition)
     }
 
-    /// Whether the server sets the annotation `hint` of the tool to true.
+    /// Returns whether the definition sets the annotation `hint` to true.
     #[must_use]
     pub fn has_annotation(&self, hint: &str) -> bool {
         let annotation = self
@@ -154,13 +153,14 @@ impl LockedTool {
     }
 }
 
-/// Returns `sha256:…` over a definition, independent of the order of its members.
+/// Returns the SHA-256 digest of a definition as `sha256:…`. The order of the members has no
+/// influence on the digest.
 #[must_use]
 pub fn digest(definition: &Value) -> String {
     format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
-/// Returns the name in a tool's definition; `None` if there is none.
+/// Returns the name in a tool's definition; `None` if the definition has no name.
 #[must_use]
 pub fn tool_name(definition: &Value) -> Option<&str> {
     definition.get("name").and_then(Value::as_str)
@@ -179,8 +179,8 @@ fn parameters(definition: &Value) -> Value {
     schema
 }
 
-/// Returns the reason why a listed tool cannot be used, as a phrase that continues the tool's name;
-/// `None` if the tool can be used.
+/// Returns the reason why a listed tool cannot be used; `None` if the tool can be used. The reason
+/// is a phrase that follows the tool's name in a sentence.
 #[must_use]
 pub fn unusable_reason(definition: &Value) -> Option<String> {
     let Some(name) = tool_name(definition) else {

@@ -17,9 +17,9 @@ use crate::secret::{Redactor, Secret};
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 /// The assumed lifetime of a token if the endpoint's answer has no `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
-/// How long the token endpoint may take for its answer.
+/// How long the token endpoint may take to answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer of the token endpoint, in bytes.
+/// The maximum size of an answer of the token endpoint, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The characters that are escaped in a form (WHATWG URL, "application/x-www-form-urlencoded").
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
@@ -57,8 +57,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the cached token. Fetches a new token if there is none, or if the cached one expires
-    /// within a minute.
+    /// Returns the cached token. Fetches a new token if no token is cached, or if the cached token
+    /// expires within [`RENEWAL_MARGIN`].
     ///
     /// # Errors
     /// The reason why there is no token; never quotes the endpoint's answer.
@@ -140,7 +140,7 @@ impl Tokens {
     }
 }
 
-/// Returns the value of the header `Authorization` with a token; `None` if no header can hold the
+/// Returns the value of the header `Authorization` for a token; `None` if a header cannot hold the
 /// token.
 pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).ok()?;

@@ -8,11 +8,11 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-/// The schema's keyword that names the header.
+/// The keyword by which the schema of a property names the header.
 const KEYWORD: &str = "x-mcp-header";
 
-/// Returns the reason why a tool with this schema must not be used, as a phrase that continues the
-/// tool's name; `None` if the headers in the schema are valid.
+/// Returns the reason why a tool with this schema must not be used; `None` if the headers in the
+/// schema are valid. The reason is a phrase that follows the tool's name in a sentence.
 pub(super) fn invalid_param_headers(schema: &Value) -> Option<String> {
     let wrong = |why: &str| Some(format!("has an `{KEYWORD}` that {why}"));
     let mut seen = BTreeSet::new();
@@ -71,8 +71,8 @@ pub(super) fn encode_header_value(text: &str) -> String {
     format!("=?base64?{}?=", BASE64_STANDARD.encode(text))
 }
 
-/// Returns the properties with the keyword: the path to each, the keyword's value, and the
-/// property's schema.
+/// Returns the properties whose schemas have [`KEYWORD`]: for each property, its path, the
+/// keyword's value, and its schema.
 fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     let mut found = Vec::new();
     let mut waiting = vec![(Vec::new(), schema)];
@@ -89,7 +89,7 @@ fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     found
 }
 
-/// Counts the keyword everywhere in a schema, except within example values such as `default`.
+/// Counts all occurrences of [`KEYWORD`] in a schema, except those within values such as `default`.
 fn count_keyword(schema: &Value) -> usize {
     match schema {
         Value::Object(members) => {

@@ -23,15 +23,16 @@ pub(super) struct Reply {
     pub(super) answer: Option<Answer>,
     /// The result exactly as the server wrote it; `None` unless the answer is a result.
     pub(super) raw: Option<String>,
-    /// Whether the answer carries the id of our request, which proves that the server read the
+    /// Whether the answer carries the id of the request, which proves that the server read the
     /// request.
     pub(super) has_request_id: bool,
 }
 
-/// The most unanswered requests of a server that are queued; further requests get no reply.
+/// The maximum number of requests from a server that wait in the queue for a reply. Further
+/// requests get no reply.
 pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// The queue of a server's requests, each as its id and method.
+/// The queue of the requests from a server. Each entry is the id and the method of a request.
 pub(super) type RequestQueue = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {
@@ -51,7 +52,8 @@ enum Body {
 
 impl Reader {
     /// Creates a reader for the answer to the request with this id. The server's own requests go to
-    /// `server_requests`; `changes` counts the server's notifications that its tools have changed.
+    /// `server_requests`; `changes` counts the notifications by which the server reports changed
+    /// tools.
     pub(super) fn new(
         id: &str,
         server_requests: RequestQueue,

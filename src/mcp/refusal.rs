@@ -1,4 +1,5 @@
-//! HTTP responses that hold no JSON-RPC answer. Invariant: no text holds a header's value.
+//! Describes HTTP responses that hold no JSON-RPC answer. Invariant: no description holds a
+//! header's value.
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
@@ -6,8 +7,8 @@ use reqwest::header::HeaderMap;
 use super::client::Outcome;
 use super::content::NO_RESULT;
 
-/// Whether a gateway may have sent this status. A gateway does not know whether the server executed
-/// the request.
+/// Returns whether a gateway may have sent this status. A gateway does not know whether the server
+/// executed the request.
 pub(super) fn is_gateway(status: StatusCode) -> bool {
     matches!(
         status,
@@ -30,8 +31,8 @@ pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome
     }
 }
 
-/// Returns the reason for the failure of a request, by the status of its response. Names the
-/// request's `headers`, without their values.
+/// Returns the reason why a request failed, according to the status of the response. For 401 and
+/// 403, the reason names the request's `headers`, without their values.
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let code = status.as_u16();
     let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();

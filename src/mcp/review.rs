@@ -15,9 +15,9 @@ use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
 
-/// A definition with more bytes than this gets a warning about its length.
+/// The number of bytes above which a definition gets a warning about its length.
 const LONG_DEFINITION_BYTES: usize = 4 * 1024;
-/// The most bytes that the review quotes of one member of a definition.
+/// The maximum number of bytes that the review quotes of one member of a definition.
 const MAX_QUOTED_BYTES: usize = 16 * 1024;
 
 /// Matches a tag that presents the text after it as an instruction of higher rank than a
@@ -41,8 +41,8 @@ pub struct Review {
 }
 
 /// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the tools of all other servers to their servers' names. The lock file is under version
-/// control, so a definition that repeats a secret known to `redactor` is left out.
+/// maps the name of each tool of the other servers to the name of its server. The lock file is
+/// under version control, so a definition that repeats a secret known to `redactor` is left out.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -127,7 +127,8 @@ pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
-/// Whether two names of tools differ, but only in case or in letters that look alike.
+/// Returns whether two names of tools differ, and differ only in case or in characters that look
+/// alike.
 fn is_similar(one: &str, other: &str) -> bool {
     let look = |letter: u8| match letter.to_ascii_lowercase() {
         b'i' | b'l' | b'1' => b'l',
@@ -138,8 +139,8 @@ fn is_similar(one: &str, other: &str) -> bool {
     one != other && one.bytes().map(look).eq(other.bytes().map(look))
 }
 
-/// Splits the listed tools into the usable ones, by name, and the unusable ones, as pairs of name
-/// and reason.
+/// Splits the listed tools. Returns the usable tools by name, and the unusable tools as pairs of
+/// name and reason.
 fn split_usable(
     listed: Vec<Value>,
     redactor: &Redactor,
@@ -199,8 +200,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // Each line is passed by itself, because `visible` would also mark the line breaks that
-            // pretty-printing adds.
+            // `visible` gets each line separately, because `visible` would also mark the line
+            // breaks that pretty-printing adds.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }
@@ -417,7 +418,7 @@ mod tests {
                 assert!(found.text.contains(&line), "{line}: {}", found.text);
             }
             assert_eq!(found.text.matches("warning").count(), 2, "{}", found.text);
-            // A tool that is already in the lock file, as it is listed, has no warning.
+            // A tool gets no warning if the lock file already has the listed definition.
             let first = reviewed(None, &tools[1..]);
             let text = reviewed(Some(&first.locked), &tools).text;
             assert!(text.contains(&warning(one, other)), "{text}");

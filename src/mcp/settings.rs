@@ -15,7 +15,7 @@ use crate::task::units::duration_text;
 use crate::tool::headers::Headers;
 use crate::tool::shell::Env;
 
-/// The longest timeout of one call.
+/// The maximum `timeout` of one call.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// An MCP server whose tools agents may call: over Streamable HTTP (`url`), or as a child process
@@ -29,8 +29,8 @@ pub struct Settings {
     /// The headers of each request to `url`. `{{credential:NAME.FIELD}}` stands for a field of a
     /// credential of the task's user.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// The OAuth client credentials with which the service fetches a token for `url`. Excludes an
-    /// `Authorization` header in `headers`.
+    /// The OAuth client credentials with which the service fetches a token for `url`. Not allowed
+    /// together with an `Authorization` header in `headers`.
     pub oauth: Option<OAuth>,
     /// The program, with its arguments, of a server that runs as a child process. No shell
     /// interprets them.
@@ -144,8 +144,8 @@ impl Transport {
 }
 
 impl Settings {
-    /// Checks the settings. Returns the transport, `None` if there is a mistake, and each mistake
-    /// with the path of its key.
+    /// Checks the settings. Returns the transport (`None` if there is a mistake) and the mistakes,
+    /// each with the path of its key.
     pub(crate) fn checked(&self) -> (Option<Transport>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let mut add = |key: &str, detail: &str| {
@@ -260,15 +260,15 @@ impl Settings {
         })
     }
 
-    /// Returns the name of a server's tool in this configuration: with the prefix, and with `_` for
-    /// each `.`, which models do not accept in a name.
+    /// Returns the name of a server's tool in this configuration. The name begins with the prefix,
+    /// and `_` replaces each `.`, because models accept no `.` in a name.
     #[must_use]
     pub fn exposed_name(&self, server: &str, tool: &str) -> String {
         let prefix = self.prefix.clone().unwrap_or_else(|| format!("{server}_"));
         format!("{prefix}{tool}").replace('.', "_")
     }
 
-    /// Whether `tools` selects this tool of the server.
+    /// Returns whether `tools` selects this tool of the server.
     #[must_use]
     pub fn selects(&self, tool: &str) -> bool {
         let matches = |pattern: &String| pattern == tool || matches_glob(pattern, tool);
@@ -298,8 +298,8 @@ impl Settings {
 /// The error text for an invalid URL.
 const INVALID_URL: &str = "must be an address such as `https://mcp.acme.com/mcp`";
 
-/// Parses an `http` or `https` URL; `None` if it is invalid or has a user, a password or a
-/// fragment.
+/// Parses an `http` or `https` URL. Returns `None` if the URL is invalid, or has a user, a password
+/// or a fragment.
 fn parse_http_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let is_plain =
@@ -307,7 +307,7 @@ fn parse_http_url(text: &str) -> Option<Url> {
     (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
 }
 
-/// Whether a glob matches a name; an invalid glob matches no name.
+/// Returns whether a glob matches a name; an invalid glob matches no name.
 #[must_use]
 pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
     let matcher = Glob::new(pattern).ok().map(|glob| glob.compile_matcher());

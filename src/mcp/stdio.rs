@@ -1,5 +1,5 @@
-//! A server that runs as a child process, under the same guard as shell tools. Invariant: a call
-//! counts as not sent only if no byte of its line was written.
+//! Runs an MCP server as a child process of a guard process, as shell tools run their commands.
+//! Invariant: a call counts as not sent only if no byte of the call's line was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
 
-/// How long the answer to a call is still awaited after the call's timeout.
+/// The time for which the answer to a call is still awaited after the call's timeout.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// The shortest time that a server is given to answer `initialize`; a longer timeout of its calls
-/// takes precedence. A program such as `npx` may download the server first.
+/// The minimum time that a server is given to answer `initialize`, because a program such as `npx`
+/// may download the server first. If the timeout of the server's calls is longer, that timeout
+/// applies.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
-/// The most concurrent calls to one server.
+/// The maximum number of concurrent calls to one server.
 const MAX_CALLS: usize = 16;
-/// The longest pause between a failed start and the next start.
+/// The maximum pause between a failed start and the next start.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
 const FAILURES_UNTIL_DOWN: u32 = 5;
@@ -46,13 +47,13 @@ pub(super) type ServerCommand = (
 /// The time limits of a server. Tests shorten them.
 #[derive(Clone, Copy, Debug)]
 struct TimeLimits {
-    /// How long a server may take to answer `initialize`.
+    /// The maximum time for the server's answer to `initialize`.
     start: Duration,
-    /// How long an initialized server may take to list its tools, over all pages.
+    /// The maximum time in which an initialized server lists its tools, for all pages together.
     list: Duration,
-    /// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
+    /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
     probe: Duration,
-    /// How long a server that did not answer a call may take to answer another request.
+    /// The maximum time in which a server that did not answer a call must answer another request.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -84,7 +85,8 @@ pub(super) struct Stdio {
     pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
-    /// Redacts the lines of standard error for the log. If `None`, the lines are dropped.
+    /// The redactor for the lines that the child writes to standard error. The redacted lines are
+    /// logged. If `None`, the lines are dropped.
     log: Option<Arc<Redactor>>,
 }
 
@@ -132,7 +134,8 @@ impl Stdio {
 
     pub(super) async fn list(&self) -> Result<Listing, ClientError> {
         match self.list_once().await {
-            // Listing has no effect, so it is repeated once if the child ended before the answer.
+            // Listing has no effect on the server. So the listing is repeated once if the child
+            // ended before the answer.
             Err(ClientError(why)) if why == ANSWER_LOST || why == PROCESS_ENDED => {
                 self.list_once().await
             }
@@ -162,8 +165,8 @@ impl Stdio {
         }
     }
 
-    /// Performs request number `request_index` of an attempt at a call. Only request 0 checks the
-    /// permit, right before its first byte.
+    /// Performs request number `request_index` of an attempt at a call. The permit is checked only
+    /// for request 0, right before the first byte of that request is written.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -177,7 +180,7 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // The number makes each id unique, because the child may still answer an earlier
+            // The number makes each id unique. The child may still answer a request of an earlier
             // attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
@@ -231,7 +234,7 @@ impl Stdio {
     }
 
     /// Sends the server a cancellation of the request `id`, and then a request without effect. If
-    /// the server does not answer the request without effect, its child is ended.
+    /// the server does not answer the request without effect, the server's child process is ended.
     async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -345,8 +348,8 @@ impl Stdio {
         let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
-            // The server may speak only the stateless revision: `discover` was not tried before, or
-            // was tried before the server was ready.
+            // The server may speak only the stateless revision: either `discover` was not tried
+            // before, or `discover` was tried before the server was ready.
             Err(why) => return self.discover(&newest).await.ok_or(why),
         };
         let begun = Session {

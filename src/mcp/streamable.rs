@@ -1,7 +1,7 @@
-//! The client of a server over Streamable HTTP. Invariant: each `tools/call` is sent on a
-//! connection of its own, and its first byte waits for the permit. A request of a call is sent
-//! again only if the answer proves that the server did not execute the request. No text of an
-//! outcome holds a URL, a header's value or a known secret.
+//! Implements the client of a server over Streamable HTTP. Invariant: each `tools/call` is sent on
+//! its own connection, and the first byte is written only with the permit. A request of a call is
+//! sent again only if the answer proves that the server did not execute the request. The text of an
+//! outcome contains no URL, no header's value and no known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,14 +33,14 @@ use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
 
-/// How long a server may take to answer a request that begins a conversation, or to list a page of
-/// its tools.
+/// The maximum time for a server's answer to a request that begins a conversation, or that lists a
+/// page of tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long to wait for the answer to `server/discover`. Older servers may ignore the request.
+/// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server may take to accept the reply to one of its own requests.
+/// The maximum time in which a server accepts the reply to a request that the server made.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long [`Streamable::close`] may take to end all sessions.
+/// The maximum time in which [`Streamable::close`] ends all sessions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -53,8 +53,8 @@ pub(super) struct Streamable {
     hint: Option<Revision>,
     /// The timeout of `server/discover`: [`PROBE_TIMEOUT`], or less in tests.
     probe_timeout: Duration,
-    /// The conversations by the digest of the headers with which they began, so that a conversation
-    /// of one user is never continued for another user.
+    /// The conversations, by the digest of the headers with which each conversation began. A
+    /// conversation of one user is thus never continued for another user.
     conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
     /// The lock is held while a conversation begins, so that a concurrent request does not begin a
     /// second one.
@@ -126,8 +126,8 @@ impl Streamable {
         }
     }
 
-    /// Performs request number `request_index` of an attempt at a call. Only request 0 checks the
-    /// permit, right before its first byte.
+    /// Performs request number `request_index` of an attempt at a call. The permit is checked only
+    /// for request 0, right before the first byte of that request is written.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -149,8 +149,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A restarted server has lost its sessions and may fail otherwise than with a
-                    // 404, so the next request begins a new session.
+                    // A restarted server has lost its sessions, but may fail without answering 404.
+                    // So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -159,8 +159,8 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // By the protocol, a 404 proves that nothing was executed; a 400 does not. An answer
-            // with the id of our request proves that the server has read the request.
+            // By the protocol, a 404 proves that nothing was executed; a 400 does not prove this.
+            // An answer with the id of our request proves that the server has read the request.
             let was_renewed = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -185,7 +185,8 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions, with the operator's headers only: users' credentials are not kept.
+    /// Ends the sessions. The requests carry only the operator's headers, because users'
+    /// credentials are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
         let conversations = std::mem::take(&mut *self.lock()).into_values();
         let sessions: Vec<_> = conversations
@@ -210,8 +211,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns the operator's headers. If OAuth client credentials are configured, the headers
-    /// include a token, which is also returned by itself.
+    /// Returns the operator's headers. If OAuth client credentials are configured, adds a token to
+    /// the headers, and also returns the token by itself.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -250,7 +251,8 @@ impl Streamable {
         Ok(context(conversation))
     }
 
-    /// Finds out which revision the server speaks; initializes a session if it is an older one.
+    /// Finds out which revision the server speaks. If the revision is an older one, initializes a
+    /// session.
     async fn begin(
         &self,
         context: impl Fn(Conversation) -> Context,
@@ -265,7 +267,8 @@ impl Streamable {
         }
     }
 
-    /// Returns a conversation in the stateless revision, if the server speaks it.
+    /// Returns a conversation in the stateless revision; `None` if the server does not speak that
+    /// revision.
     async fn discover(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -273,8 +276,8 @@ impl Streamable {
         let newest = context(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // The error may list this revision as supported all the same, so the probe is repeated
-            // once.
+            // An error about an unsupported revision may nevertheless list this revision as
+            // supported. So the probe is repeated once.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
@@ -366,8 +369,8 @@ impl Streamable {
         in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
     }
 
-    /// Sends a request, and waits at most `within` for the beginning and for each part of the
-    /// answer.
+    /// Sends a request. Waits at most `within` for the beginning of the answer, and again at most
+    /// `within` for each part of the answer.
     async fn exchange(
         &self,
         context: &Context,

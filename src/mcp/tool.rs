@@ -1,6 +1,6 @@
 //! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the comparison
 //! that the call needs has found the server's definition of the tool unchanged since the review, or
-//! if a person approved the call after being shown the change.
+//! if a person has seen the change and approved the call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,16 +48,17 @@ impl Server {
         self.headers.credential_names().next().is_some()
     }
 
-    /// Returns the key under which the comparison for `task` is kept: the task itself if the
-    /// headers hold credentials of its user, or `None` if all tasks send the same headers.
+    /// Returns the key under which the comparison for `task` is kept. If the headers hold
+    /// credentials of the task's user, the key is the task. If all tasks send the same headers, the
+    /// key is `None`.
     fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
         self.sends_user_credentials().then_some(task)
     }
 }
 
 impl Servers {
-    /// Creates the servers of `settings`, which must have no mistakes. A server that `lock` does
-    /// not have is left out. The client connects to a server at its first use.
+    /// Creates the servers of `settings`, which must have no mistakes. A server that is missing in
+    /// `lock` is left out. The client connects to a server when the server is first used.
     #[must_use]
     pub fn new(
         settings: &BTreeMap<String, Settings>,
@@ -119,15 +120,15 @@ impl Servers {
         }))
     }
 
-    /// Ends the child processes, and the sessions with servers over HTTP.
+    /// Ends the child processes of servers, and the sessions with servers over HTTP.
     pub async fn shut_down(&self) {
         let servers = self.0.values();
         join_all(servers.map(|server| server.client.close(server.headers.fixed()))).await;
     }
 }
 
-/// Lists the tools of a server for a review. Sends `headers`, and the headers of `settings` that
-/// refer to no user's credentials.
+/// Lists the tools of a server for a review. Sends `headers` and those headers of `settings` that
+/// do not refer to users' credentials.
 pub(crate) async fn list(
     name: &str,
     settings: &Settings,
@@ -191,8 +192,8 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // The headers select the comparison. They hold the task's credentials, which only
-            // `prepare` receives.
+            // The comparison is unknown, because the request headers select the comparison. The
+            // headers contain the task's credentials, which only `prepare` receives.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -226,8 +227,8 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns the need for a comparison. A call that a person approved, or that must not be
-    /// repeated, needs a comparison of its own at its start.
+    /// Returns which comparison a call needs. A call that a person approved, or that must not be
+    /// repeated, needs its own comparison when the call starts.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,
@@ -267,8 +268,8 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
-            // `Client::call` never returns `InputRequired`; `settled` has turned the other three
-            // outcomes into answers.
+            // `Client::call` never returns `InputRequired`. `settled` has turned `Succeeded`,
+            // `Failed` and `Suspect` into answers.
             Outcome::InputRequired(_)
             | Outcome::Succeeded(_)
             | Outcome::Failed(_)

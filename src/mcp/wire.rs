@@ -1,5 +1,6 @@
-//! The envelope of the protocol: JSON-RPC 2.0, in the three supported revisions. Invariant: a
-//! message with a repeated member is rejected, because two parsers could read it differently.
+//! Reads and writes the envelope of MCP messages: JSON-RPC 2.0, in the three supported revisions of
+//! MCP. Invariant: a message with a repeated member is rejected, because two parsers could read the
+//! message differently.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 
 pub(crate) use crate::task::mcp_revision::Revision;
 
-/// Returns `clientInfo`: the name and version of this client.
 fn client_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
 }
@@ -131,7 +131,8 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 }
 
 impl Answer {
-    /// Whether the answer is a complete result, not a request for input, a task or an error.
+    /// Whether the answer is a complete result. An error, a task and a request for input are not
+    /// complete results.
     pub(super) fn is_complete(&self) -> bool {
         let Self::Result(result) = self else {
             return false;
@@ -140,8 +141,8 @@ impl Answer {
         result.is_object() && kind.is_none_or(|kind| kind == "complete")
     }
 
-    /// Whether the answer proves that the request was not executed: by its error code, or because
-    /// the session is unknown (the official servers answer -32001 with status 404).
+    /// Whether the answer proves that the request was not executed: either the error code says so,
+    /// or the session is unknown (the official servers answer -32001 with status 404).
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Error { code, .. } if NOT_EXECUTED.contains(code) || *code == -32001)
     }
@@ -220,7 +221,7 @@ pub(super) fn is_stateless(answer: &Answer) -> bool {
     versions.is_some_and(|versions| versions.contains(&newest))
 }
 
-/// Returns the server's `serverInfo` in its answer to `server/discover`; `Null` if there is none.
+/// Returns the server's `serverInfo` in the answer to `server/discover`; `Null` if there is none.
 pub(super) fn server_info(answer: &Answer) -> Value {
     let Answer::Result(result) = answer else {
         return Value::Null;

@@ -1,6 +1,6 @@
-//! Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer
-//! is rejected; the model's own blocks, thinking included, are sent back as stored, except for
-//! parts that the endpoint refuses.
+//! Implements Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer is
+//! rejected. The model's own blocks, including thinking, are sent back as they were stored, except
+//! for parts that the endpoint refuses.
 
 use http::HeaderName;
 use serde_json::{Map, Value};
@@ -40,10 +40,10 @@ impl Protocol for Messages {
         request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text is about thinking blocks of earlier turns. Newer models refuse
-    /// these blocks once anything before them has changed: the agent's instructions or tools, or a
-    /// late result. The error text names the place in the conversation (`messages.…`) and the
-    /// refused `thinking`.
+    /// Whether the error text is about thinking blocks of earlier turns. Newer models refuse these
+    /// blocks once anything before the blocks has changed, such as the agent's instructions or
+    /// tools, or a late result. The error text names the place in the conversation (`messages.…`)
+    /// and the refused `thinking`.
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("messages.") && error_text.contains("thinking")
     }

@@ -1,6 +1,6 @@
-//! Removes known secrets and U+0000 from the texts of a model endpoint, and URLs from its errors,
-//! before they are stored or shown. Every text of an endpoint passes through this file before it
-//! leaves the module `model`.
+//! Removes known secrets and U+0000 from the texts of a model endpoint, and URLs from error texts,
+//! before the texts are stored or shown. Every text of an endpoint passes through this file before
+//! the text leaves the module `model`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use super::AnswerCall;
 use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::{map_texts, without_nul};
 
-/// The most characters of an endpoint's error text that are kept.
+/// The maximum number of characters of an endpoint's error text that are kept.
 const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Redacts secrets and replaces U+0000 in the texts of a model endpoint.
@@ -26,8 +26,8 @@ impl Cleaner {
         without_nul(self.0.redact(text).into_owned())
     }
 
-    /// Redacts a call. Its arguments keep their exact text, except for secrets and U+0000 (also
-    /// when written as an escape).
+    /// Redacts a call. The arguments keep their exact text, except for secrets and U+0000 (as a
+    /// character or as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
         let arguments = replace_escapes(arguments, InvalidEscape::Nul);
         AnswerCall {
@@ -38,8 +38,8 @@ impl Cleaner {
         }
     }
 
-    /// Returns a redactor for a text that arrives in pieces. Its outputs together equal the text
-    /// that [`Cleaner::text`] returns for the whole text.
+    /// Returns a redactor for a text that arrives in pieces. The joined outputs of the redactor
+    /// equal the result of [`Cleaner::text`] for the whole text.
     pub(crate) fn text_stream(&self) -> StreamCleaner {
         StreamCleaner {
             redactor: StreamRedactor::new(Arc::clone(&self.0)),
@@ -47,8 +47,8 @@ impl Cleaner {
         }
     }
 
-    /// Returns a redactor for arguments that arrive in pieces. Its outputs together equal the
-    /// `arguments_text` that [`Cleaner::call`] returns for the whole arguments.
+    /// Returns a redactor for arguments that arrive in pieces. The joined outputs of the redactor
+    /// equal the `arguments_text` that [`Cleaner::call`] returns for the whole arguments.
     pub(crate) fn arguments_stream(&self) -> StreamCleaner {
         StreamCleaner {
             redactor: StreamRedactor::new(Arc::clone(&self.0)),
@@ -75,12 +75,12 @@ impl Cleaner {
     }
 }
 
-/// Redacts a text in pieces. The outputs together equal the redacted text.
+/// Redacts a text in pieces. The joined outputs equal the redacted whole text.
 #[derive(Debug)]
 pub(crate) struct StreamCleaner {
     redactor: StreamRedactor,
-    /// The incomplete escape at the end of the pieces so far; empty if there is none. `None` for a
-    /// text that is not JSON, in which escapes have no meaning.
+    /// The incomplete escape at the end of the pieces so far; empty if there is no incomplete
+    /// escape. `None` if the text is not JSON, because escapes have no meaning in such a text.
     incomplete_escape: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl StreamCleaner {
     }
 }
 
-/// Returns the length of the text in bytes, not counting an incomplete escape at its end.
+/// Returns the length of the text in bytes, without an incomplete escape at the end of the text.
 fn complete_escapes_len(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text

@@ -1,8 +1,8 @@
 //! Conformance tests of the model protocols: one suite for all providers. `cases` declares each
-//! conversation and its expected answers once; `wire/PROVIDER/CASE.txt` holds the traffic of a
+//! conversation and the expected answers once. `wire/PROVIDER/CASE.txt` holds the traffic of a
 //! conversation with one provider, written from the provider's documentation. The tests assert that
-//! requests are as documented, that neither streaming nor the way in which the bytes are cut
-//! changes the parsed answer, and that the emitted pieces add up to the answer.
+//! requests are as documented, that the parsed answer depends neither on streaming nor on where the
+//! bytes are cut, and that the emitted pieces add up to the answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ mod many;
 mod stored;
 mod traffic;
 
-/// The key, which an endpoint echoes in some cases.
+/// The API key of the requests. In some cases the endpoint echoes the key.
 const KEY: &str = "sk-very-secret";
 /// The usage of each complete answer in the traffic files.
 const USAGE: Usage = Usage {
@@ -61,7 +61,8 @@ impl Provider {
         }
     }
 
-    /// Returns the request line, and the header that carries the key, in lower case.
+    /// Returns two lines of a request, in lower case: the request line, and the header that carries
+    /// the key.
     fn door(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => [
@@ -226,7 +227,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
     }
 }
 
-/// Asserts that an answer is the expected one. Returns the answer, unless an error was expected.
+/// Asserts that an answer is as expected. Returns the answer; `None` if an error was expected.
 fn means(
     place: &str,
     step: &Step,

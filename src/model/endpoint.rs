@@ -1,7 +1,7 @@
-//! The common part of all model protocols: sends requests to an endpoint, retries if that may help,
-//! and reads the whole or streamed answer. Invariant: an answer is complete or rejected; a reset
-//! voids the pieces that a failed attempt has emitted; every wait is bounded; no error contains a
-//! URL.
+//! Implements the common part of all model protocols: sends requests to an endpoint, retries if a
+//! retry may help, and reads the whole or streamed answer. Invariant: an answer is complete or
+//! rejected. A reset voids the pieces that a failed attempt has emitted. Every wait is bounded. No
+//! error contains a URL.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,8 +28,8 @@ use crate::world::Clock;
 
 mod read;
 
-/// Returns the provider's id of the request, formatted for an error; empty if the response has no
-/// id, or an id that is long or has unusual characters.
+/// Returns the provider's id of the request, formatted for an error. Returns an empty text if the
+/// response has no id, or if the id is long or has unusual characters.
 fn request_id(headers: &HeaderMap) -> String {
     let id = headers
         .get("request-id")

@@ -1,15 +1,16 @@
-//! Ids of calls and names of tools in the form that strict protocols accept. Invariant: the same
-//! conversation always gets the same ids, because an endpoint may compare the conversation with
-//! that of the previous request.
+//! Turns ids of calls and names of tools into a form that strict protocols accept. Invariant: the
+//! same conversation always gets the same ids, because an endpoint may compare the conversation
+//! with the conversation in the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The longest id or tool name that an endpoint takes, in characters.
+/// The maximum number of characters of an id or tool name that an endpoint accepts.
 const MAX_CHARS: usize = 64;
 
-/// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`,
-/// and refuse an id that is long or occurs twice in a conversation. Stored ids may come from
-/// another provider: they can have any characters and length, and can repeat in every turn.
+/// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`.
+/// They refuse an id that is long, or that two calls of a conversation share. Stored ids may come
+/// from another provider: they can have any characters and any length, and can repeat in every
+/// turn.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,
@@ -49,7 +50,7 @@ fn cut(text: &str, longest: usize) -> String {
     text.chars().take(longest).collect()
 }
 
-/// Replaces by `_` each character that ids and tool names may not contain, and cuts the text to
+/// Writes `_` in place of each character that ids and tool names may not contain. Cuts the text to
 /// [`MAX_CHARS`] characters.
 fn sanitized(text: &str) -> String {
     text.chars()
@@ -64,8 +65,8 @@ fn sanitized(text: &str) -> String {
         .collect()
 }
 
-/// Returns a tool name that may be sent. A stored name can be unfit, because the model may have
-/// called a tool that was never offered.
+/// Returns a tool name that may be sent. A stored name may have characters or a length that an
+/// endpoint refuses, because the model may have called a tool that was never offered.
 pub(super) fn tool_name(name: &str) -> String {
     let sanitized = sanitized(name);
     if sanitized.is_empty() {

@@ -1,6 +1,6 @@
-//! Calls language models. [`ModelClient`] is the one trait. `endpoint` implements it over HTTP with
-//! the protocols `openai`, `openai_responses` and `anthropic`; `scripted` implements it by the
-//! rules of a file.
+//! Calls language models through the trait [`ModelClient`]. `endpoint` implements the trait over
+//! HTTP, with the protocols `openai`, `openai_responses` and `anthropic`. `scripted` implements the
+//! trait with the rules of a file.
 
 pub(crate) mod scripted;
 
@@ -34,9 +34,9 @@ use crate::task::transcript::Message;
 /// A client of one configured model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Asks the model for the next turn. The caller may repeat the request, because it has no
-    /// effect outside. If the endpoint streams, `sink` receives the pieces of the answer as they
-    /// arrive.
+    /// Asks the model for the next turn. The caller may repeat the request, because asking a model
+    /// has no side effects. If the endpoint streams, `sink` receives the pieces of the answer as
+    /// they arrive.
     ///
     /// # Errors
     /// [`ModelError`] when there is no usable answer after the client's own retries.
@@ -47,15 +47,16 @@ pub trait ModelClient: Send + Sync {
 pub trait PieceSink: Send + Sync {
     fn receive(&self, piece: Piece<'_>);
 
-    /// Whether the sink may have a listener. Without a listener, a slow, paced delivery would only
-    /// cost time.
+    /// Whether the sink may have a listener. If there is no listener, a client need not pace the
+    /// pieces, because pacing would only take time.
     fn has_listener(&self) -> bool {
         true
     }
 }
 
-/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer and add
-/// up to its texts, unless a `Reset` voids them. `call` is the call's index in [`Answer::calls`].
+/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer. They
+/// add up to the answer's texts, unless a `Reset` voids them. `call` is the call's index in
+/// [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// The next part of the text.
@@ -106,16 +107,16 @@ pub struct Answer {
     pub calls: Vec<AnswerCall>,
     pub finish_reason: FinishReason,
     pub usage: Usage,
-    /// The provider's own JSON of the message, redacted. Later model calls send it back. Null if
-    /// the other members suffice to write the same JSON.
+    /// The provider's own JSON of the message, redacted. Later model calls send this JSON back.
+    /// Null if the same JSON can be written from the other members.
     pub raw: Value,
 }
 
 /// One call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerCall {
-    /// The provider's id, possibly empty. Never used as a key: a provider may repeat its ids in
-    /// every answer.
+    /// The provider's id, possibly empty. The id is never used as a key, because a provider may
+    /// repeat its ids in every answer.
     pub provider_id: String,
     pub name: String,
     /// The exact text of the arguments, except for redacted secrets and U+0000.
@@ -124,8 +125,8 @@ pub struct AnswerCall {
     pub holds_secret: bool,
 }
 
-/// The error for a turn without a usable answer. `detail` is for a person: it has the model's name
-/// and the problem, but no URL and no secret.
+/// The error of a turn for which there is no usable answer. `detail` is a text for people: it has
+/// the model's name and the problem, but no URL and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ModelError {
@@ -163,7 +164,7 @@ fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     )
 }
 
-/// Records the metric of one attempt: outcome and duration.
+/// Records the outcome and the duration of one attempt in a metric.
 fn measure(model: &str, outcome: &str, took: Duration) {
     let seconds = took.as_secs_f64();
     tracing::info!(target: "holdpoint::metric", metric = "model_call", model, outcome, seconds);

@@ -1,6 +1,6 @@
-//! The Chat Completions protocol, for any base URL. Invariant: an incomplete answer
-//! is rejected; the provider's own JSON of a turn is sent back as stored, except for parts that an
-//! endpoint would refuse.
+//! Implements the Chat Completions protocol, for any base URL. Invariant: an incomplete answer is
+//! rejected. The provider's own JSON of a turn is sent back as it was stored, except for parts that
+//! an endpoint would refuse.
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;

@@ -1,6 +1,6 @@
-//! `OpenAI`'s Responses protocol, for any base URL. Each request asks the endpoint to store
-//! nothing. Invariant: an answer without its end is rejected; the items of an answer go back byte
-//! for byte and in their order, except for parts that the endpoint refuses.
+//! Implements `OpenAI`'s Responses protocol, for any base URL. Each request asks the endpoint to
+//! store nothing. Invariant: an answer without its end is rejected. The items of an answer are sent
+//! back byte for byte and in their order, except for parts that the endpoint refuses.
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -49,10 +49,10 @@ impl Protocol for Responses {
         request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text is about encrypted reasoning, which is bound to an
-    /// organization and a model. An endpoint with another key or model refuses the reasoning ("The
-    /// encrypted content … could not be verified"). If the reasoning is missing, the endpoint looks
-    /// up the item by its id in vain ("Item with id 'rs_…' not found"). A model that does not
+    /// Whether the error text is about encrypted reasoning, which is bound to an organization and a
+    /// model. There are three cases. An endpoint with another key or model refuses the reasoning
+    /// ("The encrypted content … could not be verified"). If the reasoning is missing, the endpoint
+    /// does not find the item by its id ("Item with id 'rs_…' not found"). A model that does not
     /// reason refuses the request for encrypted reasoning ("Encrypted content is not supported with
     /// this model").
     fn is_about_thinking(error_text: &str) -> bool {

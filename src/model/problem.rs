@@ -6,8 +6,8 @@ use super::clean::{Cleaner, InvalidEscape, replace_escapes};
 use super::protocol::AttemptOutcome;
 use super::retry;
 
-/// Returns the error text in a body: the provider's message, or the body itself if it is not JSON;
-/// empty for an HTML page.
+/// Returns the error text in a body: the provider's message, or the body itself if the body is not
+/// JSON. Returns an empty text for an HTML page.
 pub(super) fn error_text_in(body: &str) -> String {
     match serde_json::from_str::<Value>(&replace_escapes(body, InvalidEscape::LoneSurrogates)) {
         Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
@@ -17,7 +17,8 @@ pub(super) fn error_text_in(body: &str) -> String {
     }
 }
 
-/// Whether a member holds a value. Some endpoints send an empty `error` together with an answer.
+/// Whether a member has a value that is not empty. Some endpoints send an empty `error` together
+/// with an answer.
 pub(super) fn is_non_empty(member: &Value) -> bool {
     match member {
         Value::Null | Value::Bool(false) => false,
@@ -27,7 +28,7 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
     }
 }
 
-/// Classifies an error inside a 200 answer, as gateways send it.
+/// Classifies an error inside a 200 answer. Gateways send such errors.
 pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     match status_of(error) {
         Some(status) if retry::is_retryable(status) => {
@@ -54,7 +55,7 @@ pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> Attempt
     }
 }
 
-/// Returns the problem text for an error inside an answer.
+/// Returns a text for people about an error inside an answer.
 pub(super) fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",

@@ -1,6 +1,6 @@
-//! The part of an endpoint that depends on the model protocol: writing a request and reading an
-//! answer. Implementations are pure: no I/O and no clock, so that an answer depends only on the
-//! received bytes.
+//! Declares the part of an endpoint that depends on the model protocol: writing a request and
+//! reading an answer. Implementations are pure (no I/O and no clock), so that an answer depends
+//! only on the received bytes.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.
     const RESERVED_MEMBERS: &'static [&'static str];
-    /// The fixed headers of each request (names in lower case), in addition to the key's header and
-    /// those of HTTP itself.
+    /// The fixed headers of each request (names in lower case). The header that carries the key and
+    /// the headers of HTTP itself are not among them.
     const HEADERS: &'static [(&'static str, &'static str)];
     /// The request modes in order of preference. If an endpoint refuses a mode, the client tries
     /// the next mode.
@@ -42,8 +42,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String>;
 
-    /// Whether the endpoint's error text is about thinking of earlier turns that the request
-    /// contained. If so, the request is repeated without that thinking.
+    /// Whether the endpoint's error text is about thinking of earlier turns in the request. If so,
+    /// the request is repeated without that thinking.
     fn is_about_thinking(_error_text: &str) -> bool {
         false
     }
@@ -95,10 +95,10 @@ pub(super) enum RequestMode {
     Unstreamed,
 }
 
-/// Whether the model's earlier thinking is sent back.
+/// All of the earlier thinking is sent back, unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlierThinking {
-    /// All of the thinking is sent back, unchanged.
+    /// No thinking is sent back, because the endpoint refused the earlier thinking.
     Included,
     /// No thinking is sent back, because the endpoint refused it.
     Omitted,
@@ -108,12 +108,13 @@ pub(super) enum EarlierThinking {
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Answered(Box<Answer>),
-    /// A repetition may succeed, after this wait if the endpoint named one.
+    /// The attempt may succeed when it is repeated. The duration is the wait for which the endpoint
+    /// asked, if it asked for one.
     Retry(String, Option<Duration>),
-    /// The endpoint refused the request mode, or the model's earlier thinking: a simpler request
+    /// The endpoint refused the request mode, or the model's earlier thinking. A simpler request
     /// may succeed.
     RetrySimpler(String),
-    /// A repetition would fail too.
+    /// The attempt would also fail when it is repeated.
     Failed(String),
 }
 
@@ -131,7 +132,7 @@ pub(super) fn retryable(why: &str) -> AttemptOutcome {
     AttemptOutcome::Retry(why.to_owned(), None)
 }
 
-/// Emits the pieces of one answer to a sink, across all attempts.
+/// Emits the pieces of one answer to a sink. All attempts at the answer share the emitter.
 pub(super) struct PieceEmitter<'s> {
     sink: &'s dyn PieceSink,
     has_emitted: bool,

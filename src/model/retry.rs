@@ -1,14 +1,14 @@
-//! Decides whether a request to a model is repeated, and after what wait. A request has no effect
-//! outside, so a repetition is always safe.
+//! Decides whether a request to a model is repeated, and how long the client waits before the
+//! repetition. Asking a model has no side effects, so a repetition is always safe.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// The wait before the second attempt. The wait doubles with each further attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// The longest wait between attempts, unless the endpoint asks for another wait.
+/// The maximum wait between attempts, unless the endpoint asks for another wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
-/// The longest wait that an endpoint can cause by `Retry-After`. A longer wait is shortened to this
+/// The maximum wait that an endpoint can cause by `Retry-After`. A longer wait is shortened to this
 /// limit.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
@@ -18,8 +18,8 @@ pub(crate) fn is_retryable(status: u16) -> bool {
 }
 
 /// Returns the wait after attempt number `attempt` (1, 2, 3 …), if the endpoint named no wait. The
-/// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens it by up to a half, so
-/// that clients that failed together do not retry together.
+/// wait doubles with each attempt up to [`MAX_WAIT`]. Random jitter shortens the wait by up to a
+/// half, so that clients which failed together do not retry together.
 pub(crate) fn backoff(attempt: u32) -> Duration {
     let full_wait = FIRST_WAIT
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))

@@ -1,4 +1,4 @@
-//! A model that answers from rules, for the demonstration and for tests. The model is
+//! Implements a model that answers from rules, for the demonstration and for tests. The model is
 //! deterministic: the same conversation gets the same answer. Like some providers, this model
 //! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
 //! emitted in pieces. The built-in script paces the pieces, but only for a sink with a listener.
@@ -28,12 +28,12 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it emits an answer to a listener. The wait is long
-/// enough for a page to reload after the page has posted a person's decision.
+/// How long the built-in script waits before it emits an answer to a listener. The wait gives a
+/// page time to reload after the page has posted a person's decision.
 const THINKING_TIME: Duration = Duration::from_millis(350);
 /// The pause per piece of a paced answer.
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);
-/// The longest time for all pieces of a paced answer.
+/// The maximum time in which all pieces of a paced answer are emitted.
 const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 
 pub(crate) struct Scripted {
@@ -54,8 +54,8 @@ impl fmt::Debug for Scripted {
 
 impl Scripted {
     /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
-    /// the script to `mistakes`, at `models.NAME.script` and the rule's index; `None` if there are
-    /// mistakes.
+    /// the script to `mistakes`, at `models.NAME.script` and the rule's index. Returns `None` if
+    /// there are mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,
@@ -90,7 +90,7 @@ impl Scripted {
         }
     }
 
-    /// Reads a script from its text, like [`Scripted::load`].
+    /// Reads a script from the text `rules`, and reports mistakes like [`Scripted::load`].
     pub(crate) fn read(
         name: &str,
         rules: &str,
@@ -199,7 +199,7 @@ impl Scripted {
     }
 }
 
-/// Returns the time in which an answer of `pieces` pieces is emitted.
+/// Returns the time over which the `pieces` pieces of an answer are spread.
 fn paced_time(pieces: usize) -> Duration {
     u32::try_from(pieces).map_or(MAX_PACED_TIME, |pieces| {
         MAX_PACED_TIME.min(PAUSE_PER_PIECE.saturating_mul(pieces))

@@ -1,4 +1,4 @@
-//! The settings of a model, their checks, and the client that they describe.
+//! Declares and checks the settings of a model, and creates the client that the settings describe.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -192,7 +192,7 @@ impl Settings {
         }
     }
 
-    /// Checks the headers and the body. `reserved` are the members that the body may not name.
+    /// Checks the headers and the body. `reserved` lists the members that the body may not name.
     fn check_request(&self, reserved: &[&str], mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         for (name, value) in &self.headers {
@@ -241,7 +241,7 @@ impl Settings {
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
-    /// Returns the headers of each request; `None` if one of them cannot be sent.
+    /// Returns the headers of each request; `None` if a header cannot be sent.
     pub(super) fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,5 +1,5 @@
-//! Sinks for tests: [`DiscardingSink`] ignores its pieces; [`CollectingSink`] assembles its pieces
-//! and asserts the rules that [`Piece`] documents.
+//! Sinks for tests. [`DiscardingSink`] ignores its pieces. [`CollectingSink`] joins its pieces and
+//! asserts the rules that [`Piece`] documents.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,15 +18,15 @@ impl PieceSink for DiscardingSink {
     }
 }
 
-/// A sink that assembles its pieces.
+/// A sink that joins its pieces.
 #[derive(Debug, Default)]
 pub(crate) struct CollectingSink(Mutex<Collected>);
 
-/// The pieces since the last reset, put together, and the number of resets.
+/// The joined pieces since the last reset, and the number of resets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
     pub(crate) text: String,
-    /// The name and the arguments of each call.
+    /// The name and the arguments of each call, by the call's index.
     pub(crate) calls: BTreeMap<usize, (String, String)>,
     pub(crate) pieces: usize,
     pub(crate) resets: usize,

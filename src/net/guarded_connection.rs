@@ -1,6 +1,6 @@
-//! A connection that asks for the permit to send at its first write. Invariant: no byte of the
-//! request is written before the permit is given, and [`SendProgress::has_begun`] is true from then
-//! on.
+//! Wraps a connection that carries one request. At the first write, the wrapper asks for the permit
+//! to send. Invariant: no byte of the request is written before the permit is given. Once the
+//! permit is given, [`SendProgress::has_begun`] returns true.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-/// Returns whether the request may still be sent.
+/// A function that returns whether the request may still be sent.
 pub(super) type MaySend = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The progress of one request, shared with the connection that carries it.
@@ -24,8 +24,8 @@ struct Flags {
 }
 
 impl SendProgress {
-    /// Whether a write of the request began, so that the peer may have received a part of the
-    /// request.
+    /// Whether the first write of the request was permitted, so that the peer may have received a
+    /// part of the request.
     pub(super) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
@@ -36,8 +36,8 @@ impl SendProgress {
     }
 }
 
-/// A connection that calls `may_send` at its first write. If `may_send` returns false, that write
-/// and every later write is refused.
+/// A connection that calls `may_send` at its first write. If `may_send` returns false, the first
+/// write and every later write are refused.
 pub(super) struct GuardedConnection<S> {
     connection: S,
     may_send: Option<MaySend>,
@@ -53,7 +53,7 @@ impl<S> GuardedConnection<S> {
         }
     }
 
-    /// Asks for the permit at the first write. Refuses every write without the permit.
+    /// Asks for the permit at the first write. If the permit is not given, refuses every write.
     fn check_permit(&mut self) -> io::Result<()> {
         if let Some(may_send) = self.may_send.take() {
             let flag = if may_send() {

@@ -65,7 +65,7 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with the TLS settings `tls`, which have no ALPN protocols.
+/// Returns a connector with the TLS settings `tls`. `tls` must not set ALPN protocols.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -89,7 +89,8 @@ pub trait ResponseSink: Send {
 
 /// A sink that collects a response within its [`BodyLimits`].
 struct BodyCollector<F> {
-    /// Returns the limits of the body for the status. `None` once the response has begun.
+    /// The function that returns the limits of the body for a status; `None` once the response has
+    /// begun.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }
@@ -205,15 +206,15 @@ fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
     connect_failure(io_kind(error))
 }
 
-/// Returns the address to connect to, and the request as it is written: with a URI of only the path
-/// and the query. `None` if the request cannot be written.
+/// Returns the address to connect to, and the request as it is written. The URI of the written
+/// request has only the path and the query. Returns `None` if the request cannot be written.
 fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
     // Without compression, HTTP alone defines where a body ends. With `Connection: close`, the peer
-    // closes the connection first, so that the local port is free at once.
+    // is the first to close the connection, so that the local port is free at once.
     for (name, value) in [
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),
@@ -240,8 +241,8 @@ async fn exchange(
         let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
         read(response.map(Body::wrap).into(), sink).await
     };
-    // The same Tokio task drives the connection and waits for the answer, so that no wait for
-    // another task comes between the permit and the write.
+    // One Tokio task both drives the connection and waits for the answer. So there is no wait for
+    // another task between the permit and the write.
     match select(pin!(answered), pin!(connection)).await {
         Either::Left((read, _)) => read,
         Either::Right((_, answered)) => answered.await,

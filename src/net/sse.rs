@@ -21,9 +21,10 @@ pub(crate) struct Decoder {
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the event has a `data` field, possibly an empty one.
+    /// Whether the last byte was a CR. If so, a following LF belongs to the same line end.
     has_data: bool,
-    /// Whether the last byte was a CR: a following LF belongs to the same line end.
+    /// Whether the first line is not complete yet. Only in the first line, a byte order mark is
+    /// skipped.
     after_cr: bool,
     /// Whether the first line is not complete yet: only in this line, a byte order mark is skipped.
     first: bool,
@@ -31,8 +32,8 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Returns a decoder that holds at most `max_bytes` bytes of an event's data and incomplete
-    /// line.
+    /// Returns a decoder that holds at most `max_bytes` bytes of an event: its data and its
+    /// incomplete line.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self {
@@ -46,8 +47,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the events that `bytes` complete. An event is complete only with the empty line
-    /// after it.
+    /// Returns the events that `bytes` complete. An event is complete only when the empty line
+    /// after the event has arrived.
     ///
     /// # Errors
     /// [`TooLong`].

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::*;
 
 /// Answers each connection with the next of `answers`, then closes the connection. Returns the URL,
-/// and a handle whose output is the received requests.
+/// and a handle whose output is the list of received requests.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
@@ -136,7 +136,7 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // The listener never accepts: once its queue is full, connecting hangs.
+    // The listener never accepts a connection. Once its queue is full, connecting hangs.
     let mut queue = Vec::new();
     while let Ok(peer) = tokio::time::timeout(
         Duration::from_millis(50),
@@ -242,8 +242,8 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
-/// `may_send` is not called before the permit is decided, and is called once although the request
-/// of 4 MiB takes many writes.
+/// `may_send` is not called before the permit is decided. `may_send` is called only once, although
+/// the request of 4 MiB takes many writes.
 #[tokio::test]
 async fn permit_is_asked_for_at_the_write_and_not_before() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

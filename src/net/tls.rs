@@ -8,12 +8,13 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::NetError;
 
-/// The settings of this process; `None` if TLS cannot be set up at all. All clients share them,
-/// because reading the machine's certificates takes tens of milliseconds.
+/// The settings of this process; `None` if TLS cannot be set up at all. All clients share the
+/// settings, because reading the machine's certificates takes tens of milliseconds.
 static TLS: LazyLock<Option<Tls>> = LazyLock::new(Tls::of_this_machine);
 
 pub(super) struct Tls {
-    /// The client configuration, without ALPN protocols: each kind of client sets its own.
+    /// The client configuration, without ALPN protocols. Each kind of client sets its own ALPN
+    /// protocols.
     pub(super) config: ClientConfig,
     /// Whether the machine has trusted certificates. If not, no server is trusted.
     pub(super) has_roots: bool,

@@ -1,4 +1,4 @@
-//! The result of an attempt to send a message. Every channel uses the same type.
+//! The result of an attempt to send a message, as one type for all channels.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use crate::net::retry_after;
 use crate::store::{Attempt, NextState};
 use crate::task::time::Time;
 
-/// The result of one attempt to send a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttemptResult {
     /// The HTTP status; `None` if there was no HTTP answer.
@@ -31,7 +30,7 @@ impl AttemptResult {
         Self::without_status("")
     }
 
-    /// Returns the result of an attempt without an HTTP status. An empty `problem` is a success.
+    /// Returns the result of an attempt without an HTTP status. An empty `problem` means success.
     pub(super) fn without_status(problem: &'static str) -> Self {
         Self {
             status: None,
@@ -42,8 +41,8 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an HTTP answer by its status. No status is a permanent failure here,
-    /// because the receiver may recover later.
+    /// Returns the result that follows from the status of an HTTP answer. The result is never a
+    /// permanent failure, because the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

@@ -1,5 +1,5 @@
-//! The texts of a message to a room, the same for each kind of room. They are in English, because a
-//! room has no setting for a language.
+//! Writes the texts of a message to a room. All kinds of rooms get the same texts. The texts are in
+//! English, because a room has no setting for a language.
 //!
 //! Invariant: a text that this service did not write is in one line, has no invisible character,
 //! and is cut to a maximum length.
@@ -10,8 +10,8 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The maximum number of questions that a message shows whole. A message with more questions has
-/// one line for each question.
+/// The maximum number of questions of which a message shows all details. If a message has more
+/// questions, it has one line for each question.
 pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
 /// The maximum number of characters of a title.
 const MAX_TITLE_CHARS: usize = 200;
@@ -31,7 +31,6 @@ pub(super) struct RoomMessage {
 }
 
 impl RoomMessage {
-    /// Returns the questions with their outcomes.
     pub(super) fn listed_questions(&self) -> impl Iterator<Item = ListedQuestion<'_>> {
         let both = self.digest.questions.iter().zip(&self.outcomes);
         both.map(|(question, outcome)| ListedQuestion {
@@ -40,13 +39,12 @@ impl RoomMessage {
         })
     }
 
-    /// Whether the message lists this request.
     pub(super) fn lists_request(&self, request: RequestId) -> bool {
         let mut questions = self.digest.questions.iter();
         questions.any(|question| question.request_id == request)
     }
 
-    /// Whether each question is shown whole.
+    /// Whether the message shows all details of each question.
     pub(super) fn shows_details(&self) -> bool {
         self.digest.questions.len() <= MAX_DETAILED_QUESTIONS
     }
@@ -87,7 +85,7 @@ impl RoomMessage {
         }
     }
 
-    /// Returns the number of unlisted questions, in words; `None` if all questions are listed.
+    /// Returns a text with the number of unlisted questions; `None` if all questions are listed.
     pub(super) fn unlisted_text(&self) -> Option<String> {
         (self.digest.unlisted > 0).then(|| format!("and {} more", self.digest.unlisted))
     }
@@ -125,7 +123,8 @@ impl ListedQuestion<'_> {
             .collect()
     }
 
-    /// Returns labels and values: the question's kind and times, and its outcome if there is one.
+    /// Returns pairs of a label and a value: the question's kind and times, and its outcome if
+    /// there is one.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let Question {
             kind,
@@ -163,8 +162,8 @@ pub(super) fn title(question: &Question) -> String {
     single_line(&title, MAX_TITLE_CHARS)
 }
 
-/// Returns the text in one line of at most `max_chars` characters, with every invisible character
-/// shown.
+/// Returns the text in one line of at most `max_chars` characters. Invisible characters are made
+/// visible.
 pub(super) fn single_line(text: &str, max_chars: usize) -> String {
     cut(visible(text).replace('\n', " "), max_chars)
 }
@@ -177,7 +176,7 @@ pub(super) fn cut(text: String, max_chars: usize) -> String {
     }
 }
 
-/// Formats a time in UTC, without the date if the time is on the same day as `day`.
+/// Formats a time in UTC. The date is left out if the time is on the same day as `day`.
 pub(super) fn format_time(at: Time, day: Option<Time>) -> String {
     format!("{} UTC", at.to_minute(day))
 }
@@ -191,7 +190,7 @@ pub(super) mod samples {
     use super::*;
     use crate::task::request::RequestKind;
 
-    /// 2026-11-23 09:00 UTC.
+    /// The time 2026-11-23 09:00 UTC.
     pub(in crate::notify) const NINE: Time = Time(1_795_424_400_000_000);
 
     /// Texts with markup of Slack or Markdown, control characters, or JSON.

@@ -1,7 +1,8 @@
-//! The digest: the questions of one message to a person or a room. Each channel makes the body of
-//! its message from the digest.
+//! Collects the questions of one message to a person or a room in a digest. Each channel makes the
+//! body of its message from the digest.
 //!
-//! Invariant: a digest has no text of an agent, and arguments only in the tools' summaries.
+//! Invariant: a digest contains no text that an agent wrote, except for the arguments in the tools'
+//! summaries.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -29,7 +30,7 @@ pub(super) struct Digest {
 pub(super) enum Reason {
     /// The questions are new.
     New,
-    /// The questions' deadlines are near.
+    /// The questions have been open for the time that the entry sets.
     Expiring,
     /// The questions have waited for the time that the entry sets.
     Waiting,
@@ -50,11 +51,11 @@ pub(super) struct Question {
     pub(super) created_at: Time,
     /// The deadline of the request; `None` if it has none.
     pub(super) expires_at: Option<Time>,
-    /// The URL of the request's page, where the reader has to sign in.
+    /// The URL of the request's page, which asks the reader to sign in.
     pub(super) url: String,
     /// The recipient's sealed link; `None` for a room, and if messages have no links.
     pub(super) link: Option<String>,
-    /// The summaries of the question's first calls; empty unless the entry asks for summaries.
+    /// The summaries of the question's first calls; empty if the entry does not ask for summaries.
     pub(super) summaries: Vec<String>,
 }
 
@@ -73,8 +74,8 @@ impl Reason {
 const MAX_SUMMARIES: usize = 3;
 
 impl Question {
-    /// Makes the question of a request. `url` is the page of the request, and `link` the
-    /// recipient's own link. `with_summaries` says whether the entry asks for the summaries of
+    /// Makes the question of a request. `url` is the address of the request's page, and `link` is
+    /// the recipient's own link. `with_summaries` says whether the entry asks for the summaries of
     /// calls.
     pub(super) fn from_request(
         request: &RequestRow,

@@ -1,5 +1,5 @@
-//! An entry: one receiver in the configuration, with everything that is needed to send messages to
-//! it.
+//! An entry of the configuration: one receiver of messages, with everything that is needed to send
+//! messages to the receiver.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
-/// The time in a lease for recording an attempt.
+/// The part of a lease that is reserved for recording the attempt.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry sends about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlannedMessage {
-    /// The type of the message: the name of an event, or of a reminder.
+    /// The type of the message, which is the name of an event or of a reminder.
     pub(super) kind: &'static str,
-    /// The time from which the message may be sent; `None`: at once.
+    /// The time from which the message may be sent; `None` if the message may be sent at once.
     pub(super) due_at: Option<Time>,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Entry {
     /// The time at which the entry sends reminders of open questions; `None` if the entry sends no
     /// reminders.
     pub(super) when: Option<When>,
-    /// The minimum time between two messages to one person or room; zero if each question is a
-    /// message.
+    /// The minimum time between two messages to one person or room; zero if each question is sent
+    /// as its own message.
     pub(super) gather: Duration,
-    /// The events about which the entry gets messages, before `groups` and `users` filter the
-    /// events.
+    /// The filter for the events about which the entry gets messages. `groups` and `users` filter
+    /// the events further.
     pub(super) event_filter: EventFilter,
     groups: Vec<String>,
     users: Vec<String>,
@@ -172,9 +172,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. `None` if the entry sends reminders,
-    /// and this request gets no reminder, because it has no deadline to count back from, or because
-    /// its deadline comes before the reminder.
+    /// Returns the message of this entry about a new request. If the entry sends reminders, returns
+    /// `None` in two cases: the time of the reminder depends on a deadline that the request does
+    /// not have, or the deadline comes before the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
             return Some(PlannedMessage::due_now("request.created"));
@@ -192,8 +192,8 @@ impl Entry {
         })
     }
 
-    /// Whether the entry sends a message about every event that its filter matches, whatever the
-    /// event's request is.
+    /// Whether the entry sends a message about every event that its filter matches, no matter to
+    /// which request the event belongs.
     pub(super) fn sends_every_event(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.selects_requests()

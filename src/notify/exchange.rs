@@ -17,8 +17,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body; a shorter prefix if the connection fails or the next part
-    /// comes too late.
+    /// The first 16 KiB of the body. The body is shorter if the connection failed, or if a part
+    /// came too late.
     pub(super) body: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
-//! Replaces notices by deliveries. A notice becomes a delivery for each of its events and each
-//! entry that wants the event. An entry with mail gets a delivery for each person.
+//! Replaces notices by deliveries. For each event of a notice, each entry that wants the event gets
+//! a delivery. An entry with mail gets a delivery for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -34,9 +34,9 @@ impl Sender {
     }
 
     /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
-    /// may be more. `before` is the last notice of the previous batch. If `before` is also the last
-    /// notice of this batch, another replica may be replacing the same notices, and this replica
-    /// stops. Sets `has_due` if an entry has new deliveries that are due.
+    /// may be more notices. `before` is the last notice of the previous batch. If `before` is also
+    /// the last notice of this batch, another replica may be replacing the same notices, and this
+    /// replica stops. Sets `has_due` if an entry has new deliveries that are due.
     async fn expand_batch(
         &self,
         before: Option<Notice>,
@@ -93,8 +93,9 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// Returns the messages of an entry about an event, each after the id of its recipient. The id
-    /// is empty if the recipient is not a person. `requests` caches the requests that were read.
+    /// Returns the messages of an entry about an event. Each message comes with the id of its
+    /// recipient; the id is empty if the recipient is not a person. `requests` caches the requests
+    /// that were read.
     async fn messages_about(
         &self,
         entry: &Entry,
@@ -151,7 +152,7 @@ impl Sender {
     }
 }
 
-/// Counts in a metric a question for which no approver has a mail address.
+/// Records in a metric that no approver of a question has a mail address.
 fn count_unreachable(entry: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry);
 }

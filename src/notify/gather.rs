@@ -1,5 +1,6 @@
 //! Sends the due deliveries to one person or room as one message. Drops a delivery if its request
-//! is closed, if the person has answered the request, or if the person may no longer decide it.
+//! is closed, if the person has answered the request, or if the person may no longer decide the
+//! request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +41,7 @@ impl Sender {
         };
         let rows = match self.requests(first, claimed).await {
             Ok(rows) => rows,
-            // The deliveries are claimed again after their lease.
+            // No attempt is recorded. The deliveries are claimed again when their lease has ended.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
@@ -94,8 +95,8 @@ impl Sender {
         let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request makes the whole read fail, so each request is read alone. A
-            // damaged request cannot be decided and is left out.
+            // One damaged request makes the read of all requests fail, so each request is read by
+            // itself. A damaged request cannot be decided and is left out.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -221,7 +222,7 @@ impl Sender {
         self.allow_next_message(state, first, soonest).await;
     }
 
-    /// Lets the next message to this recipient become due after `wait`.
+    /// Sets the time from which the next message to this recipient may be sent: `wait` from now.
     async fn allow_next_message(
         &self,
         state: &EntryState,
@@ -250,7 +251,7 @@ impl Sender {
     }
 }
 
-/// Returns the time at which the message about a request was due.
+/// Returns the time at which the entry's message about a request was due.
 fn due_since(state: &EntryState, row: &RequestRow) -> Time {
     let due = state
         .entry
@@ -260,8 +261,8 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 }
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
-/// their ids. A retry with other deliveries thus has another id. With the same id, a receiver that
-/// drops messages with known ids would drop the new questions.
+/// their ids. So a retry with other deliveries has another id. If the retry had the same id, a
+/// receiver that drops messages with known ids would drop the new questions.
 fn gathered_message_id(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

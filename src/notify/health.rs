@@ -1,8 +1,9 @@
-//! The health of a receiver: whether the receiver accepts messages, as far as this process knows.
-//! The first success after failures makes all waiting messages of the receiver due.
+//! Tracks the health of a receiver: whether the receiver accepts messages, as far as this process
+//! knows. The first success after failures makes all waiting messages of the receiver due.
 //!
-//! A message that the receiver refused while it accepted other messages keeps its own schedule.
-//! Otherwise each success of another message would use up one attempt at the refused message.
+//! There is an exception: a message that was refused while the receiver accepted other messages
+//! keeps its own schedule. Otherwise each success of another message would use up one attempt at
+//! the refused message.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +30,8 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records that an attempt at these messages failed. The `bool` after each message says whether
-    /// an earlier attempt at the message failed, too.
+    /// Records that an attempt at these messages failed. The `bool` of each message says whether an
+    /// earlier attempt at the message also failed.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
             let again = messages.into_iter().filter(|(_, again)| *again);
@@ -40,8 +41,8 @@ impl Health {
     }
 
     /// Records that these messages were accepted. Returns `None` if no attempt has failed since the
-    /// last success. Otherwise the caller makes all waiting messages due, except the returned
-    /// messages, which keep their own schedule.
+    /// last success. Otherwise the caller must make all waiting messages due, except for the
+    /// returned messages, which keep their own schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -1,4 +1,4 @@
-//! Mail to people: sends digests and pings to a person's address through the mail server.
+//! Sends mails to people: digests and pings go to a person's address through the mail server.
 
 mod compose;
 mod line_stream;
@@ -38,8 +38,8 @@ impl Mailer {
         })
     }
 
-    /// Sends a digest to a person. `id` is the id of the mail; a retry with the same deliveries has
-    /// the same id.
+    /// Sends a digest to a person. `id` is the id of the mail. A retry with the same deliveries
+    /// must have the same id.
     pub(super) async fn send(
         &self,
         clock: &dyn Clock,

@@ -1,8 +1,8 @@
-//! The content of a webhook message: an envelope and the data of an event. The data is read from
-//! the journal at each attempt, so that the database does not keep it twice.
+//! Writes the content of a webhook message: an envelope and the data of an event. The data is read
+//! from the journal at each attempt, so that the database does not keep a second copy.
 //!
-//! Invariant: a message shows the state as of its event's commit, however late it is sent. Only a
-//! reminder of an open request shows the state as of the attempt.
+//! Invariant: a message shows the state as of its event's commit, even if the message is sent much
+//! later. Only a reminder of an open request shows the state as of the attempt.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -33,8 +33,8 @@ struct MessageSource<'m> {
     at: Time,
     root: TaskId,
     message_event: &'m MessageEvent,
-    /// Whether the message shows the request and the root task as they are now, instead of as of
-    /// the event's commit.
+    /// Whether the message shows the request and the root task as they are now. If false, the
+    /// message shows their state as of the event's commit.
     as_of_now: bool,
 }
 

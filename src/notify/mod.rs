@@ -1,11 +1,13 @@
 //! Sends messages about commits to the receivers in the configuration. A commit writes a notice
-//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by a delivery for each event of
-//! the commit and each entry that wants the event. `send.rs` claims due deliveries and makes the
-//! attempts. The content of a message is read from the journal at each attempt (`message.rs`).
+//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by deliveries: for each event of
+//! the commit, each entry that wants the event gets a delivery. `send.rs` claims due deliveries and
+//! makes the attempts. The content of a message is read from the journal at each attempt
+//! (`message.rs`).
 //!
-//! Invariant: a message is sent at least once, in no order, under one id; a slow or failing
-//! receiver delays only the messages of its own entry. Secrets, mail addresses and URLs of a
-//! receiver are in no row, log line or metric, and in no message to another receiver.
+//! Invariant: a message is sent at least once, always under the same id; the order of messages is
+//! not guaranteed. A slow or failing receiver delays only the messages of its own entry. Secrets,
+//! mail addresses and URLs of a receiver are in no row, log line or metric, and in no message to
+//! another receiver.
 
 mod attempt_result;
 mod chat;
@@ -59,17 +61,17 @@ const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum number of attempts that a process makes at once, for all entries together.
 const SLOTS_PER_PROCESS: usize = 32;
 
-/// JSON text for a message, or the reason why the content cannot be read.
+/// A future with the JSON text for a message, or with the reason why the content cannot be read.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 
-/// Functions that write requests and events as the API shows them, for messages.
+/// Functions that write requests and events for messages, in the form in which the API shows them.
 #[derive(Clone)]
 pub struct Rendering {
-    /// Writes a request in brief, as of the commit of the event; without an event, as of now. The
-    /// `bool` says whether the brief has the summaries of the calls.
+    /// Writes the brief of a request, as of the commit of the event, or as of now if there is no
+    /// event. The `bool` says whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
-    /// Writes the whole data of an event of the tree with this root, as the stream of the tree has
-    /// it.
+    /// Writes the whole data of an event, in the form that the event stream of the task tree shows.
+    /// The `TaskId` is the tree's root.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which asks people to sign in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -88,10 +90,9 @@ impl fmt::Debug for Rendering {
 pub struct Dependencies {
     /// The store with notices, deliveries and journals.
     pub store: Store,
-    /// The client for outbound HTTP.
     pub net: Net,
-    /// The accounts and people, by which the sender finds who may decide a request; `None` in a
-    /// service without accounts.
+    /// The directory of accounts and people, in which the sender finds who may decide a request;
+    /// `None` in a service without accounts.
     pub accounts: Option<Directory>,
     /// The maker of links in messages to people; `None` if messages have no links.
     pub links: Option<Links>,
@@ -125,8 +126,8 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Returns a sender for the entries of `settings`. Sets in the store the events that the
-    /// entries want: a commit with such an event writes a notice. No message is sent before
+    /// Returns a sender for the entries of `settings`. Tells the store which events the entries
+    /// want: a commit with such an event writes a notice. No message is sent before
     /// [`Sender::work`] runs.
     #[must_use]
     pub fn new(
@@ -178,8 +179,8 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // If there are no new deliveries that are due, the notification may mean that old
-            // deliveries were made due again.
+            // If there are no new deliveries that are due, the reason for the notification may be
+            // that old deliveries were made due again.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;
@@ -200,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// Starts no further attempt, and waits up to `time` until the attempts in flight are recorded.
+    /// Stops starting attempts. Waits at most `time` until all attempts in flight are recorded.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.attempts.close();
@@ -211,7 +212,8 @@ impl Sender {
     }
 
     /// Drops the deliveries of entries that are no longer configured. Removes ended deliveries
-    /// whose retention is over, and times of gathered messages that have passed.
+    /// whose retention is over. Also removes each stored time of a recipient's next message once
+    /// that time has passed.
     async fn clean(&self) {
         match self.store.drop_orphaned_deliveries(&self.entry_names).await {
             Ok(dropped) => {
@@ -234,7 +236,7 @@ impl Sender {
     }
 }
 
-/// Counts the outcome of an attempt, or of a delivery that was dropped, in a metric of the entry.
+/// Counts the outcome of an attempt or of a dropped delivery, in a metric of the entry.
 fn observe(entry: &str, outcome: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "delivery", entry, outcome);
 }

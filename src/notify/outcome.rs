@@ -15,8 +15,8 @@ const MAX_PERSON_CHARS: usize = 64;
 pub(super) struct Outcome {
     /// Whether the question still waits for an answer.
     pub(super) is_open: bool,
-    /// The decision, its person and its time, or another end of the question. While the question is
-    /// open, the number of approvals so far.
+    /// For an open question, the number of approvals so far. Otherwise the decision with its person
+    /// and time, or another end of the question.
     pub(super) text: String,
 }
 

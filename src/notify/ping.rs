@@ -1,4 +1,4 @@
-//! Sends a test message for the command `notify`. The test message only says that messages arrive.
+//! Sends a test message for the command `notify`. The test message says only that messages arrive.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ pub struct PingResult {
     pub took: Duration,
 }
 
-/// Sends a message of type `ping` to the entry of this name. A webhook or a room gets one message.
-/// For mail, each person whom the entry names gets a mail; if the entry names no people, one mail
-/// goes to the sender's own address. `None` if there is no such entry, or its settings have
-/// mistakes.
+/// Sends a message of type `ping` to the entry with this name. A webhook or a room gets one
+/// message. For mail, each person whom the entry names gets a mail; if the entry names no people,
+/// one mail goes to the sender's own address. Returns `None` if there is no such entry, or if the
+/// entry's settings have mistakes.
 ///
 /// # Errors
 /// [`NetError`] when TLS cannot be set up at all.

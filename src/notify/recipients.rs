@@ -1,5 +1,5 @@
-//! The recipients of a request's messages: the people whom an entry mails, and the check right
-//! before sending whether a message about the request is still needed.
+//! Finds the people to whom an entry mails a request. Checks, right before sending, whether a
+//! message about the request is still needed.
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};
@@ -8,8 +8,8 @@ use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::store::RequestRow;
 
-/// Returns the people who get this entry's mail about a request: they have an address, the entry
-/// names them, and they may decide the request now.
+/// Returns the people who get this entry's mail about a request. These people have a mail address,
+/// the entry includes them, and they may decide the request now.
 pub(super) fn mail_recipients<'d>(
     mail: &Mail,
     request: &RequestRow,
@@ -42,8 +42,8 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
 }
 
 /// Whether a message about a request is still needed: the request is open, and the entry's `groups`
-/// and `users` still select it. If the message goes to a `person`, the person must also be able to
-/// answer it.
+/// and `users` still select the request. If the message goes to a `person`, the person must also be
+/// able to decide the request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,

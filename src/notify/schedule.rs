@@ -19,12 +19,12 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(20),
     Duration::from_hours(24),
 ];
-/// The upper bound of the wait that a receiver may ask for.
+/// The maximum wait that a receiver may ask for.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. The
 /// wait has a jitter of a fifth, so that messages which failed together are not all retried at
-/// once. The wait is never shorter than `retry_after`, the wait that the receiver asks for.
+/// once. If the receiver asks for the wait `retry_after`, the returned wait is not shorter.
 pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let base = BACKOFF.get(index)?;

@@ -1,6 +1,6 @@
 //! Claims due deliveries and makes the attempts. Each entry has its own slots, so that a slow
 //! receiver delays only its own messages. A delivery is claimed right before its attempt, with a
-//! lease for one attempt.
+//! lease that is long enough for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of attempts that a process makes at once for one entry.
+/// The maximum number of concurrent attempts of a process for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
 /// The result of making a webhook message.
@@ -28,8 +28,8 @@ enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message, because the reminder's request is closed, or the entry's `groups` and
-    /// `users` no longer select it.
+    /// There is no message, because the reminder's request is closed, or because the entry's
+    /// `groups` and `users` no longer select the request.
     RequestClosed,
 }
 
@@ -38,8 +38,8 @@ enum PreparedMessage {
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
-    /// Whether the next pass should claim deliveries of this entry, because deliveries are known to
-    /// be due, or because the last claim filled every free slot.
+    /// Whether the next pass should claim deliveries of this entry. This is so if deliveries are
+    /// known to be due, or if the last claim filled every free slot.
     may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
@@ -88,7 +88,7 @@ impl Sender {
         self.start_expected_attempts().await;
     }
 
-    /// Starts attempts of the entries whose `may_have_due` is set, without asking the store which
+    /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store which
     /// entries have due deliveries.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
         for state in &self.entry_states {
@@ -137,8 +137,8 @@ impl Sender {
         Some((entry_slot, process_slot))
     }
 
-    /// Claims due deliveries of an entry. Each inner list becomes one message. There are at most
-    /// `count` lists.
+    /// Claims due deliveries of an entry. Returns at most `count` lists, each of which becomes one
+    /// message.
     async fn claim(
         &self,
         state: &EntryState,
@@ -158,7 +158,7 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt at the message of these deliveries, and records it.
+    /// Makes one attempt at the message of these deliveries, and records the attempt.
     async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match &state.entry.channel {
             Channel::Webhook(hook) => {
@@ -194,7 +194,7 @@ impl Sender {
                 let reason = "the request no longer waits";
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
-            // The delivery is claimed again after its lease.
+            // No attempt is recorded. The delivery is claimed again when its lease has ended.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
                 tracing::warn!(entry = state.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
@@ -216,7 +216,7 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. No message is made for a reminder that is no longer
+    /// Makes the webhook message of a delivery. Makes no message for a reminder that is no longer
     /// needed.
     async fn prepare_message(
         &self,
@@ -243,8 +243,8 @@ impl Sender {
         Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
     }
 
-    /// Returns a request; `None` if the request does not exist, or is damaged and cannot be
-    /// decided.
+    /// Returns a request. Returns `None` if the request does not exist, or if it is damaged and
+    /// therefore cannot be decided.
     ///
     /// # Errors
     /// [`ReadError::Unavailable`] when the database does not answer.
@@ -259,8 +259,8 @@ impl Sender {
         }
     }
 
-    /// Records in a metric the time from `since` until now. `since` is the time of the commit, or
-    /// the time at which a reminder was due.
+    /// Records the time since `since` in a metric. `since` is the time of the commit, or the time
+    /// at which a reminder was due.
     pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = state.entry.name, seconds = lag);
@@ -279,8 +279,8 @@ impl Sender {
     }
 
     /// Records an attempt at deliveries that were claimed together. Returns `false` if the attempt
-    /// could be recorded for none of the deliveries, because their leases have ended or the
-    /// database does not answer. The message is then sent again.
+    /// was recorded for none of the deliveries, because the leases have ended or the database does
+    /// not answer. Then the message is sent again.
     pub(super) async fn record(
         &self,
         state: &EntryState,

@@ -36,7 +36,7 @@ const DEFAULT_EVENTS: [&str; 8] = [
     "request.expired",
     "request.withdrawn",
 ];
-/// The prefix of the events that an entry with `groups` or `users` may name.
+/// The prefix of the names of events that an entry with `groups` or `users` may list.
 const REQUEST_EVENT_PREFIX: &str = "request.";
 /// The event of a new request.
 const REQUEST_CREATED: &str = "request.created";

@@ -1,5 +1,5 @@
-//! The signatures of Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body, with
-//! each of the receiver's secrets as the key.
+//! Signs messages by Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body. There
+//! is one signature for each of the receiver's secrets, with the secret as the key.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -20,7 +20,7 @@ pub(super) struct Key(Hmac<Sha256>);
 /// Parses a secret.
 ///
 /// # Errors
-/// The expected form, without the value.
+/// A text that describes the expected form and does not contain the value.
 pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
     const EXPECTED: &str =
         "expected `whsec_` and the base64 of 24 bytes or more: `openssl rand -base64 32` makes one";

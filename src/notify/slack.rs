@@ -1,7 +1,8 @@
-//! Slack: a bot posts messages to a channel and updates them; an incoming webhook only posts them.
+//! Sends messages to a channel of Slack. A bot posts messages and updates them. An incoming webhook
+//! posts messages and cannot update them.
 //!
-//! Invariant: the token is sent only in the header `Authorization`. Of the body of an answer, only
-//! the message's id is kept.
+//! Invariant: the token is sent only in the header `Authorization`. From the body of an answer,
+//! only the message's id is kept.
 
 mod blocks;
 mod reply;
@@ -42,7 +43,7 @@ struct Bot {
 }
 
 impl SlackChannel {
-    /// Returns the channel of these settings; `None` if they have mistakes.
+    /// Returns the channel of these settings; `None` if the settings have mistakes.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         let transport = match (&settings.url, &settings.token, &settings.channel) {
             (Some(url), None, None) => Transport::IncomingWebhook(parse_url(url.reveal())?),
@@ -68,7 +69,7 @@ impl SlackChannel {
         matches!(self.transport, Transport::Bot(_))
     }
 
-    /// Posts a message. If a bot posts the message, the result has the message's id.
+    /// Posts a message. If a bot posts the message, the result contains the message's id.
     pub(super) async fn post(
         &self,
         net: &Net,
@@ -111,8 +112,8 @@ impl SlackChannel {
         }
     }
 
-    /// Replaces the content of the posted message with the id `ts`. The attempt fails if the
-    /// messages are posted by an incoming webhook.
+    /// Replaces the content of the posted message with the id `ts`. Fails for an incoming webhook,
+    /// which cannot update messages.
     pub(super) async fn update(
         &self,
         net: &Net,

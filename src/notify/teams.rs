@@ -1,5 +1,5 @@
-//! Messages to a channel or chat of Teams: an Adaptive Card in the envelope that a workflow
-//! expects. A posted message cannot be updated.
+//! Posts messages to a channel or chat of Teams. A message is an Adaptive Card in the envelope that
+//! a workflow of Teams expects. A posted message cannot be updated.
 //!
 //! Invariant: a text that this service did not write is a `TextRun`, in which Markdown has no
 //! effect. An action of the card only opens a page, and decides nothing.
@@ -15,7 +15,7 @@ use super::settings::{Teams as Settings, parse_url};
 use crate::net::Net;
 use crate::world::Clock;
 
-/// A channel or chat of Teams with parsed settings.
+/// The parsed settings of a channel or chat of Teams.
 pub(super) struct TeamsChannel {
     url: Url,
     /// Whether messages show the tools' summaries of the calls.
@@ -23,7 +23,7 @@ pub(super) struct TeamsChannel {
 }
 
 impl TeamsChannel {
-    /// Returns the channel of these settings; `None` if they have mistakes.
+    /// Returns the channel with these settings; `None` if the settings have mistakes.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         Some(Self {
             url: parse_url(settings.url.reveal())?,
@@ -31,7 +31,7 @@ impl TeamsChannel {
         })
     }
 
-    /// Posts a message. The result never has an id of the message.
+    /// Posts a message. The result never contains the message's id.
     pub(super) async fn post(
         &self,
         net: &Net,
@@ -41,7 +41,7 @@ impl TeamsChannel {
         self.send(net, clock, &body(message)).await
     }
 
-    /// Posts a message that is only a text.
+    /// Posts a message that consists of one text.
     pub(super) async fn post_text(
         &self,
         net: &Net,
@@ -62,7 +62,6 @@ impl TeamsChannel {
     }
 }
 
-/// Returns the body of a message.
 fn body(message: &RoomMessage) -> Value {
     let mut content = Vec::new();
     if message.digest.questions.len() == 1 {
@@ -88,7 +87,7 @@ fn body(message: &RoomMessage) -> Value {
     card(&content, &actions(message))
 }
 
-/// Returns the body of a message that is only a text.
+/// Returns the body of a message that consists of one text.
 fn plain_body(text: &str) -> Value {
     card(&[text_block(text, false)], &[])
 }
@@ -110,7 +109,7 @@ fn card(content: &[Value], actions: &[Value]) -> Value {
     })
 }
 
-/// Returns the elements of a question that is shown whole: title, message, summaries and facts.
+/// Returns the elements for a question that is shown in full: title, message, summaries and facts.
 fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut content = vec![text_block(title, true)];
     let lines = listed.message().into_iter().chain(listed.summaries());
@@ -129,8 +128,9 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns the actions of a message: a link to each question, or one link to the inbox if the
-/// questions are not shown whole. Without an inbox, links to the first questions.
+/// Returns the actions of a message: one link to the inbox if the message does not show its
+/// questions in full, otherwise a link to each question. If there is no inbox, returns links to the
+/// first `MAX_DETAILED_QUESTIONS` questions.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

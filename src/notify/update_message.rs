@@ -1,10 +1,10 @@
-//! Updates posted messages with the outcomes of their questions. Each answer to a request, its
-//! expiry and its withdrawal become a delivery of every entry whose messages can be updated. The
-//! attempt at such a delivery replaces the content of the message.
+//! Updates posted messages with the outcomes of their questions. When a request is answered,
+//! expires or is withdrawn, each entry whose messages can be updated gets a delivery. The attempt
+//! at such a delivery replaces the content of the posted message.
 //!
 //! Invariant: the last update of a message shows the committed state, even if two updates are sent
 //! in the wrong order. After the receiver has accepted an update, the sender reads the requests
-//! again. The delivery ends only if the content of the message has not changed since.
+//! again. The delivery ends only if the message should still have the content that was sent.
 
 use std::slice::from_ref;
 
@@ -63,7 +63,7 @@ impl Sender {
         let next = schedule::next(&result, claimed.attempts);
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
-            // The delivery that posted the message already has the reference.
+            // The delivery that posted the message already has the reference of the message.
             reference: None,
             ..result
         };

@@ -16,7 +16,8 @@ use crate::world::Clock;
 /// can be used again.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Signs a message and posts it to a webhook. Status 410 ends the attempts at the message.
+/// Signs a message and posts it to a webhook. After an answer with the status 410, the message is
+/// not sent again.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,

@@ -1,8 +1,10 @@
-//! Authenticates an HTTP request by its headers: by its key, or as `local` in a service without
-//! accounts. A browser session counts as the key that opened it. Invariant: `Holdpoint-User` and
-//! `Holdpoint-Groups` take effect only with a key that may speak for other people. A request that
-//! has these headers with any other key, or with a session, is refused. So is a request with an
-//! unknown `Holdpoint-…` header.
+//! Authenticates HTTP requests by their headers. In a service with accounts, a request is
+//! authenticated by its key, or by a browser session, which counts as the key that opened the
+//! session. In a service without accounts, every caller is the user `local`.
+//!
+//! Invariant: `Holdpoint-User` and `Holdpoint-Groups` take effect only with a key that may speak
+//! for other people. A request that has these headers with any other key, or with a session, is
+//! refused. A request with an unknown `Holdpoint-…` header is refused, too.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -27,8 +29,8 @@ pub trait Authenticator: Send + Sync {
         None
     }
 
-    /// Returns the caller of a session: the user of the account whose key yields the session's
-    /// binding.
+    /// Returns the caller of a session: the user of the account whose key, combined with the
+    /// session's token, yields the session's binding.
     ///
     /// # Errors
     /// `Missing` when no configured key yields the binding any more; `Forbidden` on any
@@ -43,8 +45,8 @@ pub trait Authenticator: Send + Sync {
     }
 }
 
-/// Why a request could not be authenticated. The comment on each variant ends with the problem
-/// code.
+/// The reason why a request could not be authenticated. The comment on each variant ends with the
+/// code of the problem that the client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The request has no key, or no configured key fits its session: `unauthorized`.
@@ -161,9 +163,9 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
     Ok(())
 }
 
-/// Refuses a request of a session that has a `Holdpoint-…` header. A session speaks for one person
-/// only, even if its key has `act_as`, because any web page could make the browser send such a
-/// header.
+/// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
+/// person only, even if its key has `act_as`, because any web page could make the browser send such
+/// a header.
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
@@ -192,8 +194,8 @@ fn caller(account: &Account, user_id: UserId, groups: Vec<String>, door: Door) -
     }
 }
 
-/// Returns the key of the `Authorization: Bearer <key>` header. `Missing` without this header;
-/// `UnknownKey` if the header is repeated or malformed.
+/// Returns the key of the `Authorization: Bearer <key>` header. Returns `Missing` if there is no
+/// such header, and `UnknownKey` if the header is repeated or malformed.
 fn bearer_key(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;

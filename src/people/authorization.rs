@@ -1,6 +1,6 @@
-//! Checks the rights to read a tree, to give a task a command, to propose calls at gates and to
-//! decide a request, and whether an earlier approval still counts. The module `http` makes the
-//! checks that need only the permissions of a key.
+//! Checks the rights of a caller: to read a tree of tasks, to command a task, to propose calls at
+//! gates, and to decide a request. Also checks whether an earlier approval still counts. The module
+//! `http` makes the checks that need only the permissions of a key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
-/// Whether `caller` may decide a request with these approvers. `tenant` and `owner` are those of
-/// the root task.
+/// Whether `caller` may decide a request with these approvers. `tenant` and `owner` are the tenant
+/// and the owner of the request's root task.
 #[must_use]
 pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     if caller.tenant != tenant || !caller.permissions.decide {
@@ -28,7 +28,7 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
         && is_approver(caller, tenant, owner, approvers)
 }
 
-/// Whether `caller` is an approver, even if the caller's key or link may not decide the request.
+/// Whether `caller` is an approver. The permissions of the caller's key or link do not matter.
 #[must_use]
 pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     let user = caller.user_id.as_str();
@@ -53,8 +53,8 @@ pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()
 }
 
-/// Returns the actions that `caller` may take on a request, regardless of the request's status.
-/// Empty if `caller` may not decide the request.
+/// Returns the actions that `caller` may take on a request, regardless of the request's status. The
+/// result is empty if `caller` may not decide the request.
 #[must_use]
 pub fn permitted_actions(
     roster: &Roster,
@@ -118,8 +118,8 @@ pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec)
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// Returns the person whom messages to this user reach, and the caller of a link that was made
-    /// for this person. `None` if messages no longer reach the user.
+    /// Returns the person whom messages to this user reach, and the caller that a link in such a
+    /// message authenticates. `None` if messages no longer reach the user.
     #[must_use]
     pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -142,8 +142,8 @@ impl Roster {
             .unwrap_or_default()
     }
 
-    /// Returns the number of different people, except `except`, who could approve; 0 without
-    /// accounts.
+    /// Returns the number of different people, except `except`, who could approve; 0 in a service
+    /// without accounts.
     fn possible_approver_count(
         &self,
         tenant: &str,
@@ -159,11 +159,11 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. After an
-    /// approval through a key with `act_as`, the user of that key must still have a key with
-    /// `act_as` that may decide; the approver's groups are then those named with the approval.
-    /// After an approval by a link, messages must still reach the approver, links must give the
-    /// right to decide, and `approvers` must accept links.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If the
+    /// approval was given through a key with `act_as`, the user of that key must still have a key
+    /// with `act_as` that may decide; the approver's groups are then the groups named with the
+    /// approval. If the approval was given by a link, messages must still reach the approver, links
+    /// must give the right to decide, and `approvers` must accept links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -279,9 +279,9 @@ pub enum Command {
     Retry,
 }
 
-/// Checks that `caller` may give a task this command. The task's owner may give any command while
-/// the owner may use the task's agent (`is_open_to_owner`), and may always cancel. An admin of the
-/// tenant may cancel and retry. Every command needs a key with `create`.
+/// Checks that `caller` may give a task this command. The task's owner may always cancel the task,
+/// and may give the other commands while the owner may use the task's agent (`is_open_to_owner`).
+/// An admin of the tenant may cancel and retry. Every command needs a key with `create`.
 ///
 /// # Errors
 /// The reason for the refusal, in words for the caller.

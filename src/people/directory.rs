@@ -48,8 +48,8 @@ pub struct Directory {
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// The user ids in other parts of the configuration, which give the spelling of these ids in
-    /// every tenant.
+    /// The user ids in other parts of the configuration. They give the spelling of these users'
+    /// ids, in every tenant.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -110,7 +110,7 @@ impl Directory {
     }
 
     /// Returns the id of a user. If the configuration file names the user, the id has the file's
-    /// spelling, otherwise the spelling of `user_id`.
+    /// spelling. Otherwise the id has the spelling of `user_id`.
     #[must_use]
     pub fn user(&self, tenant: &str, user_id: &str) -> UserId {
         let key = self.ids.key(user_id);

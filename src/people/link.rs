@@ -107,7 +107,7 @@ pub struct Links {
     settings: LinkSettings,
 }
 
-/// The version of the format of a link's contents; the first byte of the contents.
+/// The version of the format of a link's contents. It is the first byte of the contents.
 const VERSION: u8 = 1;
 
 impl Links {
@@ -122,9 +122,9 @@ impl Links {
         }
     }
 
-    /// Returns the URL of a new link that gives `person` the right to a request, for the message of
-    /// a delivery. `deadline` is the request's deadline, if any; `now` is the time by the clock of
-    /// the machine. `None` if the deadline has passed, or the link cannot be sealed.
+    /// Returns the URL of a new link for the message of a delivery. The link gives `person` the
+    /// right to a request. `deadline` is the request's deadline, if any; `now` is the time by the
+    /// clock of the machine. `None` if the deadline has passed, or the link cannot be sealed.
     #[must_use]
     pub fn url(
         &self,
@@ -151,7 +151,8 @@ impl Links {
     }
 
     /// Returns the contents of a link's token. `None` if the token is changed, cut, or sealed with
-    /// a key that is not configured. The link may have ended, see [`Links::has_ended`].
+    /// a key that is not configured. Does not check whether the link has ended (see
+    /// [`Links::has_ended`]).
     #[must_use]
     pub fn open(&self, token: &str) -> Option<Link> {
         let opened = self.sealer.open_link(token).ok()?;

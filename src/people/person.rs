@@ -25,9 +25,10 @@ impl fmt::Debug for Person {
     }
 }
 
-/// Maximum lengths in bytes: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of a
-/// domain (RFC 1035, 2.3.4), and of an address, which a path of at most 256 characters encloses in
-/// `<>`.
+/// The maximum lengths in bytes. `MAX_LOCAL_BYTES` limits the part before the `@` (RFC 5321,
+/// 4.5.3.1.1). `MAX_LABEL_BYTES` limits a label of a domain (RFC 1035, 2.3.4). `MAX_ADDRESS_BYTES`
+/// limits the whole address: a path has at most 256 characters (RFC 5321, 4.5.3.1.3), two of which
+/// are the `<` and `>` around the address.
 const MAX_LOCAL_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 63;
 const MAX_ADDRESS_BYTES: usize = 254;

@@ -48,8 +48,8 @@ impl Token {
     }
 
     /// Returns the value that binds the session to a key. The value reveals nothing about the key,
-    /// even together with the token's hash, because the token is random and as long as the hash of
-    /// the key.
+    /// even together with the token's hash, because the token is random and has the same length as
+    /// the key's hash.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(
@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character encodes only four bits. A character that differs from it only in the
-        // unused bits is refused.
+        // The last character encodes only four bits. A text is refused if its last character
+        // differs from the correct character only in the two unused bits.
         let twin = format!("{}d", &text[..42]);
         for wrong in [
             "",

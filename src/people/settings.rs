@@ -121,8 +121,8 @@ pub enum Use {
 }
 
 impl ApiKey {
-    /// Returns the account of the key; `None` unless the key has exactly one of `key` and a valid
-    /// `key_sha256`.
+    /// Returns the account of the key. `None` if the key has both `key` and `key_sha256`, has
+    /// neither, or has a `key_sha256` that is not valid.
     #[must_use]
     pub fn account(&self) -> Option<Account> {
         let key_sha256 = match (&self.key, &self.key_sha256) {

@@ -22,8 +22,8 @@ pub(super) struct Findings {
     pub(super) members: BTreeMap<String, Shape>,
     /// The paths of members that the expression reads although the schema does not require them.
     pub(super) optional: BTreeSet<String>,
-    /// The values that the expression reads and the client of the API chooses: `task.metadata`,
-    /// `session`.
+    /// The values that the expression reads and that the client of the API chooses: `task.metadata`
+    /// and `session`.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
@@ -327,7 +327,7 @@ impl TypeChecker<'_> {
     }
 }
 
-/// Returns the path of a value as messages show the path, such as `args.rows[].price`.
+/// Returns the path of a value in the form that messages show, such as `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

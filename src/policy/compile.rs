@@ -48,8 +48,9 @@ pub(super) enum When {
 }
 
 impl CompiledRule {
-    /// Whether the rule applies to a tool. An `allow` never applies to a tool that asks a person. A
-    /// `hold` or `deny` that lists a tool's exact name applies even if the tool is not configured.
+    /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
+    /// person. A `hold` or `deny` rule that lists a tool's exact name applies even if the tool is
+    /// not configured.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
         (named || self.tools.matches(tool))
@@ -58,8 +59,8 @@ impl CompiledRule {
 }
 
 impl Policy {
-    /// Whether the rule called `rule` lists the exact name of the tool, not only a glob that
-    /// matches it.
+    /// Whether the rule called `rule` lists the exact name of the tool. A glob that matches the
+    /// tool does not count.
     #[must_use]
     pub fn names_exactly(&self, rule: &str, tool: &str) -> bool {
         let mut rules = self.rules.iter().filter(|known| known.name == rule);
@@ -74,8 +75,8 @@ impl Policy {
     }
 
     /// Like [`Policy::new`], for a service whose gates also judge calls of tools outside of
-    /// `tools`. A rule that matches none of `tools` is then no mistake. An `allow` applies to a
-    /// tool outside of `tools` only by a glob.
+    /// `tools`. In such a service, a rule that matches none of `tools` is not a mistake. An `allow`
+    /// rule applies to a tool outside of `tools` only by a glob.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],
@@ -190,8 +191,8 @@ impl CompiledRule {
                 &covered,
                 mistakes,
                 |when, place, tools, mistakes| {
-                    // The condition is checked like that of an `allow`, because a standing decision
-                    // also lets calls run.
+                    // The condition is checked like the condition of an `allow` rule, because a
+                    // standing decision also lets calls run.
                     let rule = Rule {
                         decide: Decide::Allow,
                         ..rule.clone()
@@ -249,8 +250,8 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool. Returns whether the expression may be used: whether there is
-/// no finding that is a mistake.
+/// Reports the findings for each tool. Returns whether the expression may be used. It may not be
+/// used if a finding is a mistake.
 fn report(
     rule: &Rule,
     place: &[&str],

@@ -1,6 +1,7 @@
-//! Judges a call, once for each agent of the call's path. Invariant: among the agents' verdicts,
-//! deny beats hold, and hold beats allow; a rule that cannot be evaluated never allows and never
-//! lets a later rule allow; and no judgement quotes an argument.
+//! Judges a call, once for each agent on the path from the root's agent to the agent that made the
+//! call. Invariant: among the agents' verdicts, deny beats hold, and hold beats allow; a rule that
+//! cannot be evaluated never allows and never lets a later rule allow; and no judgement quotes an
+//! argument.
 
 use super::JudgementInput;
 use super::compile::{CompiledRule, Policy, When};
@@ -21,11 +22,11 @@ const MAX_STEPS: u32 = 1_000_000;
 enum Opinion {
     /// No rule matches.
     None,
-    /// The decision of the first matching rule. The judgement's reason says if this rule, or an
-    /// `allow` before it, could not be evaluated.
+    /// The decision of the first matching rule. The judgement's reason tells whether this rule, or
+    /// an `allow` rule before this rule, could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` could not be evaluated, and no later `hold` or `deny` matches. The text says why
-    /// the call is held.
+    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The text
+    /// is the reason why the call is held.
     Faulted(String),
 }
 
@@ -139,7 +140,7 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
 }
 
 /// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
-/// for the agent that made the call. If no rule matches, that counts only for this agent.
+/// for the agent that made the call. `Opinion::None` has no effect if it is for another agent.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()

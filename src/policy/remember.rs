@@ -1,7 +1,8 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
-//! Invariant: a call has an offer only if every agent of the path for which a rule holds the call
-//! has the same offer of the same rule, no condition faulted, and this service itself performs the
-//! call.
+//!
+//! Invariant: a call has an offer only if no condition faulted and this service itself performs the
+//! call. If rules hold the call for several agents of the path, all these agents must have the same
+//! offer from the same rule.
 
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ pub struct RuleRemember {
     /// The condition of the calls that the standing decision covers, among the calls of the rule.
     /// It is written like the rule's own `when`, and shown to approvers.
     pub when: Option<String>,
-    /// The scopes from which an approver may choose: `task`, the tree of the approved call until
-    /// the user's next message; `owner`, the tasks of the same owner and root agent.
+    /// The scopes from which an approver may choose. `task` covers the tree of the approved call
+    /// until the user's next message. `owner` covers the tasks of the same owner and root agent.
     #[serde(rename = "for")]
     #[schemars(length(min = 1))]
     pub scopes: Vec<GrantScope>,

@@ -138,8 +138,8 @@ impl<'a> SchemaReader<'a> {
         }
     }
 
-    /// Collects into `found` a schema and all schemas that a value of this schema must satisfy,
-    /// too: the targets of local references, and the parts of `allOf`.
+    /// Collects into `found` the schema itself and all other schemas that a value of this schema
+    /// must satisfy: the targets of local references, and the parts of `allOf`.
     fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
         if depth > MAX_DEPTH || found.len() >= 64 {
             return;
@@ -223,8 +223,8 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// Returns the type of a value that satisfies all these schemas. `None` unless at least one schema
-/// declares a type, and all declared types are the same single type.
+/// Returns the type of a value that satisfies all these schemas. `None` if no schema declares a
+/// type, or if the declared types are not all the same single type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut single = None;
     for declared in facets.iter().filter_map(|facet| facet.get("type")) {

@@ -158,8 +158,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the order of two values. Numbers are compared exactly, also an integer with a
-    /// double; texts are compared by code points.
+    /// Returns the order of two values. Compares numbers exactly, even an integer with a double.
+    /// Compares texts by code points.
     pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),

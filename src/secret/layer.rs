@@ -158,7 +158,7 @@ impl Layer<'_> {
         )
     }
 
-    /// Returns this layer without its line ends; `None` if it has no line ends.
+    /// Returns this layer without its line ends; `None` if the layer has no line ends.
     fn joined(&self) -> Option<Layer<'_>> {
         let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
         let mut joined = Layer::child_of(self);

@@ -1,6 +1,8 @@
-//! The search for known secrets in text from outside. Invariant: a secret of 8 or more characters
-//! is redacted in plain form and in base64 at any offset, even under up to three levels of JSON,
-//! percent or form escapes. The search takes time linear in the length of the text, for any text.
+//! Finds known secrets in text from outside.
+//!
+//! Invariant: a secret of 8 or more characters is redacted in plain form and in base64 at any
+//! offset, even under up to three levels of JSON, percent or form escapes. The search takes time
+//! linear in the length of the text, for any text.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -143,8 +145,8 @@ impl Redactor {
     }
 
     /// Returns the length in bytes of the longest needle if each of its bytes is written as an
-    /// escape of six bytes (`\u0041`). A reader that keeps only the beginning of a text reads this
-    /// many bytes more, so that a secret at the cut is found.
+    /// escape of six bytes (`\u0041`). A caller that keeps only the beginning of a text reads this
+    /// many bytes more than it keeps, so that a secret at the cut is found.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
@@ -303,10 +305,10 @@ impl SecretSet {
     }
 }
 
-/// Returns the base64 forms of a value inside a longer encoded text, for each of the three possible
-/// offsets and both alphabets. A form has only the characters that the value alone determines. For
-/// a value at the end of the text, two more forms include the last character, with and without
-/// padding.
+/// Returns the forms that a value can take in the base64 of a longer text, for each of the three
+/// possible offsets and for both alphabets. A form has only the characters that the value alone
+/// determines. For a value at the end of the text, two more forms include the last character, with
+/// and without padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

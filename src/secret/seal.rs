@@ -1,9 +1,10 @@
-//! Sealing. A credential that a person entered is stored only as ciphertext that is bound to its
-//! row. An HTTP body that may hold a credential is stored only as a keyed hash. The contents of a
-//! link in a message are ciphertext. Credentials, hashes and links each have a key of their own,
-//! derived from a configured key. Invariant: a nonce is random and used once; each bound part is
-//! preceded by its length, so that no two rows bind the same bytes; an error reveals nothing of the
-//! sealed value.
+//! Encrypts and hashes values that must not be stored in plain form. A credential that a person
+//! entered is stored only as ciphertext that is bound to its row. An HTTP body that may hold a
+//! credential is stored only as a keyed hash. The contents of a link in a message are ciphertext.
+//! Credentials, hashes and links use three different keys, derived from a configured key.
+//!
+//! Invariant: a nonce is random and used once. Each bound part is preceded by its length, so that
+//! no two rows bind the same bytes. An error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -30,7 +31,7 @@ const FOR_LINKS: &[u8] = b"holdpoint 1 links";
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
-/// The length of a nonce in bytes.
+/// The reason why a value could not be sealed or opened.
 const NONCE_BYTES: usize = 24;
 
 /// Why a value could not be sealed or opened.
@@ -162,8 +163,8 @@ impl Key {
 }
 
 impl Sealer {
-    /// Creates a sealer from the keys in the configuration's order: the first key seals, all keys
-    /// open. `None` without keys.
+    /// Creates a sealer from the keys in the configuration's order. The first key seals new values;
+    /// every key opens the values that it has sealed. Returns `None` if there are no keys.
     #[must_use]
     pub fn new(keys: Vec<(String, Secret<[u8; 32]>)>) -> Option<Self> {
         let keys = keys

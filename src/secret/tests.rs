@@ -111,7 +111,7 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
             }
         }
     }
-    // Nothing of the last base64 group stays if no text follows.
+    // If no text follows the secret, the whole last base64 group is redacted.
     assert_eq!(
         redactor.redact(&format!("<{}>", BASE64_STANDARD.encode(secret))),
         "<[secret KEY]>"
@@ -245,7 +245,8 @@ enum Escape {
     Json,
 }
 
-/// Escapes every character that requires it, and other characters as `dice` decides.
+/// Escapes every character that requires an escape. The values of `dice` decide which other
+/// characters are escaped.
 fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     let mut dice = dice.iter().copied().cycle();
     let mut toss = move || dice.next().unwrap_or_default();

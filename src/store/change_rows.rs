@@ -124,7 +124,8 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new items. The row gets the status of the last new item that sets a status.
+    /// Adds a task's new items. The row of the task gets the status of the last new item that sets
+    /// a status.
     fn add_items(
         &mut self,
         line: &mut TaskLine,

@@ -1,5 +1,5 @@
 //! Claims tasks that no process drives, and renews and releases leases. Only a task's version
-//! fences off an old driver; the lease only avoids that two processes do the same work.
+//! fences off an old driver; the lease only keeps two processes from doing the same work.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// The number of fruitless leases after which a task is driven alone. A lease is fruitless if it
-/// expires after work has begun; a new item of the task resets the count. The statements of claims,
-/// and indexes, repeat this number.
+/// The number of fruitless leases after which a task is driven alone (see [`Drive::Alone`]). A
+/// lease is fruitless if it expires after work has begun; a new item of the task resets the count.
+/// The SQL statements that claim tasks, and some indexes, repeat this number.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Sets whether the current lease counts as fruitless if it expires.
@@ -31,7 +31,7 @@ const SET_BEGUN: Sql = sql!(
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. A renewal
 /// writes `claimable_task.due_at` only if that time is less than half a lease away. So most
-/// renewals save this write, and claims still do not find a task that is being driven.
+/// renewals do without this write, and claims still do not find a task that is being driven.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -105,7 +105,8 @@ record! {
 pub struct ClaimedTask {
     /// The task's id; the claim does not read the journal.
     pub task: TaskId,
-    /// How the process has to drive the task.
+    /// The number of the task's leases that expired after work had begun, since the task's last new
+    /// item.
     pub drive: Drive,
     /// How many leases of the task ran out after work had begun, since its last new item.
     pub fruitless: i32,
@@ -122,8 +123,8 @@ pub enum Drive {
     /// The task is driven alone: the process drives no other task at the same time.
     /// [`Store::set_begun`] must be called when work begins.
     Alone,
-    /// The task is not driven yet: the claim has put it to sleep, because its last lease was
-    /// fruitless.
+    /// The claim has put the task to sleep, because the task's last lease was fruitless. The
+    /// process must not drive the task yet.
     Asleep,
 }
 
@@ -193,10 +194,11 @@ impl LastServed {
     }
 }
 
-/// Returns the name that a claim served last: a tenant, or a user of one tenant. `names` has the
-/// tenant, or the user, of each claimed task. A claim serves names in turns: in alphabetical order
-/// from the first name after `last` to the end, then from the beginning. So the result is the last
-/// name in this order among the most frequent names.
+/// Returns the name that a claim served last. The names are either tenants, or users of one tenant.
+/// `names` has one name for each claimed task; `last` is the name that the previous claim served
+/// last. A claim serves names in turns: in alphabetical order from the first name after `last` to
+/// the end, then from the beginning. So the result is the last name in this order among the most
+/// frequent names.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -212,10 +214,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. With `alone`, at most one of the claimed tasks
-    /// may be a task that must be driven alone. Increments the version of each claimed task, which
-    /// fences off the task's old driver. For an expired lease, also increments `takeovers`, and
-    /// `fruitless` if work had begun.
+    /// and parked tasks whose wake time has come. If `alone` is true, at most one of the claimed
+    /// tasks is a task that must be driven alone. If `alone` is false, none of them is. Increments
+    /// the version of each claimed task, which fences off the task's old driver. For an expired
+    /// lease, also increments `takeovers`, and `fruitless` if work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,18 +1,18 @@
 //! The statement that claims tasks. The statement serves the tenants in turns: first one task of
-//! each tenant, then a second task of each tenant, and so on. In the same way, it serves the users
-//! of a tenant in turns: a tenant's first task is the oldest task of one user, and its second task
-//! is the oldest task of the next user. So a user with a thousand waiting tasks does not crowd out
-//! other users.
+//! each tenant, then a second task of each tenant, and so on. In the same way, the statement serves
+//! the users of a tenant in turns: a tenant's first task is the oldest task of one user, and its
+//! second task is the oldest task of the next user. So a user with a thousand waiting tasks does
+//! not crowd out other users.
 //!
 //! At each step, the statement searches an index by (tenant, user, task) for the next name or task.
-//! So its cost depends on the number of tasks that it may claim, and not on the number of tasks
-//! that wait.
+//! So the cost of the statement depends on the number of tasks that the statement may claim, and
+//! not on the number of tasks that wait.
 //!
 //! A lease is fruitless if it expires after work has begun; a new item resets the count of
 //! fruitless leases. After the second fruitless lease, and after each further fruitless lease, the
 //! task sleeps for 1, 2, 4 … 60 seconds. After its sleep the task is claimed only to be driven
-//! alone. A claim takes at most one task to be driven alone, ahead of all other tasks, and only if
-//! the process accepts it.
+//! alone. A claim takes at most one task that is to be driven alone, and only if the process
+//! accepts such a task. That task is claimed before all other tasks.
 //!
 //! | parameter | |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | `$2`, `$3` | the owner of the leases, their duration |
 //! | `$4` | the maximum number of tasks |
 //! | `$5` | the tenant that the last claim ended with |
-//! | `$6` | JSON pairs of a tenant and its user whose task was claimed last |
+//! | `$6` | JSON pairs: a tenant, and the user of this tenant whose task was claimed last |
 //! | `$7` | whether the process accepts a task to be driven alone |
 
 use super::db::Sql;
@@ -30,9 +30,9 @@ use super::db::Sql;
 /// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
 /// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
 ///
-/// The tables `tenants` and `users` begin after the name that was served last, and wrap around.
-/// Each tenant gets an equal share of the candidates, and each user of a tenant gets an equal part
-/// of the tenant's share.
+/// The tables `tenants` and `users` first list the names after the name that was served last, then
+/// the other names. Each tenant gets an equal share of the candidates, and each user of a tenant
+/// gets an equal part of the tenant's share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -116,6 +116,8 @@ macro_rules! first {
     };
 }
 
+/// Claims tasks, as the comment of this module describes.
+///
 /// The two texts differ because `SQLite` has neither row locks nor `claimable_task`. `SQLite` runs
 /// only one writer at a time, and its statement reads `agent_task` directly.
 ///

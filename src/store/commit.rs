@@ -1,8 +1,8 @@
 //! The committer writes every [`Change`]. The committer has one or two writers, each with its
 //! queue. A writer takes the queued changes, up to the limits of a batch, and writes them as one
-//! batch. A writer waits for no timer, so a lone change is not delayed. Two changes of one root are
-//! never written at the same time, because they wait for the same writer, and a batch has at most
-//! one of them.
+//! batch. A writer waits for no timer, so a single change is not delayed. Two changes of one root
+//! are never written at the same time: all changes of a root wait for the same writer, and a batch
+//! has at most one change of each root.
 //!
 //! Invariant: a change is answered with `Committed` only if the change is durable, and with an
 //! error other than `Unknown` only if the change was not written. The failure of one change never
@@ -42,8 +42,8 @@ const MAX_LOOKUPS: usize = 48;
 /// The backoff between two attempts to write or look up a change. `send_alone` multiplies the
 /// backoff by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The maximum number of times that a single change is sent, the first included, if each attempt
-/// fails because of locks of other transactions.
+/// The maximum number of times that a single change is sent (including the first time) if each
+/// attempt fails because of locks of other transactions.
 const MAX_SENDS: u32 = 3;
 
 /// The maximum number of changes of a failed batch that are repeated concurrently.
@@ -96,8 +96,9 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// Returns the number of writers on Postgres. Few are best: changes that are queued during a write
-/// share the next statement, and most of its cost does not depend on the number of its changes.
+/// Returns the number of writers on Postgres. A small number is best: changes that are queued
+/// during a write share the next statement, and most of a statement's cost does not depend on the
+/// number of changes in the statement.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
@@ -130,8 +131,8 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. If it stops its root, `stopped` is the root's state after it, for readers
-    /// in this process. Dropping the future does not withdraw a queued change.
+    /// Writes one change. If the change stops its root, `stopped` is the root's state after the
+    /// change, for readers in this process. Dropping the future does not withdraw a queued change.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -157,8 +158,8 @@ impl Committer {
         let result = match timeout(self.db.statement_limit, &mut receiver).await {
             Ok(result) => result,
             Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
-            // A writer has taken the change, so it may still be written. Each statement of the
-            // writer has a time limit, so an answer comes.
+            // A writer has taken the change, so the change may still be written. Each statement of
+            // the writer has a time limit, so an answer comes.
             Err(_) => receiver.await,
         };
         result.unwrap_or(Err(CommitError::Unknown))
@@ -336,7 +337,8 @@ impl Committer {
         }
     }
 
-    /// Returns the result of a change whose statement failed; if that result was lost, looks it up.
+    /// Returns the result of a change whose statement failed. If the commit result was lost, looks
+    /// up whether the change was written.
     async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);

@@ -3,10 +3,10 @@
 //!
 //! Invariant: `locked` locks every task row of the batch in order of id before any other row is
 //! read. Then `held` locks the request rows of the batch, and `held_grants` locks the standing
-//! decisions of the batch. These three read the rows as they are after the wait for the locks. Any
-//! other read of the tables returns the rows as they were before that wait. So only these three
-//! decide whether a change is taken. Nothing is written for a change that is not taken. Each task
-//! row is updated at most once.
+//! decisions of the batch. These three subqueries read the rows as they are after the wait for the
+//! locks. Any other read of the tables returns the rows as they were before that wait. So only
+//! these three subqueries decide whether a change is taken. Nothing is written for a change that is
+//! not taken. Each task row is updated at most once.
 
 use std::sync::OnceLock;
 
@@ -238,8 +238,8 @@ const GRANTS_HELD: &str = ", used_grants as materialized (
 
 const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
 
-/// Refuses a change if a standing decision that it relies on is missing, revoked or expired, or has
-/// too few uses left for this change and the earlier changes of the batch.
+/// Refuses a change that relies on a standing decision if the standing decision is missing, revoked
+/// or expired, or has too few uses left for this change and the earlier changes of the batch.
 const GRANTS_REFUSED: &str = "
     union all
     select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m
@@ -295,7 +295,7 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. A `repeated` batch does not take the writer's connection.
+/// `None` if the change is stale. A `repeated` batch is not sent on the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

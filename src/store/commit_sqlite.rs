@@ -25,12 +25,12 @@ const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
 const READ_REQUEST: &str =
     "select request_id, status, expires_at from intervention_request where request_id = $1";
 
-/// Runs before `UPDATE_TASKS`, so `{base}` still is the number of the tree's last event before this
-/// batch.
+/// Inserts items. Runs before `UPDATE_TASKS`, so `{base}` still is the number of the tree's last
+/// event before this batch.
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";
 
-/// Runs before `UPDATE_TASKS`, as `INSERT_ITEMS` does.
+/// Inserts notices. Runs before `UPDATE_TASKS`, as `INSERT_ITEMS` does.
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 

@@ -19,7 +19,7 @@ const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// The idle time after which a connection is checked before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
-/// How long to wait for the answer to a statement whose future was dropped.
+/// The maximum wait for the answer to a statement whose future was dropped.
 const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
 /// The maximum age of a connection. Older connections are replaced, so that changes of the server's
 /// settings take effect.
@@ -90,9 +90,9 @@ pub(super) fn timed_out() -> sqlx::Error {
 }
 
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool only
-/// after a complete answer, and then without a check. A connection is closed if it broke, if the
-/// statement's future was dropped, or if the connection does not answer a ping after an error of
-/// the server.
+/// after a complete answer, and is not checked when it returns. A connection is closed if it broke,
+/// if the statement's future was dropped, or if the connection does not answer a ping after an
+/// error of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,

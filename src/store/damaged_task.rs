@@ -30,7 +30,7 @@ pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 /// report was dropped is reported again by the next read of the task.
 const MAX_REPORTS: usize = 1000;
 
-/// A task as known from its row alone.
+/// The data of a task that can be read from the task's row alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedTask {
     /// The root of the task's tree.

@@ -53,8 +53,8 @@ pub(super) enum Engine {
         /// For statements that find every row by its key. Postgres plans these statements once,
         /// without scans of tables.
         keyed: Pool,
-        /// For all other statements. Postgres plans these statements on each execution, for their
-        /// parameters.
+        /// For all other statements. Postgres plans these statements again on each execution, with
+        /// the parameters of that execution.
         lists: Pool,
         /// For the readiness probe, so that load on the other pools does not delay the probe.
         probe: Pool,
@@ -94,8 +94,8 @@ impl std::fmt::Debug for Db {
 
 /// The time limit of the readiness probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum number of times that a read is sent, the first included, if the connection is lost
-/// each time.
+/// The maximum number of times that a read is sent (including the first time) if the connection is
+/// lost each time.
 const MAX_READ_ATTEMPTS: u32 = 3;
 
 impl Db {
@@ -225,7 +225,7 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes on a writer's connection, on Postgres. A batch that is `repeated`
+    /// Sends a batch of changes to Postgres on a writer's connection. A batch that is `repeated`
     /// takes another connection, so that the writer can go on.
     pub(super) async fn write_batch<R: Record>(
         &self,
@@ -321,7 +321,8 @@ impl Db {
         self.record_reachability(answer)
     }
 
-    /// Records in `outage` whether the database was reached. A refusal counts as reached.
+    /// Records in `outage` whether the database was reached. An error that the database returns
+    /// counts as reached.
     fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.is_unreached() => {

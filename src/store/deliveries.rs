@@ -1,7 +1,7 @@
 //! Claims due deliveries, records the result of each attempt, and removes old deliveries that have
 //! ended. A delivery is a message about one event or reminder for one entry of the configuration.
-//! If the entry sends to people, each person has a delivery. `delivery_list.rs` lists deliveries
-//! for admins.
+//! If the entry sends to people, there is one delivery for each person. `delivery_list.rs` lists
+//! deliveries for admins.
 //!
 //! Invariant: an attempt is recorded only while the row still has the lease under which the attempt
 //! was made. A delivery has at most one unexpired lease. So two processes send a delivery at the
@@ -103,7 +103,7 @@ impl NextState {
 }
 
 /// Expires all leases of deliveries when a `SQLite` file is opened, as `open::EXPIRE_LEASES`
-/// expires those of tasks.
+/// expires the leases of tasks.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
@@ -170,8 +170,8 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has deliveries, other than $3, that wait for another attempt after a
-/// failure.
+/// Finds out whether an entry has deliveries that wait for another attempt after a failure. Ignores
+/// the deliveries $3.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and not delivery_id " (any 3 uuid) " limit 1"

@@ -159,7 +159,7 @@ pub struct DeliveryFilter {
     pub states: Vec<DeliveryState>,
     /// The requests that the deliveries are about; empty for all deliveries.
     pub requests: Vec<RequestId>,
-    /// The trees that the deliveries are about; empty for all trees.
+    /// The id of a delivery. If set, only older deliveries are selected, which have smaller ids.
     pub roots: Vec<TaskId>,
     /// If set, only deliveries with a smaller id than this delivery are selected, which are older.
     pub before: Option<Uuid>,
@@ -201,8 +201,8 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes at most $6 deliveries of the entry $3 due now that are in the state $4 and were created at
-/// the time $5 or later.
+/// Makes deliveries of the entry $3 due now: at most $6 deliveries that are in the state $4 and
+/// were created at the time $5 or later.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
@@ -318,8 +318,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now. A delivery that had ended gets all its attempts again. Returns
-    /// `false` if the tenant has no such delivery.
+    /// Makes a delivery due now. For a delivery that had ended, the count of attempts starts again
+    /// at 0. Returns `false` if the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,13 +1,14 @@
 //! Reads a tree's events, which are the tree's items in the order of their event numbers. Also
 //! reads the state of a request right after the commit of an event.
 //!
-//! The event number of a root's item equals its `seq` until a sub-agent adds an item. Statements
-//! find the items for which the two numbers are equal by the key (task, `seq`), and all other items
-//! by an index on the event number. This index has no entry for a tree without sub-agents.
+//! The event number of a root's item equals its `seq` until a sub-agent adds an item. If the two
+//! numbers of an item are equal, statements find the item by the key (task, `seq`). They find all
+//! other items by an index on the event number. This index has no entry for a tree without
+//! sub-agents.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
-//! the last number it has seen misses no event. The size of one read is limited in bytes, except
-//! for the size of its last item.
+//! the last number it has seen misses no event. The size of one read is limited in bytes, but its
+//! last item may exceed the limit.
 
 use uuid::Uuid;
 
@@ -89,8 +90,8 @@ const REQUEST_AFTER: Sql = sql!(
 );
 
 /// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the columns of the
-/// root that a message shows. `after` is the last item, up to the end of the change, that set the
-/// status of the event's task.
+/// root that a message shows. `after` is the item that set the status that the event's task had at
+/// the end of the change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -148,7 +149,7 @@ pub struct Event {
     pub number: i64,
     /// The task that the item belongs to.
     pub task_id: TaskId,
-    /// Whether the item's task is the root of the tree.
+    /// The names of the agents from the root's agent to the agent of the item's task.
     pub of_root: bool,
     /// Agent names from the root's agent to the agent of the item's task.
     pub agent_path: Vec<String>,
@@ -367,7 +368,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(status_by_answers);
-        // The values as of the commit are not known.
+        // The values of these two fields at the time of the commit are not known.
         (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }

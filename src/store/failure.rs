@@ -114,7 +114,7 @@ impl Failure {
     }
 }
 
-/// Why a change was not written.
+/// The reason why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// Another commit came first. The caller must read the rows again.
@@ -132,7 +132,7 @@ pub enum CommitError {
     Unknown,
 }
 
-/// Why a read failed.
+/// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The database does not answer.

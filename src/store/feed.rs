@@ -1,9 +1,9 @@
 //! Notifies readers of the commits to a tree and of the deltas of models' answers in the tree. The
 //! notification of a commit says whether the root runs, so that a reader that waits for the root
-//! need not read the root's row each time. A reader that misses a notification loses only time,
-//! because the rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that
-//! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
-//! (`feed/inbox.rs`).
+//! need not read the root's row after every commit. A reader that misses a notification is only
+//! delayed, because the rows hold the state. The relay (`relay.rs`) sends notifications to the
+//! replicas that have subscribed to them. Readers of inboxes subscribe to a tenant instead of a
+//! tree (`feed/inbox.rs`).
 
 mod inbox;
 
@@ -41,8 +41,8 @@ pub struct News {
     pub commits: u64,
     /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,
-    /// The root after the last commit, if that commit stopped the root and was made by this
-    /// process.
+    /// The state of the root after the last commit, if that commit stopped the root and was made by
+    /// this process.
     pub stopped: Option<Arc<StoppedTask>>,
 }
 
@@ -132,7 +132,7 @@ struct Trees {
 #[derive(Debug)]
 struct TreeChannels {
     news: watch::Sender<News>,
-    /// Created for the first listener.
+    /// The channel of the deltas, created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
     /// Each subscriber holds a clone, so the strong count is one more than the number of
     /// subscribers.
@@ -258,7 +258,8 @@ impl Feed {
         receiver(trees.channels.entry(root).or_insert_with(new_channels))
     }
 
-    /// Removes the channels of a tree without receivers, to free the memory of its last news.
+    /// Removes the channels of a tree if the channels have no receivers. This frees the memory of
+    /// the tree's last news.
     pub(super) fn forget(&self, root: TaskId) {
         let mut trees = lock(&self.trees);
         let unwatched = |channels: &TreeChannels| !channels.has_readers();
@@ -285,8 +286,8 @@ impl Feed {
         is_local || lock(&self.replicas).subscribes_to(root)
     }
 
-    /// Publishes a delta from a model that this process has called, to the listeners on all
-    /// replicas.
+    /// Publishes a delta to the listeners on all replicas. The delta comes from a model that this
+    /// process has called.
     pub(super) fn publish_delta(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
         self.deliver_delta(Arc::clone(&delta));

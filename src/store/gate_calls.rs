@@ -31,8 +31,8 @@ const MAX_SCANNED_ROWS: i64 = 1000;
 /// are preferred.
 ///
 /// The two texts differ because `SQLite` has no lateral join. On `SQLite`, a subquery that depends
-/// on the outer row takes the place of a lateral join. On Postgres each limit, even that of a
-/// single row, makes the planner search by the outer row instead of walking an index.
+/// on the outer row takes the place of a lateral join. On Postgres, each `limit` (even a limit of
+/// one row) makes the planner search by the outer row instead of walking an index.
 const EQUAL: Sql = Sql {
     postgres: "
 select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
@@ -99,8 +99,8 @@ select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, 
 /// calls, because a pending call has exactly one pending request.
 ///
 /// The two texts differ because `SQLite` has no lateral join. Postgres needs the lateral join,
-/// because the plan of a plain join, which is made only once, would compare the user with each
-/// pending request of the gate.
+/// because the plan of a plain join is made only once, and would compare the user with each pending
+/// request of the gate.
 const OPEN: Sql = Sql {
     postgres: "
 select count(*) as calls from (select 1
@@ -151,16 +151,16 @@ pub struct EqualCall {
     /// The time until which the call's asker waits, see
     /// [`crate::task::change::TaskRow::asker_until`].
     pub asker_until: Option<Time>,
-    /// Time of the commit that created the task.
+    /// The time of the commit that created the task.
     pub created_at: Time,
-    /// Time of the commit of the task's last item. For an ended call, this is the time at which the
-    /// call ended.
+    /// The time of the commit of the task's last item. For an ended call, this is the time at which
+    /// the call ended.
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
     pub outcome_unknown: bool,
     /// Whether a person has decided a request of the call.
     pub is_decided: bool,
-    /// Time of the read, by the database's clock.
+    /// The time of the read, by the database's clock.
     pub now: Time,
 }
 

@@ -27,9 +27,10 @@ const MAX_DELIVERIES: i64 = 1000;
 /// How long a row is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of $4. Leaves out
-/// deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). Deliveries to a
-/// person whose next message has to wait are put off until that message may be sent.
+/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of the duration $4.
+/// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`).
+/// Deliveries to a person whose next message has to wait are put off until that message may be
+/// sent.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -142,9 +143,9 @@ record! {
 }
 
 impl Store {
-    /// Claims the due deliveries of an entry to at most `limit` people, with leases of `lease`.
-    /// Returns one list of deliveries for each message. Deliveries to a person whose next message
-    /// has to wait are put off until that message may be sent.
+    /// Claims the due deliveries of an entry to at most `limit` people, with leases of the duration
+    /// `lease`. Returns one list of deliveries for each message. Deliveries to a person whose next
+    /// message has to wait are put off until that message may be sent.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Deliveries may have been claimed

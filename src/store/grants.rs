@@ -1,7 +1,7 @@
 //! Reads, revokes and removes standing decisions. The commit of an approval inserts a standing
-//! decision. The commit that starts a call counts the use (`commit_postgres.rs`,
-//! `commit_sqlite.rs`), so a call never starts with a standing decision that is revoked, expired or
-//! used up.
+//! decision. The commit that starts a call counts the use of a standing decision
+//! (`commit_postgres.rs`, `commit_sqlite.rs`), so a call never starts with a standing decision that
+//! is revoked, expired or used up.
 
 use std::time::Duration;
 
@@ -52,12 +52,13 @@ pub struct GrantRow {
     pub used: i64,
     /// The person who revoked the standing decision; `None` if it was not revoked.
     pub revoked_by: Option<String>,
-    /// Whether a later message of the user has ended the standing decision, whose scope is then
-    /// [`GrantScope::Task`]. Always `false` in the result of [`Store::grants_covering`].
+    /// Whether a later message of the user has ended the standing decision. This is possible only
+    /// in the scope [`GrantScope::Task`]. Always `false` in the result of
+    /// [`Store::grants_covering`].
     pub superseded: bool,
     /// The time up to which the history is uncertain after a restore or failover
     /// (`Journal::history_uncertain_until`); `None` if the history is certain. A standing decision
-    /// that was given up to this time has ended.
+    /// that was given at or before this time has ended.
     pub uncertain_until: Option<Time>,
     /// The time of the read, by the database's clock.
     pub now: Time,
@@ -92,8 +93,8 @@ pub struct GrantFilter {
     /// The person who gave the standing decisions, owns their trees, or may decide the requests
     /// that gave them. `None` selects all standing decisions of the tenant.
     pub person: Option<Viewer>,
-    /// If set, only standing decisions with a smaller id than this standing decision are selected,
-    /// which are older.
+    /// The id of a standing decision. If set, only older standing decisions are selected, which
+    /// have smaller ids.
     pub before: Option<GrantId>,
     /// The maximum number of standing decisions of a page.
     pub limit: i64,
@@ -219,8 +220,7 @@ impl Record {
     }
 }
 
-/// A list of standing decisions: the filter, and the stored spellings of the user id of the
-/// filter's person.
+/// A list of standing decisions. `users` has the stored spellings of the id of the filter's person.
 struct GrantList<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,
@@ -280,8 +280,8 @@ impl Store {
     }
 
     /// Reads the standing decisions with this basis that were given in trees of this owner and are
-    /// neither revoked nor expired, the newest first. Does not read whether the user has sent a
-    /// message since then.
+    /// neither revoked nor expired, the newest first. Does not check whether the user has sent a
+    /// message after a standing decision was given.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -335,7 +335,7 @@ impl Store {
     }
 
     /// Revokes a standing decision in the name of the person `by`. Returns `false` if the standing
-    /// decision was revoked before, or if the tenant has no such standing decision.
+    /// decision is already revoked, or if the tenant has no such standing decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,9 +1,10 @@
-//! Reads idempotency rows and removes expired ones. A row is written in the commit of its command.
+//! Reads idempotency rows and removes expired rows. A row is written in the commit of its command.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
-//! key of a decision lasts as long as its request. The key of a call at a gate also lasts while its
-//! task is open, and for 24 hours after the task has ended. An expired key counts as unused even
-//! before it is removed, because the commit of the next command with that key replaces its row.
+//! key of a decision lasts as long as its request. The key of a call at a gate also lasts while the
+//! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
+//! even before it is removed, because the commit of the next command with that key replaces its
+//! row.
 
 use std::slice;
 
@@ -27,9 +28,9 @@ const KEY: Sql = sql!(
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Like `KEY`, for a call at a gate. This is a separate statement, so that no task is read for the
-/// keys of other paths. The commit of a command does not read the task. A command whose key is
-/// found here is answered from the key's row and commits nothing. An expired key stays expired,
-/// because an ended call does not run again.
+/// keys of other paths. The commit of a command need not read the task, for two reasons. A command
+/// whose key this statement finds is answered from the key's row and commits nothing. An expired
+/// key stays expired, because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4

@@ -162,8 +162,8 @@ pub(super) async fn compare(
 )]
 async fn read_identity(connection: &mut PgConnection) -> Result<Identities, sqlx::Error> {
     let row = match sqlx::query(READ_IDENTITY).fetch_one(&mut *connection).await {
-        // The function is not permitted, does not exist, or is not supported, because hosted
-        // servers do not always reveal their identity.
+        // The function `pg_control_system` is not permitted, does not exist, or is not supported,
+        // because hosted servers do not always reveal their identity.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {

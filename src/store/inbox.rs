@@ -262,9 +262,9 @@ impl Store {
         Ok(rows)
     }
 
-    /// Returns the ids of at most `limit` requests older than `before` that a person has answered,
-    /// the newest first. With `all`, also returns requests that the person can decide or could have
-    /// decided; some of these requests may still be open.
+    /// Returns the ids of requests that a person has answered and that are older than `before`: at
+    /// most `limit` ids, the newest first. With `all`, also returns requests that the person can
+    /// decide or could have decided; some of these requests may still be open.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

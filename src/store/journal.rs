@@ -13,9 +13,9 @@ use crate::task::item::Item;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Repeats the task's row with each item, so that a single statement reads both in one snapshot.
-/// The join finds every task, because the commit that creates a task writes its first item. Only
-/// the first row has the item that set the task's status (`s`).
+/// Repeats the task's row with each item, so that a single statement reads the row and the items in
+/// one snapshot. The join finds every task, because the commit that creates a task writes its first
+/// item. Only the first row has the item that set the task's status (`s`).
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at

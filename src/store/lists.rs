@@ -1,6 +1,6 @@
-//! Arranges the values that a commit writes as lists of lines with named columns. Each list is
-//! declared only once; the texts and the parameters of both engines' statements are made from this
-//! declaration.
+//! Declares the lists in which a commit passes its values to the database. A list has lines with
+//! named columns. The texts and the parameters of both engines' statements are made from these
+//! declarations.
 
 use rusqlite::ToSql;
 use uuid::Uuid;
@@ -13,16 +13,18 @@ use crate::task::decision::Door;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserKey;
 
-/// A list: its columns, and the functions that take the values of its lines from a batch of
-/// changes.
+/// The declaration of a list: the columns, and two functions that read the values of the list's
+/// lines from a batch of changes.
 pub(super) struct List {
     /// The name by which the statements' texts refer to the list.
     pub(super) name: &'static str,
     /// The name and the Postgres type of each column.
     pub(super) columns: &'static [(&'static str, &'static str)],
-    /// Turns a batch into one array for each column. For Postgres.
+    /// Returns one array for each column, with the values of all lines of a batch. Used for
+    /// Postgres.
     pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
-    /// Calls a function once for each line of a batch, with the values of the line. For `SQLite`.
+    /// Calls a function once for each line of a batch, with the values of the line. Used for
+    /// `SQLite`.
     pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
 }
 
@@ -63,7 +65,6 @@ fn changes<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
         .collect()
 }
 
-/// Returns the changes that get a notice.
 fn changes_with_notice<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
     let mut changes = changes(batch);
     changes.retain(|entry| entry.rows.gets_notice);
@@ -74,9 +75,9 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, &'b IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 
-/// A line of the list `line_ranges`, which describes one change that [`super::commit_single`]
-/// writes. Each range (from, to) says which lines of another list belong to the change. Lines are
-/// numbered from 1; a range is empty if `from` is greater than `to`.
+/// A line of the list [`LINE_RANGES`], for one change. Each range (first line, last line) says
+/// which lines of another list belong to the change. Lines are numbered from 1. A range is empty if
+/// the first number is greater than the last.
 struct LineRanges<'b> {
     rows: &'b Rows,
     items: (i64, i64),
@@ -122,9 +123,9 @@ impl LineRanges<'_> {
     }
 }
 
-/// Converts the change of an asker's presence to a number for SQL. The number is the time in
-/// microseconds for which the asker waits, -1 if the asker has left, or the number of
-/// `ASKER_UNTIL_DELIVERED` if the result was delivered.
+/// Converts the new presence of an asker to a number for SQL: the waiting time in microseconds if
+/// the asker waits, -1 if the asker has left, or the number in `ASKER_UNTIL_DELIVERED` if the
+/// result was delivered.
 fn asker(asker: AskerPresence) -> i64 {
     match asker {
         AskerPresence::PresentFor(time) => micros(time),
@@ -203,8 +204,9 @@ pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     root_task_id: uuid = entry.rows.root.0,
 );
 
-/// `lease_time` is the duration of the lease, or the time until a parked task wakes, in
-/// microseconds. The columns from `parent_task_id` on are null for a task that already has a row.
+/// The column `lease_time` holds the duration of the lease, or the time until a parked task wakes,
+/// in microseconds. The columns from `parent_task_id` on are null for a task that already has a
+/// row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
     change_id: uuid = entry.rows.change,
@@ -240,7 +242,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// Has one line for each change of a batch that [`super::commit_single`] writes.
+/// Has one line for each change of a batch. Used only by [`super::commit_single`].
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),
@@ -270,7 +272,7 @@ pub(super) const REQUEST_UPDATES: List = list!("request_updates", all(request_up
     resumed: boolean = entry.line.resumed,
 );
 
-/// `ordinal` is the item's position in its change, counted from 1.
+/// The column `ordinal` holds the item's position in the change, counted from 1.
 pub(super) const ITEMS: List = list!("items", all(items), |entry|
     change: bigint = entry.number,
     change_id: uuid = entry.rows.change,

@@ -1,6 +1,7 @@
-//! Reads the numbers that the metrics show: the number of tasks by status, of open requests by kind
-//! and of unsent deliveries by entry. For requests and deliveries, also reads the age of the
-//! oldest. `telemetry/gauges.rs` limits how often these numbers are read.
+//! Reads the numbers that the metrics show. Counts tasks by status, open requests by kind, and
+//! unsent deliveries by entry of `notify.to`. Also reads the ages of the oldest open request of
+//! each kind and of the oldest unsent delivery of each entry. `telemetry/gauges.rs` limits how
+//! often these numbers are read.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ record! {
     }
 }
 
-/// The open requests of one kind, or the unsent deliveries of one entry.
+/// The open requests of one kind, or the unsent deliveries to one entry of `notify.to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// The kind of the requests, or the entry of the deliveries.
@@ -78,8 +79,8 @@ impl Store {
         self.backlogs(REQUESTS).await
     }
 
-    /// Counts the unsent deliveries by entry, and finds the oldest of each entry. Deliveries that
-    /// wait for another attempt count. Reminders that are not due yet do not count.
+    /// Counts the unsent deliveries by entry of `notify.to`, and finds the oldest of each entry.
+    /// Deliveries that wait for another attempt count. Reminders that are not due yet do not count.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

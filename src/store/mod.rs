@@ -1,9 +1,9 @@
 //! The store keeps all data of the service in `SQLite` or Postgres. [`Store`] is a struct and not a
 //! trait, because tests use `SQLite` on a temporary file.
 //!
-//! Invariant: only `commit` changes a task, except for the task's lease, and every commit is
-//! atomic. `claim`, `set_begun`, `renew` and `release` change leases; on `SQLite`, `open` expires
-//! them. A claim also increments the task's version, which fences off the task's old driver, and
+//! Invariant: every commit is atomic, and only `commit` changes a task. The exception is the task's
+//! lease, which `claim`, `set_begun`, `renew` and `release` change. On `SQLite`, `open` expires all
+//! leases. A claim also increments the task's version, which fences off the task's old driver, and
 //! counts a lost lease. All other functions only read tasks.
 
 #![warn(missing_docs)]
@@ -133,8 +133,8 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under the digest of the definition. A stored definition with
-/// another text is damaged, so it is overwritten.
+/// Stores an agent's definition under the digest of the definition. If the stored text differs from
+/// the given text, the stored text is damaged and is overwritten.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -147,8 +147,8 @@ const NOW: Sql = sql!("select " (now 1) " as at");
 
 /// Reads a table of the service, because a database without the schema is not ready.
 ///
-/// The two texts differ because only Postgres may be set to read-only. The Postgres text then
-/// returns no row.
+/// The two texts differ because only Postgres may be set to read-only. On a read-only server, the
+/// Postgres text returns no row.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",
@@ -169,8 +169,8 @@ record! {
 }
 
 impl Store {
-    /// Whether this process has the database to itself, as on `SQLite`. Every lease found at the
-    /// start was then taken by an earlier process.
+    /// Whether only this process uses the database, which is true on `SQLite`. If so, every lease
+    /// that exists at the start was taken by an earlier process.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, Engine::Sqlite(_))
@@ -276,7 +276,7 @@ impl Store {
     /// that the watchers need not read the database.
     ///
     /// # Errors
-    /// As [`Store::commit`].
+    /// The errors of [`Store::commit`].
     pub async fn commit_and_publish(
         &self,
         change: Change,
@@ -319,7 +319,7 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // Whether the definition was written does not matter: the call may be repeated.
+            // Even if the definition was written, the call may be repeated.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }
@@ -373,8 +373,8 @@ impl Store {
         self.inner.feed.listen_locally(root)
     }
 
-    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. The
-    /// listener misses no notification meanwhile.
+    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. No
+    /// notification is lost during the change.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }

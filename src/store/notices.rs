@@ -4,8 +4,8 @@
 //! configuration can want a message about its events. Later a sender reads the events, and replaces
 //! the notice by deliveries in one transaction.
 //!
-//! Invariant: a notice is removed only together with the insertion of its deliveries, and its
-//! deliveries are inserted only together with its removal.
+//! Invariant: a notice is removed, and the deliveries of this notice are inserted, in one
+//! transaction. Neither happens without the other.
 
 use std::collections::BTreeSet;
 
@@ -118,7 +118,7 @@ pub struct EventHeader {
 pub struct NewDelivery {
     /// The id of the new row, which the caller generates.
     pub id: Uuid,
-    /// The notice from which this delivery is made. All deliveries of a notice replace it together.
+    /// The notice that this delivery replaces, together with the notice's other deliveries.
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
@@ -126,14 +126,14 @@ pub struct NewDelivery {
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person whom the message is for; empty for a receiver that is no person.
+    /// The person whom the message is for; empty if the receiver is not a person.
     pub person: String,
     /// The message's type: the name of its event or reminder.
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
-    /// The time from which the message may be sent; `None` for now. This time becomes the row's
-    /// `created_at`, so that the age of a reminder is not counted from the event.
+    /// The time from which the message may be sent; `None` if it may be sent at once. The time
+    /// becomes the row's `created_at`, so that the age of a reminder is not counted from the event.
     pub due_at: Option<Time>,
 }
 
@@ -244,8 +244,8 @@ record! {
 }
 
 impl EventHeaderRecord {
-    /// Returns the event of this item; `None` if the item cannot be decoded or no message can be
-    /// about the item.
+    /// Returns the event of this item; `None` if the item cannot be decoded, or if its type never
+    /// leads to a message.
     fn event(&self, root: TaskId) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
             "intervention_requested" => "request.created",
@@ -295,8 +295,9 @@ impl Store {
         Ok(notices.collect())
     }
 
-    /// Reads the events of a notice's change about which a message can be sent. Returns no events
-    /// if the tree no longer has them, and leaves out an event whose item cannot be decoded.
+    /// Reads the events of the change that wrote the notice. Leaves out events about which no
+    /// message can be sent, and events whose item cannot be decoded. Returns no events if the tree
+    /// no longer contains them.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -335,9 +336,9 @@ impl Store {
         }
     }
 
-    /// Replaces notices by deliveries, in one transaction. A notice that another process is
-    /// replacing, or has replaced, is skipped together with its deliveries. Returns the number of
-    /// deliveries inserted.
+    /// Replaces notices by deliveries, in one transaction. If another process is replacing or has
+    /// replaced a notice, skips this notice and its deliveries. Returns the number of deliveries
+    /// inserted.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. The notices may have been replaced.

@@ -1,6 +1,6 @@
 //! Opens the database: locks a `SQLite` file, connects, checks the server, and migrates or checks
-//! the schema. Afterwards only this process uses a `SQLite` file, and the database has exactly the
-//! schema that this binary knows.
+//! the schema. After a successful start, only this process uses a `SQLite` file, and the database
+//! has exactly the schema that this binary knows.
 
 use std::path::Path;
 use std::sync::atomic::AtomicI64;
@@ -71,8 +71,8 @@ pub(super) async fn open(
     })
 }
 
-/// The planner settings for statements that are planned once, perhaps on empty tables. They allow
-/// only nested loops over indexes, so that a plan stays good when the tables grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables. The settings
+/// allow only nested loops over indexes, so that a plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -82,8 +82,8 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-/// How long the client waits for an answer after the server's statement timeout, because of the
-/// network.
+/// How long the client waits for an answer after the server's statement timeout has passed. The
+/// answer may still be on its way through the network.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The settings of every pooled Postgres connection; the writers' connections have a shorter
@@ -139,7 +139,7 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A change that waits longer for a lock is sent again on another connection.
+        // A change that waits longer than this for a lock is sent again on another connection.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),
@@ -237,8 +237,9 @@ async fn lock_migrations(
 }
 
 /// Drops invalid indexes. A process that dies during a migration without a transaction leaves an
-/// invalid index, and the repeated migration would keep it, because of `if not exists`. Only the
-/// process that migrates builds indexes, so no other process is building an index that is dropped.
+/// invalid index, and the repeated migration would keep this index, because of `if not exists`.
+/// Only the process that migrates builds indexes, so no other process is building an index that is
+/// dropped.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);
@@ -260,9 +261,9 @@ async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(),
     Ok(())
 }
 
-/// Refuses a server that may lose confirmed commits. After a crash of such a server, the request of
-/// a call that was approved and has run could be open again. With `unsafe_ok`, this function only
-/// logs a warning.
+/// Refuses a server that may lose confirmed commits. After a crash, such a server could have
+/// forgotten an approval: the request would be open again, although the approved call has run. With
+/// `unsafe_ok`, this function only logs a warning.
 async fn check_durability(
     connection: &mut sqlx::PgConnection,
     unsafe_ok: bool,
@@ -334,10 +335,10 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
-/// Migrates an older schema, or refuses it with [`Schema::Check`]. Always refuses a newer schema. A
-/// caller that migrates must hold the advisory lock against other processes. A lost connection is
-/// reported as an outage, so that a start waits for the server and then goes on with the next
-/// migration.
+/// Migrates an older schema; refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
+/// schema. A caller that migrates must hold the advisory lock against other processes. A lost
+/// connection is reported as an outage, so that a starting service waits for the server and then
+/// goes on with the next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,

@@ -20,7 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage lasts. While no outage lasts, `answered` does not lock `log`.
+    /// Whether an outage is going on. If not, `answered` does not lock `log`.
     is_ongoing: AtomicBool,
     log: Mutex<OutageLog>,
 }
@@ -29,7 +29,6 @@ pub struct Outage {
 struct OutageLog {
     /// The start of the outage, by the machine's uptime; `None` if the database is reachable.
     since: Option<Duration>,
-    /// Whether the outage has been logged.
     is_logged: bool,
     /// The machine's uptime when the last line about a failure was logged.
     last_logged: Option<Duration>,

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{ReadError, Store};
 
-/// The maximum number of bytes that a page reads from the database, unless its first entry alone is
-/// larger.
+/// The maximum number of bytes that are read from the database for a page. The first row is read
+/// even if it is larger.
 pub(super) const MAX_PAGE_BYTES: i64 = 4 * 1024 * 1024;
 
 /// One page of a list, with the position of the next page.
@@ -63,7 +63,7 @@ const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
 /// A list whose pages are read in steps: first ids, then the rows of these ids that match the
-/// filter. So the cost of a page does not depend on the rows of other people.
+/// filter. So the cost of a page does not depend on how many rows other people have.
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
 
@@ -78,7 +78,7 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Vec<Uuid>, ReadError>> + Send;
 
-    /// Reads the rows of these ids that match the filter, at most `limit`.
+    /// Reads at most `limit` rows that have one of these ids and match the filter.
     fn matching(
         &self,
         store: &Store,

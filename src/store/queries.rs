@@ -133,7 +133,7 @@ pub struct TaskFilter {
     /// The trees of which all tasks are selected, sub-agents' tasks included. If empty, the root
     /// tasks of all trees are selected.
     pub roots: Vec<TaskId>,
-    /// If set, only tasks with a smaller id than this task are selected, which are older.
+    /// If set, only tasks with a smaller id than this task are selected. These tasks are older.
     pub before: Option<TaskId>,
     /// The maximum number of tasks of a page.
     pub limit: i64,
@@ -161,7 +161,8 @@ pub struct RequestFilter {
     /// Whether a filter for only pending requests also selects requests past their deadline. Such
     /// requests stay pending until a commit closes them.
     pub overdue: bool,
-    /// If set, only requests with a greater id than this request are selected, which are younger.
+    /// If set, only requests with a greater id than this request are selected. These requests are
+    /// younger.
     pub after: Option<RequestId>,
     /// The maximum number of requests of a page.
     pub limit: i64,

@@ -1,6 +1,7 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
-//! are sent in batches, at most once in 25 ms. A lost notification costs only time, because once a
-//! second a statement reads the last event of every tree with a listener on this replica.
+//! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners,
+//! because once a second a statement reads the last event of every tree with a listener on this
+//! replica.
 //!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
 //! that another replica has announced.
@@ -28,7 +29,7 @@ const SEND_INTERVAL: Duration = Duration::from_millis(25);
 /// The interval between two reads of the last events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of reads of the last events between two announcements of the subscriptions. The other
-/// replicas keep a subscription for three times as long.
+/// replicas keep a subscription for `SUBSCRIPTION_TTL`, which is three times this interval.
 const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const MAX_PAYLOAD_BYTES: usize = 7_900;
 
-/// The statement has no text for `SQLite`, because only one process uses a `SQLite` file.
+/// Sends messages to the other replicas. The statement has no text for `SQLite`, because only one
+/// process uses a `SQLite` file.
 const NOTIFY: Sql = Sql {
     postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
     sqlite: "",
@@ -100,7 +102,7 @@ pub(super) struct Relay {
     partial_deltas: Vec<(Uuid, Delta)>,
 }
 
-/// The error that the connection failed or did not answer in time. After this error, the relay
+/// The error of a connection that failed or did not answer in time. After this error, the relay
 /// opens another connection.
 struct Disconnected;
 
@@ -321,8 +323,8 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         .collect()
 }
 
-/// Makes the messages about inboxes. The names of tenants are short, so each chunk fits in a
-/// message.
+/// Makes the messages about inboxes. A message has at most 10 tenants or 120 requests. The names of
+/// tenants are short, so the message stays below the payload limit.
 fn inbox_messages(
     replica: Uuid,
     inboxes: BTreeSet<String>,

@@ -101,7 +101,7 @@ record! {
 }
 
 record! {
-    /// A `RequestRecord` of a list. `found` is the number of matching requests, counted up to one
+    /// A `RequestRecord` of a page. `found` is the number of matching requests, counted up to one
     /// more than the limit.
     struct ListedRecord {
         record: RequestRecord => flatten,
@@ -109,7 +109,7 @@ record! {
     }
 }
 
-/// Where a list finds its ids.
+/// The requests among which a list finds its ids.
 pub(super) enum Source {
     /// The requests under the keys of a person (kind and name), found with this statement.
     Keys(Sql, Vec<(&'static str, String)>),
@@ -240,8 +240,8 @@ impl Store {
     }
 
     /// Returns the keys of a person, each with its kind (`owner`, `user` or `group`) and name. The
-    /// tables `inbox` and `request_approver` have one row for each request and each key that may
-    /// decide the request.
+    /// tables `inbox` and `request_approver` have one row for each request and each key whose
+    /// people may decide the request.
     pub(super) async fn keys(
         &self,
         tenant: &str,

@@ -35,9 +35,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Like `PENDING`, for a whole tree, so the statement searches no descendants. The rows are found
-/// by their root, however many requests are open in other trees: `coalesce` keeps the planner from
-/// using the partial index on open requests instead.
+/// Like `PENDING`, but for a whole tree. The statement finds the rows by their root, and need not
+/// search for descendants. `coalesce` keeps the planner from using the partial index on open
+/// requests, which also has the requests of all other trees.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id

@@ -1,4 +1,4 @@
-//! Defines the rows of a change, which are written on either engine.
+//! Defines the rows that a change writes, in a form for both engines.
 
 use uuid::Uuid;
 
@@ -61,10 +61,10 @@ pub(super) struct TaskLine {
     pub(super) guard: i64,
     pub(super) version: i64,
     pub(super) last_seq: i64,
-    /// How many items the task's journal gains.
+    /// The number of items that the change adds to the task's journal.
     pub(super) facts: i64,
-    /// The number of events that the tree gains, which is the number of items of the whole change.
-    /// Set only in the line of the root; 0 in other lines.
+    /// The number of events that the change adds to the tree, which is the number of all items of
+    /// the change. Set only in the line of the root; 0 in other lines.
     pub(super) events: i64,
     pub(super) busy: i64,
     pub(super) open_requests: i64,
@@ -202,8 +202,8 @@ pub(super) struct GrantLine {
 }
 
 /// A standing decision that a started call relies on. The standing decision must still count when
-/// the change is written. `calls` is added to the number of its uses; 0 if an earlier attempt of
-/// the call was counted.
+/// the change is written. `calls` is added to the standing decision's number of uses; 0 if an
+/// earlier attempt at the call was counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -211,14 +211,14 @@ pub(super) struct UseLine {
 }
 
 impl RequiredState {
-    /// Whether the request must still be pending.
     pub(super) fn requires_pending(self) -> bool {
         self != Self::Any
     }
 }
 
 impl RequestUpdateLine {
-    /// Returns the status after this change; `None` if the status depends on the stored status.
+    /// Returns the status of the request after this change; `None` if that status depends on the
+    /// stored status.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -235,18 +235,19 @@ impl TaskLine {
             .and_then(|immutable| immutable.call.as_ref())
     }
 
-    /// Whether the task becomes terminal in this change. Its credentials are then deleted.
+    /// Whether the task becomes terminal in this change. If so, the task's credentials are deleted.
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 
-    /// Whether this change makes the task claimable, at once or when the task's lease or sleep
-    /// ends.
+    /// Whether this change makes the task claimable, either at once, or when the lease ends or the
+    /// wake-up time comes.
     pub(super) fn queues(&self) -> bool {
         self.lease != KEEP && !self.parks()
     }
 
-    /// Whether this change parks the task without a wake-up time, so that it is not to be claimed.
+    /// Whether this change parks the task without a wake-up time, so that no worker claims the
+    /// task.
     pub(super) fn parks(&self) -> bool {
         self.lease == PARK && self.lease_time.is_none()
     }
@@ -351,8 +352,9 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// Returns the task id and the `seq` of the first item, by which a change is looked up if its
-    /// commit result was lost. `None` if the change has no items.
+    /// Returns the task id and the `seq` of the first item; `None` if the change has no items. If
+    /// the result of the commit was lost, the store looks for this item to find out whether the
+    /// change was written.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }

@@ -153,8 +153,8 @@ pub enum OpenError {
         /// The reason why the database was not reached.
         reason: String,
     },
-    /// The database answers and refuses, for example because of a wrong password or because the
-    /// database does not exist.
+    /// The database answers but refuses the connection, for example because of a wrong password or
+    /// because the database does not exist.
     #[error("the database refuses: {0}")]
     Refused(String),
     /// Postgres may lose confirmed commits, because this setting is off.

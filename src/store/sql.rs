@@ -1,6 +1,6 @@
 //! Defines statements in the dialect of each engine. Most statements are written once, with the
-//! `sql!` macro, which replaces the few expressions that differ. All other statements are an
-//! explicit [`Sql`] with a comment that says why the two texts differ.
+//! `sql!` macro, which replaces the few expressions that differ. Every other statement is an
+//! explicit [`Sql`], with a comment that says why the two texts differ.
 
 /// One statement in the dialect of each engine.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Sql {
 
 impl Sql {
     /// Marks a statement that finds every row by its key. The statement is planned once, because
-    /// planning it each time would cost more than running it.
+    /// planning the statement at each execution would cost more than the execution.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,

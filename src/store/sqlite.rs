@@ -31,7 +31,7 @@ pub(super) struct SqliteFile {
     acquire_timeout: Duration,
 }
 
-/// A pool's manager, which opens connections with the same settings.
+/// The manager of a pool, which opens the pool's connections, all with the same settings.
 #[derive(Debug)]
 pub(super) struct SqliteConnector {
     file: PathBuf,
@@ -70,8 +70,8 @@ impl managed::Manager for SqliteConnector {
 }
 
 impl SqliteFile {
-    /// Prepares to open an existing file; connections are opened when they are needed. `timeout`
-    /// is the time limit for getting a connection, and for a lock of another process.
+    /// Prepares to open an existing file; connections are opened when they are needed. `timeout` is
+    /// the time limit for getting a connection, and for waiting for a lock of another process.
     pub(super) fn new(file: &Path, timeout: Duration) -> Result<Self, managed::BuildError> {
         let pool = |read_only, size| {
             let connect = SqliteConnector {
@@ -88,7 +88,7 @@ impl SqliteFile {
         })
     }
 
-    /// Reads with one statement. `decode` makes the result from the statement's rows.
+    /// Runs one statement that only reads. `decode` makes the result from the statement's rows.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         sql: &'static str,
@@ -204,7 +204,7 @@ pub(super) fn records<R: Record>(
 }
 
 /// Runs a statement for each line of a list. The parameters are the columns of the line and, if the
-/// statement has one parameter more, the time `at`.
+/// statement has one more parameter, the time `at`.
 pub(super) fn execute_each(
     connection: &Connection,
     sql: &str,

@@ -35,8 +35,8 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates an older schema of the file, or refuses it with [`Schema::Check`]. Always refuses a
-/// newer schema. The applied migrations are recorded in sqlx's table, as on Postgres.
+/// Migrates an older schema of the file; refuses it if `schema` is [`Schema::Check`]. Always
+/// refuses a newer schema. The applied migrations are recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;

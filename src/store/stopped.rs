@@ -1,5 +1,5 @@
-//! The state of a task that a commit of this process has stopped. With this state, clients that
-//! wait for the task are answered without a read of the database.
+//! The state of a task that a commit of this process has stopped. From this state, the service
+//! answers clients that wait for the task, without a read of the database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
@@ -10,8 +10,8 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A root task without sub-agents that a commit stops, and its open requests, as a read right after
-/// the commit would return them.
+/// A task that a commit stops: the row and the open requests, exactly as a read right after the
+/// commit would return them. The task is a root and has no sub-agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.
@@ -27,9 +27,9 @@ pub struct StoppedTask {
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
-    /// Replaces [`UNCOMMITTED`] by the time of the commit, `at`. `asker` is the asker's presence
-    /// that the commit sets, whose duration begins at `at`; `None` if the commit does not change
-    /// the presence.
+    /// Replaces [`UNCOMMITTED`] by the time of the commit, `at`. `asker` is the new presence of the
+    /// asker; `None` if the commit does not change the presence. A duration in `asker` begins at
+    /// `at`.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {

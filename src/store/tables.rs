@@ -1,6 +1,6 @@
-//! Declares the columns of the tables that a commit writes, each column once, with the value that
-//! is inserted. For `agent_task`, also declares the new values of a stored row. The statements of
-//! both engines name these columns and values (see `statement.rs`).
+//! Declares the tables that a commit writes: each column, with the value that is inserted into it.
+//! For `agent_task`, also declares the new values of a stored row. The statements of both engines
+//! name these columns and values (see `statement.rs`).
 //!
 //! `{at}` is the time of the commit. `{base}` is the number of the tree's last event before the
 //! commit. An alias names the list that a value comes from: `n` tasks, `i` items, `a` requests, `p`

@@ -64,7 +64,7 @@ record! {
 }
 
 record! {
-    /// A `TaskRecord` of a list. `found` is the number of matching tasks, counted up to one more
+    /// A `TaskRecord` of a page. `found` is the number of matching tasks, counted up to one more
     /// than the limit.
     struct ListedRecord {
         record: TaskRecord => flatten,

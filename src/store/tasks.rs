@@ -141,8 +141,8 @@ pub(super) fn corrupt(what: &str) -> ReadError {
 }
 
 impl Store {
-    /// Reads a task's row; `None` if there is no such task. Reports a task whose row cannot be
-    /// decoded to [`Store::report_unreadable`].
+    /// Reads a task's row; `None` if there is no such task. If the row cannot be decoded, passes
+    /// the task to [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -159,7 +159,7 @@ impl Store {
         let is_complete =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // A reported task may be ended, so terminal tasks are not reported.
+        // The engine may end a reported task. So a task that is already terminal is not reported.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);

@@ -1,5 +1,5 @@
 //! Finds sent messages that can be changed: the message about a request, and the requests that a
-//! message lists. A delivery's `reference` is the receiver's id of the message.
+//! message lists. A delivery's `reference` is the id that the receiver gave to the message.
 
 use uuid::Uuid;
 
@@ -22,9 +22,10 @@ pub enum MessageState {
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedRequests {
-    /// The requests that the message lists, oldest first: at most as many as the caller's limit.
+    /// The oldest requests that the message lists, up to the caller's limit, oldest first.
     pub requests: Vec<RequestId>,
-    /// The number of requests that the message lists, even beyond that limit.
+    /// The number of all requests that the message lists, including those beyond the caller's
+    /// limit.
     pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,

@@ -112,8 +112,9 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls whose result a person supplied in an approval request, because a decision
-    /// of that request ends the task. Only the rejected calls of the request keep their results.
+    /// Called when a decision of an approval request ends the task. If a person has supplied the
+    /// result of a call of this request, the call is settled as canceled instead. Rejected calls
+    /// keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -143,8 +144,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` never counts one person twice. If the approvals are enough only under the
-            // setting `auth.user_ids: exact`, the stored answer has `leave`.
+            // `Folded` never counts a person twice. If the approvals are enough only under the
+            // setting `auth.user_ids: exact`, the stored answer has `leave` set.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -396,8 +397,9 @@ fn phase_after(
     }
 }
 
-/// Returns a call's phase after a person provided credentials. A call by which the model requested
-/// the credentials gets a result that says how tools use the credentials. Any other call continues.
+/// Returns a call's phase after a person provided credentials. If the model requested the
+/// credentials with this call, the call gets a result that says how tools use the credentials. Any
+/// other call continues.
 fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
@@ -415,8 +417,8 @@ fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// Returns the phase in which a call continues after a question: approved or allowed, as before the
-/// question.
+/// Returns the phase in which a call continues after a question: approved if the call was approved
+/// before the question, else allowed.
 fn resumed_phase(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),

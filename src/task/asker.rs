@@ -1,4 +1,5 @@
-//! Decides the next step of a call at a gate. The call may start only while its asker waits for it.
+//! Decides the next step of a call at a gate. The call may start only while its asker (the client
+//! that proposed the call) waits for the verdict.
 
 use super::planned_request::awaited_events;
 use super::progress::Progress;

@@ -16,11 +16,11 @@ use super::verdict::{Judgement, Terms};
 /// The phase of a call, from the proposal to the written result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// Proposed by the model, not judged yet.
+    /// The model proposed the call; the policy has not judged the call yet.
     New,
     /// The policy allows the call.
     Allowed,
-    /// Needs an approval; the request is not open yet.
+    /// The call needs an approval; the request for the approval is not open yet.
     Held(Terms),
     /// The call is itself a request to a person; the request is not open yet.
     Human(Terms),
@@ -28,13 +28,13 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// Approved by as many people as required, or to run with a person's edit.
+    /// The call may run: as many people as required approved it, or a person edited it.
     Approved(Approval),
-    /// Will not run (again); its result is known and not written yet.
+    /// The call will not run, or not run again. The result is known but not written yet.
     Settled(Outcome, String),
-    /// Started, without a result yet.
+    /// The call was started and has no result yet.
     Started(AttemptStart),
-    /// Outcome unknown; an open request asks a person about it.
+    /// The outcome of the call is unknown; an open request asks a person about the outcome.
     OutcomeUnknown(RequestId),
     /// A sub-agent's task performs the call.
     Delegated(TaskId),
@@ -79,8 +79,8 @@ pub struct AttemptStart {
 
 impl AttemptStart {
     /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
-    /// answered with the permit, `runner` is the name of the process that gets the permit, or empty
-    /// if the process gave no name.
+    /// answered with the permit. `runner` is the name of the process that gets the permit; empty if
+    /// the process gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
@@ -217,8 +217,9 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether `attempt` is the last attempt and still has no result. If the attempt ended with
-    /// questions of the tool's server, no request asks these questions yet.
+    /// Whether the call is in the phase `Started` with the attempt number `attempt`. Returns false
+    /// once the attempt has a result, or once a request asks a question with which the attempt
+    /// ended.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -337,14 +338,14 @@ impl CallState {
     }
 
     /// Returns the result to write for a call that will not run (again): a settled call, or a
-    /// repeatable call whose attempts are used up without an answer. `None` for any other call.
+    /// repeatable call that has used up its attempts without an answer. `None` for any other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
         }
-        // Attempts that ended with questions got an answer, so they do not count.
+        // An attempt that ended with questions got an answer, so it is not counted as unanswered.
         let rounds = self
             .elicitation
             .as_ref()
@@ -361,7 +362,7 @@ impl CallState {
     }
 }
 
-/// Maximum number of attempts at a repeatable call. Attempts that a crash ended count, too.
+/// Maximum number of attempts at a repeatable call. An attempt that ended with a crash counts, too.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.

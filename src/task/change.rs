@@ -1,8 +1,8 @@
 //! The writes of one commit: a [`Change`] of one tree, stored whole or not at all.
 //!
-//! The store derives the rows of requests, approvers and decisions from the items (an
-//! `intervention_requested` item inserts a request row, a `decision` item adds a decision, a
-//! `request_closed` item closes the request), so rows and items cannot disagree.
+//! The store derives the rows of requests, approvers and decisions from the items, so rows and
+//! items cannot disagree. An `intervention_requested` item inserts a request row, a `decision` item
+//! adds a decision, and a `request_closed` item closes the request.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -66,8 +66,8 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. Only the changes of ancestors use this guard: they add to
-    /// counters and carry no facts.
+    /// The row may have any version. Only the changes of a task's ancestors use this guard. Such a
+    /// change adds to the ancestor's counters and has no facts.
     Any,
 }
 
@@ -102,7 +102,7 @@ pub struct KeyedCall {
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. An equal call
     /// attaches to the stored call only if both keys begin with `b:`. The prefix is `k:` if the
-    /// caller proposed the call as new, or under its own key and without `attach`.
+    /// caller proposed the call as new, or under a key of the caller's own and without `attach`.
     pub key: String,
 }
 
@@ -231,8 +231,9 @@ pub struct TaskRow {
     pub agent_path: Vec<String>,
     /// Status of the last `task_status` item.
     pub status: TaskStatus,
-    /// Number of commits of the task. The version fences writes: a write names the version that its
-    /// process read, and the store refuses the write if the row now has another version.
+    /// Number of commits and claims of the task. The version fences writes: a write names the
+    /// version that its process read, and the store refuses the write if the row now has another
+    /// version.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,

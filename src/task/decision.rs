@@ -215,7 +215,7 @@ pub struct Decision {
     /// The result that the person supplied for the whole request, as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// The person's answer about each call, by call.
+    /// The person's answers, each under the call that it is about.
     pub decisions: BTreeMap<CallId, CallAnswer>,
     /// Whether this answer closes the request: every call is decided, or the answer ends the task.
     /// Not on the wire.
@@ -229,8 +229,8 @@ impl Decision {
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
-    /// Returns the reason that the person gave for the answer about a call: the call's own, or that
-    /// of the whole answer.
+    /// Returns the reason that the person gave for the answer about this call; if there is none,
+    /// the reason for the whole answer.
     #[must_use]
     pub fn reason_about(&self, call: CallId) -> Option<&str> {
         let own = self.decisions.get(&call);

@@ -20,8 +20,8 @@ pub struct Delta {
     /// Number that the answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to this `seq` reads them first. Once the journal has later items, the answer is either
-    /// stored or discarded.
+    /// to this `seq` reads these items first. Once the journal has later items, the answer is
+    /// either stored or discarded.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,
@@ -42,7 +42,7 @@ pub enum DeltaContent {
         /// Text to append.
         delta: String,
     },
-    /// The name of a call is known, its arguments are not yet.
+    /// The name of a call is known, but its arguments are not known yet.
     Named {
         /// The id that the call will have.
         tool_call_id: CallId,

@@ -1,7 +1,7 @@
-//! Questions that the server of a tool asks a person in the middle of a call
-//! (`elicitation/create` of MCP, revision 2026-07-28), and the answers that the next attempt at the
-//! call returns. Invariant: an attempt that asks is over; only a later attempt, with its own start
-//! in the journal, continues the call.
+//! Questions that the server of a tool asks a person in the middle of a call (`elicitation/create`
+//! of MCP, revision 2026-07-28), and the answers that the next attempt at the call returns.
+//! Invariant: an attempt ends when the server asks a question. Only a later attempt, with its own
+//! start in the journal, continues the call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -37,7 +37,7 @@ impl FailureCode {
 pub struct Failure {
     /// The reason, for programs.
     pub code: FailureCode,
-    /// The reason in one sentence, for people; without secrets and URLs.
+    /// The reason in one sentence, for people. The sentence contains no secrets and no URLs.
     pub detail: String,
     /// Key of the reached limit, for example `max_model_calls`; `None` unless `code` is
     /// `limit_reached`.

@@ -113,7 +113,7 @@ pub enum GrantEnd {
     /// The standing decision was given in a history that a restored backup or a promoted standby
     /// has made uncertain.
     HistoryLost,
-    /// The approval of the person who gave the standing decision would no longer suffice under the
+    /// The approval with which the standing decision was given would no longer suffice under the
     /// rule.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.

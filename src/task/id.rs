@@ -1,5 +1,6 @@
-//! Identifiers: UUIDv7 that this service generates (`Ids` in `world.rs`). None comes from a model
-//! provider, so no two calls share an id.
+//! Defines the identifiers. Each identifier is a UUIDv7 that this service generates (see `Ids` in
+//! `world.rs`). The service never uses the ids of a model provider as identifiers, so no two calls
+//! share an id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,7 +34,7 @@ macro_rules! id {
 }
 
 id!(
-    /// The id of a task: one conversation of a user with an agent.
+    /// The id of a task. A task is one conversation of a user with an agent.
     TaskId
 );
 id!(
@@ -41,7 +42,7 @@ id!(
     RequestId
 );
 id!(
-    /// The id of a tool call: unique, whatever id the model used.
+    /// The id of a tool call. The id is unique, even if a model repeats its own ids.
     CallId
 );
 id!(

@@ -114,14 +114,14 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result that settles no call, because the result came late or an asker reported an unknown
+    /// A result arrived that settles no call: the result came late, or an asker reported an unknown
     /// outcome.
     LateResult(ToolResult),
     /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
     SubAgentStarted {
         /// The call that started the task or sent the message.
         tool_call_id: CallId,
-        /// The sub-agent's task: new, or of the kept conversation.
+        /// The sub-agent's task: a new task, or the task of the kept conversation.
         child_task_id: TaskId,
         /// Name of the sub-agent in the configuration.
         agent: String,
@@ -263,12 +263,12 @@ pub struct ToolCall {
     pub name: String,
     /// The exact text that the model wrote, with secrets redacted.
     pub arguments_text: String,
-    /// Whether a secret in the arguments was redacted: the text is then not the model's, and the
-    /// call never runs. Not on the wire.
+    /// Whether a secret in the arguments was redacted. If so, the text is not exactly what the
+    /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider: the provider's own id, or the id of this service
-    /// if the provider's was empty or repeated. Not on the wire.
+    /// Id of the call in requests to the provider: the provider's own id or, if the provider's id
+    /// was empty or repeated, the id that this service gave. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }

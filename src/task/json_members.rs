@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 /// compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Error for a duplicate member, and for an object with too many members.
+/// Message of the error for a duplicate member, and of the error for an object with too many
+/// members.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// The members of an object in the order of the text. No name occurs twice.

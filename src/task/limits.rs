@@ -7,8 +7,9 @@ use serde::Deserialize;
 
 use super::units::duration_text;
 
-/// The limits of an agent, counted from the last user message over its task and the tasks below it.
-/// A task keeps its own agent's limits and those of all its ancestors.
+/// The limits of an agent. They are counted from the last user message, over the agent's task and
+/// all tasks below this task. A task must stay within the limits of its own agent and of all its
+/// ancestors' agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the configuration's keys")]

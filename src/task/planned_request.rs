@@ -42,9 +42,9 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether the task has work now: no request blocks the turn and, if the task has open requests
-    /// or running sub-agents, some unfinished call is not delegated, not settled, and in no open
-    /// request.
+    /// Whether the task has work now. Returns false if a request blocks the turn. Also returns
+    /// false if the task has open requests or running sub-agents, and each unfinished call waits
+    /// for a decision, is settled or is delegated.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -188,9 +188,9 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
     starting
 }
 
-/// Returns the next calls to run, in the model's order: consecutive repeatable calls together, any
-/// other call alone. Each returned call may have to open a request, so the number of calls is at
-/// most [`Progress::remaining_requests`].
+/// Returns the next calls to run, in the model's order: consecutive repeatable calls are returned
+/// together, and any other call alone. Each returned call may have to open a request, so the number
+/// of calls is at most [`Progress::remaining_requests`].
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;

@@ -28,8 +28,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// Actions of the decided calls, by call.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence of a rejection that the answers so far named; the last named consequence
-    /// counts.
+    /// The consequence that people named for a rejection, in the answers so far. The last answer
+    /// that names a consequence counts.
     pub then: Option<Then>,
 }
 
@@ -55,8 +55,9 @@ pub struct Progress {
     pub open: Vec<RequestProgress>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// How a decision or a deadline ended the task (with `CancelRoot`, the whole tree). `None`
-    /// before that end, and once the task's terminal status is in the journal.
+    /// The consequence of the decision or the deadline that ended the task; `CancelRoot` ends the
+    /// whole tree. `None` if nothing has ended the task yet, and again once the journal contains
+    /// the task's terminal status.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -71,7 +72,7 @@ pub struct Progress {
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
-    /// Quarantined tools: no rule lets them run.
+    /// The quarantined tools, which no rule lets run.
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
@@ -233,8 +234,8 @@ impl Progress {
         }
     }
 
-    /// Keeps the standing decisions for the tree that `decision` gives, if `decision` came after
-    /// the uncertain history (`is_certain`).
+    /// Keeps the standing decisions that `decision` gives for the tree. Keeps none unless
+    /// `decision` came after the uncertain history (`is_certain`).
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
         let grants = decision.grants().map(|(_, grant)| grant);
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
@@ -273,8 +274,8 @@ impl Progress {
         }
     }
 
-    /// Resets the counts that the limits bound, because the user sent the tree a message at the
-    /// time `at`.
+    /// Resets the counts that are compared with the limits, because the user sent the tree a
+    /// message at the time `at`.
     pub(super) fn reset_limit_counts(&mut self, at: Time) {
         self.turns_since_message = 0;
         self.sub_agent_starts_since_message = 0;

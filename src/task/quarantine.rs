@@ -1,8 +1,9 @@
-//! Quarantined tools. A `once` call puts its tool into quarantine if the outcome is unknown, or if
-//! the call was sent and failed with a 5xx status or with an error after which the tool may have
-//! acted. No rule lets a quarantined tool run. A person who decides a call of the tool lifts the
-//! quarantine. Credentials for the call, an answer to the tool's server, a message, a cancel and a
-//! retry of the task do not lift it.
+//! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases: the
+//! outcome of the call is unknown, or the call was sent and failed with a 5xx status or with an
+//! error after which the tool may have acted. No rule lets a call of a quarantined tool run without
+//! a person's decision. The quarantine ends when a person decides a call of the tool. Neither
+//! credentials for the call, an answer to a question of the tool's server, a message, a cancel nor
+//! a retry of the task end the quarantine.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::request::RequestKind;
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
-/// The quarantined tools, each with the call that caused its quarantine.
+/// The quarantined tools by name, each with the call that caused the quarantine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine(BTreeMap<String, Quarantined>);
 
@@ -25,8 +26,8 @@ struct Quarantined {
 }
 
 impl Quarantine {
-    /// Returns the reason for the tool's quarantine, which names the call that caused it; `None` if
-    /// the tool is not quarantined.
+    /// Returns the reason why the tool is quarantined; `None` if the tool is not quarantined. The
+    /// reason names the call that caused the quarantine.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
         let Quarantined { call, finding } = self.0.get(tool)?;
@@ -35,8 +36,8 @@ impl Quarantine {
         ))
     }
 
-    /// Applies the next item. `calls` are the calls of the item's task, in their state before the
-    /// item.
+    /// Applies the next item of a task. `calls` holds the calls of that task, in their state before
+    /// the item.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
@@ -49,9 +50,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // The failure of a task closes the task's requests, so no request asks any more about
-            // calls that were started. The tools of the started `once` calls are therefore
-            // quarantined.
+            // A task that fails closes its requests, so no request asks about the outcome of the
+            // started calls. The tools of the started `once` calls are therefore quarantined.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..

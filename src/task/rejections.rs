@@ -1,12 +1,13 @@
-//! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the
-//! person's reason, without a new request, until the user sends a message or a person approves an
-//! equal call. An expired request is no rejection.
+//! Rejected calls. A later call that equals a rejected call (same tool, arguments equal as JSON
+//! values) is refused with the person's reason and without a new request. A rejection applies until
+//! the user sends the next message, or until a person approves an equal call. The expiry of a
+//! request does not count as a rejection.
 
 use serde_json::Value;
 
 use super::id::CallId;
 
-/// The calls rejected since the last user message.
+/// The rejected calls whose rejections still apply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectedCalls(Vec<RejectedCall>);
 
@@ -15,8 +16,8 @@ pub struct RejectedCalls(Vec<RejectedCall>);
 pub struct RejectedCall {
     /// Id of the call that the person rejected.
     pub call: CallId,
-    /// Reason for the rejection, if the person gave one; the model reads it when an equal call is
-    /// refused.
+    /// Reason that the person gave for the rejection, if any. The model reads the reason when an
+    /// equal call is refused.
     pub reason: Option<String>,
     tool: String,
     arguments: Value,
@@ -32,7 +33,7 @@ impl RejectedCalls {
             .find(|rejected| rejected.tool == tool && equal_json(&rejected.arguments, arguments))
     }
 
-    /// Returns the rejection of exactly this call, if the call was rejected.
+    /// Returns the rejection of the call with this id, if that call was rejected.
     #[must_use]
     pub fn of_call(&self, call: CallId) -> Option<&RejectedCall> {
         self.0.iter().find(|rejected| rejected.call == call)
@@ -45,8 +46,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // A call whose arguments do not parse is invalid, so people are never asked about an equal
-        // call.
+        // A call whose arguments do not parse is invalid. An equal call is therefore refused
+        // without a request even if this rejection is not kept.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,
@@ -70,13 +71,14 @@ impl RejectedCalls {
     }
 }
 
-/// Parses arguments. Empty text counts as an empty object, just as in a call of the tool.
+/// Parses arguments. Empty text counts as an empty object, as in every call of a tool.
 fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     serde_json::from_str(if text.is_empty() { "{}" } else { text })
 }
 
-/// Whether two values are equal as JSON: 1 equals 1.0, the order of members does not count.
+/// Whether two values are equal as JSON. The numbers 1 and 1.0 are equal, and the order of members
+/// does not matter.
 fn equal_json(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -100,13 +102,13 @@ fn equal_json(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Returns a text by which JSON values can be compared: two values have the same text if and only
-/// if they are equal as JSON.
+/// Returns a text for the comparison of JSON values. Two values have the same text if and only if
+/// they are equal as JSON.
 #[must_use]
 pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // The sum turns `-0.0` into `0.0`, because both numbers are equal as JSON.
+            // Adding `0.0` turns `-0.0` into `0.0`, because both numbers are equal as JSON.
             Some(float) => format!("{:?}", float + 0.0),
             None => number.to_string(),
         },

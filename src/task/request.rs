@@ -17,14 +17,14 @@ use super::verdict::{Terms, Verdict};
 pub struct Warning {
     /// Stable code of the warning, for programs.
     pub code: String,
-    /// JSON pointer to the value of the arguments that the warning is about; empty for the
-    /// arguments as a whole.
+    /// JSON pointer to the part of the arguments to which the warning applies; empty if the warning
+    /// applies to the arguments as a whole.
     pub pointer: String,
     /// One sentence for a person.
     pub detail: String,
 }
 
-/// One call of a request. The members hold their values from the time when the request was opened.
+/// One call of a request. All members hold the values that they had when the request was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
     /// Id that this service gave the call.
@@ -42,17 +42,17 @@ pub struct CallSpec {
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// Warnings for the approver; empty for a call that the request only shows for context.
+    /// Warnings for the approver; empty if the request shows the call only for context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// Whether this request decides the call; the turn's other calls are shown for context.
+    /// Whether this request decides the call. The turn's other calls are shown only for context.
     pub needs_decision: bool,
     /// The policy's last verdict on the call.
     pub verdict: Verdict,
     /// Name of the rule that gave the verdict; `None` if no rule did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason for the verdict, from the rule.
+    /// Reason that the rule gives for the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// JSON Schema of the tool's arguments.
@@ -83,8 +83,8 @@ impl CallSpec {
             .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether `digest` and `address` match the other members. The digest of a call without a
-    /// stored definition cannot be recomputed and is not compared.
+    /// Whether `digest` and `address` match the other members. If `definition` is not stored, the
+    /// digest cannot be recomputed and is not compared.
     fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let is_sealed =
             |address: &Address| *address == Address::new(&self.digest, address.text.clone());
@@ -131,14 +131,14 @@ impl Address {
     }
 }
 
-/// A request as it was opened: the content of its `intervention_requested` item.
+/// A request as it was opened: the content of the journal item `intervention_requested`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestSpec {
     /// Id of the request, never reused.
     pub request_id: RequestId,
     /// Kind of the request, see [`RequestKind::properties`].
     pub kind: RequestKind,
-    /// In an approval request, all calls of the turn; in any other request, the one call that the
+    /// All calls of the turn if this is an approval request; otherwise the one call that the
     /// request is about.
     pub pending_tool_calls: Vec<CallSpec>,
     /// Terms under which the request is decided.
@@ -156,13 +156,14 @@ pub struct RequestSpec {
     /// JSON Schema of the answer; `None` if the request has no form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// The questions of a tool's server, if the request asks one of them. Not on the wire.
+    /// The questions of a tool's server, if this request asks one of these questions. Not on the
+    /// wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
-    /// Digest over the members that the other digests leave out: the request's id, kind, terms and
-    /// question; the details of a credentials request; the details, the form and the questions of
-    /// an elicitation; for each call, `needs_decision` and `editor`. `None` in requests that older
-    /// versions stored. Not on the wire.
+    /// Digest over the members that the other digests do not cover: the request's id, kind, terms
+    /// and question; the details of a credentials request; the details, the form and the questions
+    /// of an elicitation; for each call, `needs_decision` and `editor`. `None` in requests that
+    /// older versions stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -209,8 +210,8 @@ impl RequestSpec {
         ))
     }
 
-    /// Whether every digest of the request matches the digested content. `tenant` and `task` are
-    /// those of the request's task; the digests of the calls cover them.
+    /// Whether every digest of the request matches the digested content. `tenant` and `task` must
+    /// be those of the request's task, because the digests of the calls cover both.
     #[must_use]
     pub fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let own = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
@@ -225,8 +226,9 @@ impl RequestSpec {
                 .all(|call| call.has_valid_digests(tenant, task))
     }
 
-    /// Returns the number of people who have to agree before a call of an approval request runs, or
-    /// the call of a reconcile request is retried. Requests of other kinds need one person.
+    /// Returns the number of people who have to agree. For an approval request, they have to agree
+    /// before a call runs; for a reconcile request, before the call is retried. A request of any
+    /// other kind needs one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.properties().counts_approvers {
@@ -236,10 +238,10 @@ impl RequestSpec {
         }
     }
 
-    /// Returns the actions that this request accepts, whoever answers. `required` is the number of
-    /// people who have to agree. An approval request accepts the actions of the rule's `allow`, but
-    /// no `respond` if 2 or more people have to agree. Any other request accepts all actions of its
-    /// kind.
+    /// Returns the actions that this request accepts from the people who may decide. `required` is
+    /// the number of people who have to agree. An approval request accepts the actions of the
+    /// rule's `allow`, except `respond` if 2 or more people have to agree. Any other request
+    /// accepts all actions of its kind.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let properties = self.kind.properties();
@@ -278,8 +280,8 @@ impl<'t> From<&'t ToolSpec> for DigestedTool<'t> {
 }
 
 /// Returns the digest of one call: SHA-256 over tenant, task, call, tool name, the tool's
-/// definition, target, effect, argument bytes and rule. The length of each part precedes the part,
-/// so that different parts never give the same bytes. Clients treat the digest as opaque.
+/// definition, target, effect, argument bytes and rule. The length of each part is hashed before
+/// the part, so that different parts never give the same bytes. Clients treat the digest as opaque.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -307,8 +309,8 @@ pub fn call_digest(
     format_sha256(&hash.finalize())
 }
 
-/// Returns the digest over texts in their order. The length of each text precedes the text. A
-/// request's digest is computed over the digests of the calls that the request decides.
+/// Returns the digest over the texts in the given order. The length of each text is hashed before
+/// the text. A request's digest is computed over the digests of the calls that the request decides.
 #[must_use]
 pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -393,7 +395,7 @@ mod tests {
         .sealed()
     }
 
-    /// Returns a member of a request, for the test to change.
+    /// A function that returns a member of a request, which the test then changes.
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]

@@ -1,12 +1,12 @@
-//! The kinds of request. A constant of type [`RequestKindProperties`] holds all properties of a
-//! kind. A new kind needs a variant of [`RequestKind`], such a constant, and the code that no other
-//! kind needs.
+//! The kinds of request. For each kind, a constant of type [`RequestKindProperties`] holds the
+//! properties. To add a kind, add a variant of [`RequestKind`], such a constant, and the code for
+//! behaviour that no other kind has.
 
 use serde::{Deserialize, Serialize};
 
 use super::decision::Action;
 
-/// The kind of a request, which decides the actions that people may take.
+/// The kind of a request. The kind determines the actions that people may take.
 #[derive(
     Clone,
     Copy,
@@ -47,25 +47,25 @@ pub enum RequestKind {
 pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The question by which an agent opens a request of this kind; `None` if an agent cannot open
-    /// such a request.
+    /// The question with which an agent opens a request of this kind; `None` if an agent cannot
+    /// open such a request.
     pub human: Option<HumanKind>,
-    /// The actions that a request of this kind takes, in the order in which they are shown.
+    /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
     /// The actions that a person may take by a sealed link. A link never permits an action that
-    /// shows or takes a secret, runs arguments that the policy has not judged, or reports an event
-    /// outside of this service.
+    /// shows or takes a secret, an action that runs arguments which the policy has not judged, or
+    /// an action that reports an event outside of this service.
     pub link_actions: &'static [Action],
     /// The content of a `respond` answer.
     pub response: ResponseKind,
-    /// Whether no call of the turn runs while a request of this kind is open.
+    /// Whether an open request of this kind keeps every call of the turn from running.
     pub blocks_turn: bool,
     /// Whether a request of this kind decides calls of the turn under a rule. Such a request shows
     /// the whole turn, takes an answer for each call, and follows the rule's `allow` and
     /// `on_reject`. A request of any other kind is about one call.
     pub decides_calls: bool,
-    /// Whether the rule's number of approvers has to agree; otherwise the answer of one person is
-    /// enough.
+    /// Whether as many people have to agree as the rule requires. If not, the answer of one person
+    /// is enough.
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
@@ -77,7 +77,7 @@ pub struct RequestKindProperties {
 /// The content of a `respond` answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
-    /// A result for each call, inside `decisions`.
+    /// `decisions`: a result for each call.
     PerCall,
     /// `response`: the filled-in form.
     Form,
@@ -234,8 +234,8 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
-    /// Whether people can answer a request of this kind with `approve`, if the rule of the request
-    /// allows that.
+    /// Whether a request of this kind can be answered with `approve`, provided that the request's
+    /// rule allows `approve`.
     #[must_use]
     pub fn can_be_approved(self) -> bool {
         self.properties().actions.contains(&Action::Approve)

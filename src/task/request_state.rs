@@ -1,5 +1,5 @@
-//! Derives from the answers to a request which answer decided each call, which answers approved
-//! each call, and the decision of the whole request.
+//! Evaluates the answers to a request: finds the answer that decided each call and the answers that
+//! approved each call, and derives the decision of the whole request.
 
 use std::collections::BTreeSet;
 
@@ -47,10 +47,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any: the first answer that settles the call
-    /// alone, or the approval that completed the required number. If a closed request has no such
-    /// answer, the last answer about the call decided the call: in a service without accounts one
-    /// approval is enough, whatever number the terms require.
+    /// Returns the answer that decided `call`, if any. This is the first answer that decides the
+    /// call however many approvals are required, or the approval that completed the required
+    /// number. If a closed request has no such answer, the last answer about the call is returned:
+    /// in a service without accounts one approval is enough, whatever number the terms require.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -59,13 +59,14 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The setting `auth.user_ids` at the time of the answers is not stored. `Folded` never
-            // counts one person twice. If the approvals were enough only under `Exact`, the answer
-            // that completed the number has `leave` and so settles the call.
+            // The setting `auth.user_ids` at the time of the answers is not stored. The comparison
+            // uses `Folded`, which never counts one person twice. If the approvals were enough only
+            // under `Exact`, the answer that completed the number has the flag `leave`, so
+            // `settles` returns true for that answer.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        // An answer that closes the request by a cancellation leaves other calls undecided.
+        // An answer that closes the request by canceling the task leaves the other calls undecided.
         let continues = |then: Then| then == Then::Continue;
         let closed = self
             .answers
@@ -79,8 +80,8 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns the answers that approve `call`, the first of each person. `ids` says which user ids
-    /// belong to one person. Empty if one approval is enough.
+    /// Returns the first approval of `call` by each person; no answers if one approval is enough.
+    /// `ids` says which user ids belong to one person.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {

@@ -1,7 +1,7 @@
-//! Uncertain history after a restored backup or a promoted standby. The end of the stored history
-//! is lost. A call that was not started in the stored part may have run in the lost part.
-//! Invariant: such a call runs only if its effect may be repeated, or if a person approves the call
-//! after the restore or the promotion.
+//! Uncertain history. After a backup is restored or a standby is promoted, the end of a task's
+//! history may be lost. A call that the remaining history does not show as started may have run in
+//! the lost part. Invariant: such a call runs only if its effect may be repeated, or if a person
+//! approves the call after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
@@ -11,7 +11,7 @@ use super::request::Warning;
 use super::time::Time;
 use super::verdict::Verdict;
 
-/// Text for a call that may have run in the lost history.
+/// Result text of a call that may have run in the lost history.
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
@@ -20,8 +20,9 @@ pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not kno
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// Returns the `seq` of the last item of the uncertain history; 0 where the history is certain.
-/// Every earlier item counts as uncertain too, whatever its time: the clocks of two servers differ.
+/// Returns the `seq` of the last item of the uncertain history; 0 if the whole history is certain.
+/// All earlier items count as uncertain too, even with a later time, because the clocks of two
+/// servers differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -35,7 +36,7 @@ pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time
 }
 
 impl Progress {
-    /// Builds the state after the whole journal `items`. Items up to the time
+    /// Builds the state after the whole journal `items`. The items up to the time
     /// `history_uncertain_until` are uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
@@ -49,8 +50,8 @@ impl Progress {
         progress
     }
 
-    /// Marks the calls whose approval `decision` completed, if that decision came after the
-    /// uncertain history (`is_certain`).
+    /// Marks the calls whose approval `decision` completed. Marks none if `is_certain` is false,
+    /// which means that `decision` belongs to the uncertain history.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -68,8 +69,8 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the call must not be repeated and may have run in the lost history, whatever people
-    /// decided since.
+    /// Whether the call must not be repeated and may have run in the lost history. A later approval
+    /// does not change the result.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self
@@ -79,8 +80,8 @@ impl CallState {
         self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
-    /// Whether the call must not be repeated, may have run in the lost history, and has no approval
-    /// since then.
+    /// Whether the call must not be repeated, may have run in the lost history, and has not been
+    /// approved after the uncertain history.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.is_approval_certain
@@ -92,8 +93,8 @@ impl CallState {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
-    /// Returns the result text for an unknown outcome: of a call that was started, or of a call
-    /// that may have run in the lost history.
+    /// Returns the result text for an unknown outcome. The text differs between a call that was
+    /// started and a call that may have run in the lost history.
     #[must_use]
     pub(super) fn unknown_outcome_text(&self) -> String {
         if self.attempts > 0 {
@@ -104,8 +105,9 @@ impl CallState {
         .to_owned()
     }
 
-    /// Returns the text for a call that will not run (again): `why`, followed by `ending`. If the
-    /// call may have run already, a sentence about the unknown outcome follows instead of `ending`.
+    /// Returns the text for a call that will not run or will not run again: `why`, followed by
+    /// `ending`. If the call may have run already, a sentence about the unknown outcome replaces
+    /// `ending`.
     pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown_outcome_text())
@@ -114,7 +116,7 @@ impl CallState {
         }
     }
 
-    /// Whether the call ends as `unknown` when it is canceled before it has a result.
+    /// Whether the call ends as `unknown` if it is canceled before it has a result.
     pub(super) fn ends_unknown(&self) -> bool {
         let refused = matches!(
             self.phase,

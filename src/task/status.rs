@@ -28,7 +28,8 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the status is terminal: only a command or a new message continues the task.
+    /// Whether the status is terminal. Only a command or a new message continues a task with a
+    /// terminal status.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)

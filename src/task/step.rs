@@ -1,6 +1,6 @@
 //! Decides the next step of a task. The decision is a pure and total function: it uses no clock, no
-//! I/O and no stored state. After a crash at any point, another call of `next_step` continues the
-//! task.
+//! I/O and no stored state. After a crash at any point, the task continues with another call of
+//! [`next_step`].
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ use super::tool_spec::ToolKind;
 pub enum Step {
     /// Call the model for its next turn.
     CallModel,
-    /// Ask the policy about these calls. A later policy can only tighten the verdicts.
+    /// Ask the policy about these calls. A later judgement can only make the verdicts stricter.
     Judge(Vec<CallId>),
     /// Open these requests.
     OpenRequests(Vec<PlannedRequest>),
@@ -36,12 +36,14 @@ pub enum Step {
     RunCalls(Vec<CallId>),
     /// Give this gate call's asker the permit to run the call.
     HandOver(CallId),
-    /// Open a request for each of these calls, whose last attempt ended with a question.
+    /// Open a request for each of these calls. The last attempt at each call ended with a question
+    /// of the tool's server.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of these calls. Each was started, is not in flight and has no
-    /// result, or may have run in the lost part of an uncertain history.
+    /// Ask a person about the outcome of these calls. Either the call was started, is not in flight
+    /// and has no result, or it may have run in the lost part of an uncertain history.
     Reconcile(Vec<CallId>),
-    /// Write the results (outcome and text) of these calls, which will not run (again).
+    /// Write the results (outcome and text) of these calls. The calls will not run, or will not run
+    /// again.
     Settle(Vec<(CallId, Outcome, String)>),
     /// End the task.
     Finish(Ending),
@@ -56,11 +58,12 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The close of any request of the tree, which has reached the maximum number of open requests.
+    /// The closing of any request of the tree. The tree has reached the maximum number of open
+    /// requests.
     RequestClosed,
-    /// A user message or another command: the task is terminal.
+    /// A user message or another command. The task is terminal.
     Message,
-    /// The return of the asker of a gate call that may start.
+    /// The return of the asker of a gate call. The call may start only while the asker waits.
     Asker,
 }
 
@@ -71,7 +74,7 @@ pub enum Ending {
     Completed(String),
     /// With the result of a gate call.
     Settled,
-    /// By a failure: the task cannot continue.
+    /// By a failure, after which the task cannot continue.
     Failed(Failure),
     /// By a person, a deadline or an ancestor.
     Canceled,
@@ -82,13 +85,14 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// Started calls whose attempt may still be in flight, by the database's clock.
+    /// Started calls whose attempt may still be in flight, judged by the database's clock.
     pub running: BTreeSet<CallId>,
     /// Started calls whose attempt ended in this process with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether its asker waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep a conversation: their calls run one after the other.
+    /// Names of the sub-agents that keep a conversation. The calls of such a sub-agent run one
+    /// after the other.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -166,7 +170,8 @@ fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     step_after_turn(progress, context)
 }
 
-/// Decides the step once every call has its result. A last turn without calls completes the task.
+/// Decides the next step once every call has a result. If the model's last turn has no calls, the
+/// task is completed.
 fn step_after_turn(progress: &Progress, context: &StepContext) -> Step {
     match (&progress.last_message, context.spent_limit) {
         (LastMessage::Model(turn), _) if turn.tool_calls.is_empty() => {
@@ -192,8 +197,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may still be in flight and forbids another attempt, because the
-/// call must not be repeated or an asker has the permit.
+/// Whether an attempt may still be in flight and forbids another attempt at the call. Another
+/// attempt is forbidden if the call must not be repeated, or if an asker has the permit.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -1,13 +1,13 @@
-//! Helpers for text and JSON: text that both databases can store (no U+0000, which Postgres
-//! refuses), cuts at character boundaries, JSON pointers, canonical JSON, and a map over the texts
-//! of a JSON value.
+//! Helpers for text and JSON: text that both databases can store (Postgres refuses U+0000), cuts at
+//! character boundaries, JSON pointers, canonical JSON, and a function that maps each text of a
+//! JSON value.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Returns JSON with sorted keys and no blanks. Values that differ only in the order of members or
-/// in blanks give the same text. The digests of agents and of tools are computed over this text.
+/// Returns JSON with sorted keys and no blanks. Values that differ only in blanks or in the order
+/// of members give the same text. The digests of agents and of tools are computed over this text.
 #[must_use]
 pub(crate) fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
@@ -46,8 +46,8 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 by U+FFFD. This is for text from a model or a tool; the HTTP API refuses a
-/// request with U+0000.
+/// Replaces each U+0000 in text from a model or a tool by U+FFFD. The HTTP API refuses a request
+/// with U+0000 instead.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {

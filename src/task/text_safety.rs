@@ -1,6 +1,6 @@
-//! Makes text safe to review: shows every invisible character, and warns about arguments that look
-//! like something else. Invariant: no invisible character stays hidden, even if JSON escapes encode
-//! it; the number of findings is bounded, and the time is linear in the text.
+//! Makes text safe to review: shows every invisible character, and warns about arguments that could
+//! mislead an approver. Invariant: no invisible character stays hidden, even if JSON escapes encode
+//! it. The number of findings is bounded, and the time is linear in the length of the text.
 
 mod inspect;
 
@@ -62,8 +62,8 @@ fn without_emoji(text: &str) -> Cow<'_, str> {
         .map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
 }
 
-/// Returns the text with every invisible character shown as `\u{…}`. A line break is shown and
-/// kept.
+/// Returns the text with every invisible character shown as `\u{…}`. A line break is shown as
+/// `\u{a}` and kept.
 #[must_use]
 pub(crate) fn visible(text: &str) -> String {
     let shown = |c: char| {
@@ -102,10 +102,10 @@ fn is_hidden(c: char) -> bool {
         .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Returns warnings for the approver of these arguments: at most one for each code and place, at
-/// most 8 for each code. A pointer leads to a value of the arguments; a warning about a member's
-/// name has the pointer of that member. Arguments that are not JSON have a single place: the whole
-/// text.
+/// Returns warnings for the approver of these arguments: at most one for each code and place, and
+/// at most 8 for each code. Each pointer leads to a value of the arguments; the pointer of a
+/// warning about a member's name leads to that member. Arguments that are not JSON count as a
+/// single place.
 #[must_use]
 pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut findings = Findings::default();

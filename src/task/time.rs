@@ -1,4 +1,4 @@
-//! A moment in microseconds, the precision that both databases keep.
+//! Points in time, in microseconds. Both databases store times with this precision.
 
 use std::fmt;
 use std::ops::Add;
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Microseconds since 1970-01-01T00:00:00Z. Shown as RFC 3339 UTC with six digits and `Z`.
+/// The microseconds since 1970-01-01T00:00:00Z. `Display` writes RFC 3339 in UTC with six digits
+/// and `Z`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -20,8 +21,8 @@ impl Time {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Returns date, hour and minute in UTC, for people; without the date if `day` has the same
-    /// date.
+    /// Returns the date, hour and minute in UTC, for people. The date is left out if `day` has the
+    /// same date.
     #[must_use]
     pub fn to_minute(self, day: Option<Self>) -> String {
         let text = self.to_string();

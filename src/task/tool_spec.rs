@@ -67,10 +67,10 @@ pub struct ToolKindProperties {
     /// the order in which the turn's other calls run.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. A rule applies to such a call only if the
-    /// rule names the tool, an `allow` never applies, and an earlier rejection does not refuse the
-    /// call.
+    /// rule names the tool, and a rule that allows calls never applies. An earlier rejection does
+    /// not refuse the call.
     pub asks_person: bool,
-    /// The receiver of a credential in calls of this kind, as shown to the person who provides the
+    /// The receiver of a credential in calls of this kind, as shown to the person who enters the
     /// credential. `None` if the receiver is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
@@ -117,22 +117,23 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Effect of repeating a call.
     pub effect: Effect,
-    /// How the tool's calls are performed; it decides the properties of [`ToolKind::properties`].
+    /// How the tool's calls are performed. The kind determines the properties of
+    /// [`ToolKind::properties`].
     pub kind: ToolKind,
-    /// Target of the tool's calls, as the digests of the calls contain it, for example `shell
-    /// /srv/ops` or `POST http://payments.internal`.
+    /// Target of the tool's calls, as covered by the digests of the calls. Examples:
+    /// `shell /srv/ops` and `POST http://payments.internal`.
     pub target: String,
-    /// Template of the line that an approver reads, for example `Refund {amount} for order
-    /// {order}`. `None`: the line is the tool's name.
+    /// Template of the line that an approver reads, for example
+    /// `Refund {amount} for order {order}`. `None` if the approver reads the tool's name.
     pub summary: Option<String>,
-    /// Time after which one attempt is given up.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over kind, target (of an HTTP tool: method and whole URL), parameters, effect,
-    /// the unexpanded headers and env, and the services of `request_credentials`. The description,
-    /// the summary and the timeout are left out.
+    /// `sha256:…` over kind, target (for an HTTP tool, the method and the whole URL), parameters,
+    /// effect, the unexpanded headers and env, and the services of `request_credentials`. The
+    /// description, the summary and the timeout are left out.
     pub definition: String,
-    /// The credentials that the tool's headers, `url` and `env` refer to, each once, ordered by
-    /// name.
+    /// The names of the credentials that the tool's headers, `url` and `env` refer to, sorted and
+    /// without duplicates.
     pub needs: Vec<String>,
 }
 
@@ -174,8 +175,9 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 }
 
 impl ToolSpec {
-    /// Returns the summary for an approver: the template with the arguments filled in as text, each
-    /// cut at 80 characters with an ellipsis. Without a template, the summary is the tool's name.
+    /// Returns the summary for an approver: the template with the arguments filled in as text. Each
+    /// argument is cut at 80 characters with an ellipsis. Without a template, the summary is the
+    /// tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else {

@@ -1,5 +1,6 @@
-//! Builds the conversation that the model sees from a task's journal. Every call of a turn has
-//! exactly one result, in the model's order, before the model is called again.
+//! Builds the conversation that the model sees from a task's journal. Before the model is called
+//! again, every call of a turn has exactly one result. The results follow the model's order of the
+//! calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,20 +25,20 @@ pub enum Message {
     /// A turn of the model.
     Assistant {
         /// The provider's own JSON, sent back unchanged except for call ids that had to be
-        /// replaced; null if the other members have the same content.
+        /// replaced. Null if `text` and `calls` hold the same content.
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,
         /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
         calls: Vec<(String, String, String)>,
     },
-    /// The result of one call, right after the turn that proposed the call.
+    /// The result of one call. Results follow right after the turn that proposed the calls.
     Result {
         /// Id by which the provider knows the call.
         provider_id: String,
         /// Name of the called tool.
         name: String,
-        /// Text of the result, cut after 64 KiB with a note.
+        /// Text of the result, cut at 64 KiB. A cut text ends with a note.
         content: String,
         /// Whether the call succeeded, or a person supplied its result.
         succeeded: bool,
@@ -88,8 +89,8 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
 }
 
 /// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
-/// result, even if the late result came first: an attempt may answer while its call is still open,
-/// and a cancellation of the task may then end the call as `unknown`.
+/// result, even if the late result comes first in the journal: an attempt may answer while its call
+/// is still open, and a cancellation of the task may then end the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -153,8 +154,8 @@ fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// Returns the text of a result for the model. `ran_with` holds the arguments of a call that ran
-/// with a person's edit; the text then begins with these arguments.
+/// Returns the text of a result for the model. `ran_with` holds the edited arguments if the call
+/// ran with a person's edit. The text then begins with these arguments.
 fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = truncated(&result.content);
     match ran_with {
@@ -181,8 +182,8 @@ pub fn last_result(items: &[Item]) -> Option<String> {
     ))
 }
 
-/// Returns the ids by which the provider knows a turn's calls. This service's unique ids replace
-/// empty and repeated ids, which a journal may contain.
+/// Returns the ids by which the provider knows a turn's calls. A journal may contain empty and
+/// repeated ids; this service's unique ids replace them.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

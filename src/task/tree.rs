@@ -1,6 +1,7 @@
-//! The state of a tree of tasks, read item by item in the order of its events: the progress of each
-//! task, and the state that all tasks share. A rejection, a quarantine, a standing decision for the
-//! tree and the user's message hold for the whole tree, whichever task they came from.
+//! The state of a tree of tasks: the progress of each task, and the state that all tasks share. The
+//! module reads the items of all tasks in the order of the tree's events. A rejection, a
+//! quarantine, a standing decision for the tree and the user's message apply to the whole tree,
+//! whichever task they came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;

@@ -1,5 +1,6 @@
-//! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no
-//! blanks. Every setting with a duration or a size uses this module.
+//! Durations (for example `500ms`, `30s`, `10m`, `24h`, `7d`) and sizes (`64KiB`, `1MiB`) as text:
+//! one number and one unit, without blanks. Every setting with a duration or a size uses this
+//! module.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A hundred years, in seconds. A longer duration is a typing error, and could overflow a time.
+/// A hundred years, in seconds. A longer duration is a typing error and could overflow a time.
 const MAX_SECONDS: u64 = 100 * 366 * 86_400;
 
 /// Parses a size and returns it in bytes; `None` if the text is malformed.
@@ -43,8 +44,8 @@ pub(crate) fn format_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // The second number is the least count: the customary `24h` and `60s` are preferred to `1d` and
-    // `1m`.
+    // The second number is the minimum count at which a unit is used. The customary `24h` and `60s`
+    // are thus written instead of `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit = units
         .into_iter()

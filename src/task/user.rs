@@ -1,5 +1,5 @@
-//! User ids: when two spellings belong to one person, and how an id is shown. Invariant: only this
-//! module compares user ids. Rows store the spelling of an id, and the current setting decides how
+//! User ids, and the rule by which two spellings belong to one person. Invariant: only this module
+//! compares user ids. Rows store the spelling of an id, and the current setting decides how
 //! spellings are compared. A change of the setting therefore applies to older rows, too.
 
 use std::fmt;
@@ -32,12 +32,12 @@ pub enum UserIds {
     Exact,
 }
 
-/// The comparison form of an id: equal keys belong to one person.
+/// The comparison form of an id. Ids with equal keys belong to one person.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserKey(String);
 
 impl UserKey {
-    /// Returns the key, which is for the database and never shown.
+    /// Returns the key for the database. The key is never shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -60,7 +60,7 @@ impl UserIds {
         one == other || (self == Self::Folded && folded(one) == folded(other))
     }
 
-    /// Creates the id with this spelling, to be compared by this setting.
+    /// Creates the id with this spelling, to be compared under this setting.
     #[must_use]
     pub fn id(self, spelling: impl Into<String>) -> UserId {
         let spelling = spelling.into();
@@ -120,8 +120,8 @@ impl UserId {
         self.ids
     }
 
-    /// Returns the comparison form, which the database stores next to the spelling; `None` for
-    /// `Exact`, where both are the same.
+    /// Returns the comparison form that the database stores next to the spelling; `None` under
+    /// `Exact`, because both are the same.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())

@@ -35,8 +35,8 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
-    /// Whether the rule lets an answer by a sealed link count; `None` if the rule does not say. See
-    /// [`Approvers::accepts_links`].
+    /// Whether an answer by a sealed link counts, as set by the rule; `None` if the rule does not
+    /// set it. [`Approvers::accepts_links`] applies the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
 }
@@ -82,16 +82,17 @@ pub enum OnExpiry {
 pub struct Terms {
     /// The people who may decide.
     pub approvers: Approvers,
-    /// How long the request stays open; `None` means without a deadline.
+    /// How long the request stays open; `None` if it has no deadline.
     pub expires_in: Option<Duration>,
     /// Effect of the deadline on undecided calls.
     pub on_expiry: OnExpiry,
-    /// Consequence if people reject every call of the request, unless a decision names another in
-    /// `then`.
+    /// Consequence if people reject every call of the request, unless a decision gives another
+    /// consequence in `then`.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,
-    /// The operator's text for the request; `None`: "Human intervention required."
+    /// The operator's text for the request. `None` stands for the text "Human intervention
+    /// required."
     pub message: Option<String>,
 }
 
@@ -122,13 +123,13 @@ pub struct Judgement {
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason from the rule; for an invalid call, the reason why the call is invalid.
+    /// Reason that the rule gives. For an invalid call, the reason why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected call that this call repeats; this call is refused with the reason of that
+    /// The rejected call that this call repeats. This call is refused with the reason of that
     /// rejection. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
@@ -141,7 +142,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Creates a judgement that consists of the verdict alone.
+    /// Creates a judgement that has only a verdict.
     #[must_use]
     pub fn new(verdict: Verdict) -> Self {
         Self {

@@ -6,12 +6,12 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The waiting rows with one label value.
+/// The number and the age of the waiting rows with one label value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// The label value, such as a kind of request.
     pub name: String,
-    /// The number of rows.
+    /// The number of waiting rows.
     pub waiting: i64,
     /// The age of the oldest waiting row.
     pub oldest: Duration,
@@ -25,8 +25,8 @@ pub(super) struct BacklogGauges {
 }
 
 impl BacklogGauges {
-    /// Builds the gauges from pairs of a name and a description: `waiting` for the number of rows,
-    /// `oldest` for the age of the oldest row.
+    /// Builds the two gauges. `waiting` and `oldest` are pairs of a name and a description:
+    /// `waiting` for the number of rows, `oldest` for the age of the oldest row.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),

@@ -1,11 +1,11 @@
-//! The metrics of messages.
+//! The metrics of the messages that the service sends to the receivers in `notify.to`.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::Builder;
 use super::backlog::BacklogGauges;
 
-/// The instruments of messages, each with the label `target`: the name of an entry.
+/// The instruments of messages. All have the label `target`, the name of the receiver.
 pub(super) struct DeliveryMetrics {
     attempts: IntCounterVec,
     pub(super) waiting: BacklogGauges,
@@ -13,7 +13,8 @@ pub(super) struct DeliveryMetrics {
     unreachable: IntCounterVec,
 }
 
-/// Buckets in seconds, from a prompt delivery up to 3 days, shortly before the last attempt.
+/// Buckets in seconds. The smallest buckets fit a prompt delivery; the largest is 3 days, shortly
+/// before the last attempt.
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
@@ -52,18 +53,18 @@ impl DeliveryMetrics {
         })
     }
 
-    /// Counts an attempt to send a message, or a delivery that is dropped, by outcome.
+    /// Counts an attempt to send a message, or a dropped delivery, under its outcome.
     pub(super) fn count_attempt(&self, target: &str, outcome: &str) {
         self.attempts.with_label_values(&[target, outcome]).inc();
     }
 
-    /// Counts a question for which no approver has a mail address.
+    /// Counts a request for which no approver has a mail address.
     pub(super) fn count_unreachable(&self, target: &str) {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
-    /// Records the seconds from a commit, or from the time at which a reminder was due, to the
-    /// delivery of the message.
+    /// Records the seconds from a commit to the delivery of the message about it. For a reminder,
+    /// the seconds begin when the reminder was due.
     pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }

@@ -1,5 +1,5 @@
 //! The gauges of `/metrics` whose values are counted in the database. A count reads the whole task
-//! table, and `/metrics` needs no key. All scrapes within [`MAX_COUNT_AGE`] therefore share one
+//! table, and `/metrics` needs no API key. Therefore all scrapes within [`MAX_COUNT_AGE`] share one
 //! count, and two counts never run at once.
 
 use std::fmt;
@@ -12,14 +12,14 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// Counts of this age or older are stale: the next scrape counts again.
+/// The age at which counts become stale. The next scrape then counts again.
 pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
-/// Counts tasks, open requests and waiting deliveries in the database.
+/// A function that counts tasks, open requests and waiting deliveries in the database.
 pub(crate) type CountFn =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> + Send + Sync>;
 
-/// Returns the machine's uptime.
+/// A function that returns the machine's uptime.
 pub(crate) type UptimeFn = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The latest counts of the database, renewed on demand.
@@ -32,7 +32,7 @@ pub(crate) struct Gauges {
 
 #[derive(Default)]
 struct LastCount {
-    /// When the last count began, as uptime.
+    /// The uptime at which the last count began.
     started_at: Option<Duration>,
     is_counting: bool,
     counts: DatabaseCounts,
@@ -56,14 +56,14 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. Starts a count and waits for it if no count is running, and no
-    /// count has begun within the last [`MAX_COUNT_AGE`]. While a count runs, other callers get the
-    /// previous counts at once, so that a slow count delays only one scrape of `/metrics`.
+    /// Returns the latest counts. If no count is running and none has begun within the last
+    /// [`MAX_COUNT_AGE`], starts a count and waits for it. While a count runs, other callers get
+    /// the previous counts at once, so that a slow count delays only one scrape of `/metrics`.
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // A spawned count goes on if its scrape is cancelled. Otherwise the next scrape would
-            // have to start the count again.
+            // A spawned count continues even if its scrape is cancelled. Otherwise the next scrape
+            // would have to start the count again.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;
@@ -74,7 +74,7 @@ impl Gauges {
         self.lock().counts.clone()
     }
 
-    /// Returns whether the caller has to count. If so, marks the count as running.
+    /// Returns whether the caller has to count. If so, marks a count as running.
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
@@ -214,7 +214,7 @@ mod tests {
         while counts.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        // However long the count takes, no other caller counts or waits.
+        // No other caller counts or waits, however long the running count takes.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
             assert_eq!(gauges.counts().await, DatabaseCounts::default());

@@ -1,6 +1,6 @@
-//! The spec of the tool with which an agent calls another agent; the engine performs the call.
-//! Invariant: every such tool takes the same arguments. The tool's description for a model comes
-//! from the calling agent's definition; the digest that an approver approves does not cover the
+//! The spec of the tool with which an agent calls another agent. The engine performs the call.
+//! Invariant: all such tools take the same arguments. The tool's description for a model comes from
+//! the calling agent's definition; the digest that an approver approves does not cover this
 //! description.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// The argument that holds the sub-agent's task.
+/// The name of the argument that holds the sub-agent's task.
 pub(crate) const TASK_ARGUMENT: &str = "task";
 
 /// Returns the spec of the tool that calls the agent of this name.
@@ -49,8 +49,8 @@ pub(crate) fn catalog_entry(name: &str) -> Option<CatalogEntry> {
     })
 }
 
-/// Returns the description of the agent for a model: `configured`, the operator's text, or a
-/// default sentence if `configured` is blank.
+/// Returns the description of the agent for a model: the operator's text `configured`, or a default
+/// sentence if `configured` is blank.
 #[must_use]
 pub(crate) fn description(name: &str, configured: &str) -> String {
     match configured.trim() {

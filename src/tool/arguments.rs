@@ -1,10 +1,10 @@
-//! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes
-//! mean the same to every JSON parser. Therefore validation refuses every text that two parsers
-//! could read differently (repeated members, numbers that a double changes, lone surrogates), and
-//! every member that the tool does not declare.
+//! Reads a call's arguments once, before the policy judges the call and before any request.
+//! Invariant: all JSON parsers read accepted bytes alike. Therefore validation refuses every text
+//! that two parsers could read differently (repeated members, numbers that a double changes, lone
+//! surrogates), and every member that the tool does not declare.
 //!
 //! An empty text counts as `{}`, because some models send an empty text for a tool without
-//! arguments. A schema with required members still refuses it.
+//! arguments. A schema with required members still refuses an empty text.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use super::names::folded;
 use super::schema::{CompiledSchema, SchemaViolations};
 use crate::task::text::{cut, pointer};
 
-/// The longest argument text, in bytes.
+/// The maximum length of an argument text, in bytes.
 pub(crate) const MAX_BYTES: usize = 256 * 1024;
-/// The deepest nesting of objects and lists, the outermost included.
+/// The maximum nesting depth of objects and lists, the outermost included.
 pub(crate) const MAX_DEPTH: usize = 32;
 
-/// Reads a text and checks it against the tool's schema.
+/// Reads an argument text and checks the arguments against the tool's schema.
 ///
 /// # Errors
-/// The places that do not fit and what was expected, never the value.
+/// The places that do not fit, each with the unmet expectation; never the value.
 pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaViolations> {
     let value = if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         Value::Object(Map::new())
@@ -36,10 +36,10 @@ pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaV
     Ok(value)
 }
 
-/// Parses a JSON text (RFC 8259), with the restrictions of this module's documentation.
+/// Parses a JSON text (RFC 8259) with the restrictions that the module's documentation lists.
 ///
 /// # Errors
-/// The place where the text breaks these rules.
+/// The first place that breaks a rule.
 pub(crate) fn parse(text: &str) -> Result<Value, SchemaViolations> {
     if text.len() > MAX_BYTES {
         return Err(SchemaViolations::single(
@@ -65,7 +65,7 @@ pub(crate) fn parse(text: &str) -> Result<Value, SchemaViolations> {
 struct Reader<'t> {
     text: &'t str,
     at: usize,
-    /// The names and indexes on the path to the current value.
+    /// The member names and list indexes on the path to the current value.
     place: Vec<String>,
 }
 
@@ -323,8 +323,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Returns the number if its conversion to a double loses nothing: an integer of 64 bits must
-/// convert exactly; any other number must have the same decimal value as the shortest text that
+/// Returns the number if its conversion to a double loses nothing. An integer of 64 bits must
+/// convert exactly. Any other number must have the same decimal value as the shortest text that
 /// reads back as the same double.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;

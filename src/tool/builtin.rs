@@ -1,7 +1,7 @@
-//! The demonstration's two endpoints, `builtin:refunds/lookup_order` and
-//! `builtin:refunds/refund_payment`, answered by the process itself. They keep no state: a lookup
-//! of the same order always gives the same answer, and the same `Idempotency-Key` always gives the
-//! same refund id.
+//! The two endpoints of the demonstration: `builtin:refunds/lookup_order` and
+//! `builtin:refunds/refund_payment`. The process answers calls of these endpoints itself. The
+//! endpoints keep no state: a lookup of the same order always gives the same answer, and the same
+//! `Idempotency-Key` always gives the same refund id.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -21,7 +21,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint that `url` names, or the detail of the mistake.
+    /// Returns the endpoint that `url` names, or a description of the mistake in `url`.
     pub(super) fn from_url(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
         found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {
@@ -40,7 +40,7 @@ impl Endpoint {
             .map_or(PREFIX, |(url, _)| url)
     }
 
-    /// Returns the status and the body of the answer to a call. `key` is the call's
+    /// Returns the HTTP status and the body of the answer to a call. `key` is the call's
     /// `Idempotency-Key`.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(integer);

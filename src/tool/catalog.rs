@@ -1,6 +1,7 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! a definition's digest covers everything that decides what a call of the tool does. It covers the
-//! operator's text, in which `${…}` stays unexpanded wherever its value could be a secret.
+//! a definition's digest covers everything that decides what a call of the tool does. The digest
+//! covers the operator's text, in which `${…}` stays unexpanded wherever the variable's value could
+//! be a secret.
 
 mod checks;
 
@@ -59,8 +60,8 @@ pub struct Settings {
     pub mcp: Option<mcp::Settings>,
     /// The caller performs the tool and posts its result.
     pub external: Option<external::Settings>,
-    /// The unexpanded definition from the configuration file. The digest takes headers, env and
-    /// parameters from it.
+    /// The unexpanded definition from the configuration file. The headers, env and parameters in
+    /// the definition's digest come from this value.
     #[serde(skip)]
     pub raw: Value,
 }
@@ -84,11 +85,12 @@ pub struct CatalogEntry {
     pub spec: ToolSpec,
     /// The schema that the arguments are checked against.
     pub schema: CompiledSchema,
-    /// The schema of an external tool's result; `None` if any result is accepted, and for other
-    /// tools.
+    /// The schema of an external tool's result. `None` if the tool accepts any result or is not
+    /// external.
     pub result_schema: Option<Value>,
     /// The implementation. `None` if the API's client, another agent or a person performs the
-    /// tool's calls. Also `None` for a tool of an MCP server before [`Catalog::with_tools`].
+    /// tool's calls. Also `None` for a tool of an MCP server until [`Catalog::with_tools`] is
+    /// called.
     pub tool: Option<Arc<dyn Tool>>,
 }
 
@@ -100,8 +102,8 @@ impl CatalogEntry {
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// Returns the difference between the reviewed definition of the tool and the definition that
-    /// its server shows to this task now; `None` if no difference is known.
+    /// Returns the difference between the tool's reviewed definition and the definition that the
+    /// tool's server shows to this task now; `None` if no difference is known.
     #[must_use]
     pub fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {
         self.tool
@@ -109,8 +111,8 @@ impl CatalogEntry {
             .and_then(|tool| tool.definition_change(task))
     }
 
-    /// Returns the spec. If the tool's server has changed the tool, the spec's `definition` also
-    /// covers the definition that the server shows to this task now.
+    /// Returns the tool's spec. If the tool's server has changed the tool, the spec's `definition`
+    /// also covers the definition that the server shows to this task now.
     #[must_use]
     pub fn current_spec(&self, task: TaskId) -> Cow<'_, ToolSpec> {
         match self.definition_change(task) {
@@ -123,7 +125,7 @@ impl CatalogEntry {
     }
 }
 
-/// The configured tools, by name; the tools that call another agent; and each agent's tools for
+/// The configured tools by name, the tools that call another agent, and each agent's tools for
 /// asking a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
@@ -134,7 +136,7 @@ pub struct Catalog {
     redactor: Arc<Redactor>,
 }
 
-/// An agent's tools for asking a human, and the services it may ask credentials for.
+/// An agent's tools for asking a human, and the services whose credentials the agent may ask for.
 #[derive(Clone, Default)]
 struct HumanTools {
     entries: Vec<CatalogEntry>,
@@ -150,8 +152,8 @@ struct Prepared {
 }
 
 impl Settings {
-    /// Returns how the tool is performed; `None` if the settings do not say so, or name a tool of
-    /// an MCP server that the lock file does not have.
+    /// Returns how the tool is performed. `None` if the settings do not say so, or if they name a
+    /// tool of an MCP server that is not in the lock file.
     fn kind(&self) -> Option<Kind<'_>> {
         let http = self.http.as_ref().map(Kind::Http);
         http.or_else(|| self.shell.as_ref().map(Kind::Shell))
@@ -159,14 +161,14 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
-    /// Whether the settings say how the tool is performed. For a tool of an MCP server, the lock
-    /// file must have the tool, too.
+    /// Whether the settings say how the tool is performed. A tool of an MCP server must also be in
+    /// the lock file.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()
     }
 
-    /// Returns the kind of tool in words if its calls run code on this host, else `None`.
+    /// Returns a phrase for the kind of tool if its calls run code on this host, otherwise `None`.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
@@ -268,8 +270,8 @@ impl Settings {
         }
     }
 
-    /// Returns the working directory for an approver: unexpanded if it contains `${…}`, because the
-    /// value may be a secret.
+    /// Returns the working directory as an approver sees it. The configured text stays unexpanded
+    /// if it contains `${…}`, because the value may be a secret.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
         let configured = self
             .raw
@@ -281,8 +283,8 @@ impl Settings {
     }
 
     /// Returns `sha256:…` over everything that decides what a call does: kind, method and whole URL
-    /// (or directory), parameters, effect, and the unexpanded headers and env. Texts and timeouts
-    /// are excluded.
+    /// (or directory), parameters, effect, and the unexpanded headers and env. Timeouts, and texts
+    /// for people and models, are excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let raw_member = |keys: &[&str]| {
             keys.iter()
@@ -306,7 +308,7 @@ impl Settings {
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
             // For a tool of an MCP server, `raw` holds the server's settings, the tool's name at
-            // the server, and the digest of its definition in the lock file.
+            // the server, and the digest of the tool's definition in the lock file.
             Some(Kind::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
             Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
@@ -328,7 +330,8 @@ pub(super) fn definition_digest(definition: &Value) -> String {
 }
 
 impl Catalog {
-    /// Builds every tool. Mistakes are added to `mistakes`; a tool with a mistake is left out.
+    /// Builds every tool. A tool with a mistake is left out, and the mistake is added to
+    /// `mistakes`.
     #[must_use]
     pub fn build(
         settings: BTreeMap<String, Settings>,
@@ -392,7 +395,7 @@ impl Catalog {
         &self.redactor
     }
 
-    /// Sets the credential fields that are not secret.
+    /// Returns the catalog with `plain` as the credential fields that are not secret.
     #[must_use]
     pub fn with_plain_fields(self, plain: PlainFields) -> Self {
         Self {
@@ -407,8 +410,8 @@ impl Catalog {
         &self.plain
     }
 
-    /// Gives each configured tool the implementation that `tool` returns. Where `tool` returns
-    /// `None`, the implementation stays as it is.
+    /// Returns the catalog with the implementations that `tool` returns. A tool for which `tool`
+    /// returns `None` keeps its implementation.
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
@@ -417,7 +420,7 @@ impl Catalog {
         self
     }
 
-    /// Sets the agents that other agents may call.
+    /// Returns the catalog with tools that call the agents in `names`.
     #[must_use]
     pub fn with_agents<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         self.agents = names
@@ -428,14 +431,14 @@ impl Catalog {
     }
 
     /// Returns the tool that calls the agent with exactly this name (letter case counts). `None` if
-    /// no agent of the configuration has that agent as a sub-agent.
+    /// the agent is not a sub-agent of any agent of the configuration.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&CatalogEntry> {
         self.agents.get(name)
     }
 
-    /// Sets the kinds of question that an agent may ask a human, and the services whose credentials
-    /// the agent may ask for.
+    /// Returns the catalog with the kinds of question that `agent` may ask a human, and the
+    /// services whose credentials `agent` may ask for.
     #[must_use]
     pub fn with_human(
         mut self,
@@ -452,8 +455,8 @@ impl Catalog {
         self
     }
 
-    /// Returns the agent's tool with exactly this name for asking a human; `None` if the agent has
-    /// no such tool.
+    /// Returns the agent's tool for asking a human that has exactly this name; `None` if the agent
+    /// has no such tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&CatalogEntry> {
         self.human
@@ -475,9 +478,9 @@ impl Catalog {
         self.entries.get(name)
     }
 
-    /// Returns an entry for a tool that is not configured. The caller performs the tool, its effect
-    /// is `once`, and it takes any object. Returns `None` if the name is not 1 to 128 letters,
-    /// digits or characters of `_.:/-`.
+    /// Returns an entry for a tool that is not configured. The API's client performs the tool. The
+    /// tool's effect is `once`, and its arguments are any JSON object. Returns `None` unless the
+    /// name has 1 to 128 characters, each a letter, a digit or a character of `_.:/-`.
     #[must_use]
     pub fn unconfigured(name: &str) -> Option<CatalogEntry> {
         external::unconfigured(name)

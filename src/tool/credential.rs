@@ -1,7 +1,6 @@
-//! The opened credentials of a call, and the references to them in a tool's headers, `url` and
-//! `env`: `{{credential:NAME.FIELD}}`. Invariant: a value is filled in right before sending and
-//! shown nowhere; a missing value, or a value that could end a line, keeps the call from being
-//! sent.
+//! The opened credentials of a call, and the references `{{credential:NAME.FIELD}}` to them in a
+//! tool's headers, `url` and `env`. Invariant: a value is filled in right before sending and is
+//! shown nowhere. A call is not sent if a value is missing or could end a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,16 +26,16 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// The fields (credential, field) that are not secret.
+    /// The pairs (credential, field) of the fields that are not secret.
     plain: Arc<PlainFields>,
 }
 
-/// Fields (credential, field) whose values may be shown.
+/// Pairs (credential, field) of the fields whose values may be shown.
 pub(crate) type PlainFields = BTreeSet<(String, String)>;
 
-/// The least number of characters of a value that is redacted. Shorter values and values with
-/// whitespace are not redacted: they may occur in ordinary text, and a person must not be able to
-/// hide words from others by entering them as a credential.
+/// The minimum length of a redacted value, in characters. Shorter values and values with whitespace
+/// are not redacted, because they may occur in ordinary text: a person must not be able to hide
+/// words from others by entering these words as a credential.
 const MIN_REDACTED_CHARS: usize = 12;
 
 impl fmt::Debug for Credentials {
@@ -92,10 +91,11 @@ impl Credentials {
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
-    /// Returns the value of a field, for use right before the call is sent.
+    /// Returns the value of a field. The value is meant for use right before the call is sent.
     ///
     /// # Errors
-    /// A text that names the credential that is missing or cannot be sent; never its value.
+    /// A text that names the credential and says why its value cannot be sent. The text never
+    /// contains the value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
         let Some(fields) = self.fields.get(name) else {
             return Err(format!("the credential `{name}` is missing"));
@@ -113,9 +113,9 @@ impl Credentials {
         }
     }
 
-    /// Opens the credentials of a task. `path` is the task, then its ancestors, nearest first; of
-    /// several credentials with the same name, the nearest task's is used. A credential that fails
-    /// to open is left out, as if it had never been given.
+    /// Opens the credentials of a task. `path` holds the task, then its ancestors, nearest first.
+    /// If several credentials have the same name, the credential of the nearest task is used. A
+    /// credential that cannot be opened is left out, as if it had never been given.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
@@ -142,8 +142,8 @@ impl Credentials {
     }
 }
 
-/// Whether a value fits into a header, a URL and an environment variable: it has no control
-/// character.
+/// Whether a value can be put into a header, a URL or an environment variable: the value has no
+/// control character.
 #[must_use]
 pub(crate) fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
@@ -196,10 +196,10 @@ fn open_credential(
     serde_json::from_slice(&plain).map_err(|_| SealError::OpeningFailed)
 }
 
-/// Returns the (credential, field) pairs that a text refers to, in order.
+/// Returns the pairs (credential, field) that a text refers to, in order.
 ///
 /// # Errors
-/// The mistake in a reference.
+/// A description of the mistake in a reference.
 pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -211,8 +211,8 @@ pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     Ok(found)
 }
 
-/// Returns the reference (credential, field) at the start of a text, and the text after the
-/// reference.
+/// Returns the reference (credential, field) at the start of a text, and the text after this
+/// reference. Fails with a description of the mistake in the reference.
 pub(super) fn split_reference(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text
         .strip_prefix(REFERENCE_START)

@@ -1,6 +1,7 @@
-//! Tools that the API's client performs: a spec and the schema of the result. The engine asks the
-//! client for the result; this file calls nothing. A gate may also judge calls of tools that the
-//! configuration does not know: nothing is known of their arguments, and their effect is `once`.
+//! Tools that the API's client performs: the spec of such a tool and the schema of its result. The
+//! engine asks the client for the result; this file calls nothing. A gate may also judge calls of
+//! tools that are not in the configuration. Nothing is known about the arguments of such tools, and
+//! their effect is `once`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Settings {
 /// The target of an external tool's calls, as approvers see it.
 pub(super) const TARGET: &str = "external";
 
-/// The longest name of a tool that is not configured, in bytes.
+/// The maximum length of the name of a tool that is not configured, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
 /// The compiled schema of the arguments of a tool that is not configured.
@@ -54,7 +55,8 @@ fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// Returns the entry of a tool that is not configured; `None` if no tool can have this name.
+/// Returns the catalog entry of a tool that is not configured; `None` if no tool can have this
+/// name.
 pub(super) fn unconfigured(name: &str) -> Option<CatalogEntry> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(letter) {

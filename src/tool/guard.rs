@@ -1,14 +1,13 @@
-//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command
-//! ends even when the service is killed. The guard reads its order from standard input and runs the
-//! command in a separate process group. It kills that group at the timeout, when its input closes,
-//! and when the command has ended (to stop background processes).
+//! The guard of one shell command. The guard is a process of its own (`holdpoint __guard`), so that
+//! the command ends even if the service is killed. The guard reads its order from standard input
+//! and runs the command in a separate process group. The guard kills that group at the timeout,
+//! when the guard's input closes, and when the command has ended (to stop background processes).
 //!
 //! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
-//! the group's number cannot have passed to another group. The command begins only after the guard
-//! has reported its group: without that report nothing ran, and with it the service can end the
-//! group of a guard that was killed. The guard reports exactly what happened, or nothing. If the
-//! group was reported and the rest of the report is missing, the service treats the outcome as
-//! unknown.
+//! no other group can have the group's number. The command begins only after the guard has reported
+//! the group. Without that report nothing ran. With that report the service can end the group even
+//! if the guard was killed. The guard reports exactly what happened, or nothing. If the group was
+//! reported and the rest of the report is missing, the service treats the outcome as unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -27,10 +26,10 @@ use serde::{Deserialize, Serialize};
 
 /// The line before the guard's report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
-/// The longest order, in bytes.
+/// The maximum length of an order, in bytes.
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
-/// A script that waits for one line and then, in the same process, runs the command with empty
-/// input. It unsets the variables that shells export by themselves.
+/// A script that waits for one line, unsets the variables that shells export by themselves, and
+/// then runs the command with empty input in the same process.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long the guard waits for the last output if a process outside the group holds the pipe open.
@@ -38,15 +37,16 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 mod relay;
 
-/// The command to run. Its environment may hold secrets.
+/// The order of a guard: the command to run. The environment may hold secrets.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The command for `/bin/sh`. Unused if there is a `program`.
+    /// The command for `/bin/sh`; unused if `program` is not empty.
     pub(crate) command: String,
-    /// A program and its arguments, run instead of `command`: without a timeout, and connected to
-    /// the guard's input and output. Empty if there is a `command`.
+    /// A program with its arguments, run instead of `command`. The program has no timeout and is
+    /// connected to the guard's input and output. Empty if `command` is to run.
     pub(crate) program: Vec<String>,
-    /// Whether the program's standard error is that of the guard. Otherwise it goes to `/dev/null`.
+    /// Whether the program shares the guard's standard error. Otherwise the program's standard
+    /// error goes to `/dev/null`.
     pub(crate) stderr: bool,
     pub(crate) working_dir: String,
     pub(crate) environment: BTreeMap<String, String>,
@@ -59,11 +59,12 @@ pub(crate) struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GuardLine {
-    /// The command is about to begin. It leads the process group with this number.
+    /// The command is about to begin. The command leads the process group with this number.
     Started(i32),
     /// The command could not be started, for this reason.
     NotStarted(String),
-    /// The command has ended. The two outputs follow, with the lengths given here.
+    /// The command has ended. The two outputs follow this line; `stdout` and `stderr` give the
+    /// lengths.
     Over {
         end: CommandEnd,
         stdout: OutputHeader,
@@ -83,7 +84,7 @@ pub(crate) enum CommandEnd {
     Timeout,
 }
 
-/// The header of the standard output or standard error that follows.
+/// Describes an output (standard output or standard error) that follows the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OutputHeader {
     /// The number of bytes that follow.
@@ -101,15 +102,16 @@ enum Event {
 #[derive(Default)]
 struct CapturedOutput {
     bytes: Vec<u8>,
-    /// Whether the command wrote more than the kept bytes.
+    /// Whether the command wrote more bytes than are kept.
     is_truncated: bool,
 }
 
-/// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code: 0,
-/// or 1 if the guard failed.
+/// Runs the guard `holdpoint __guard`, which reads its order from standard input. Returns the exit
+/// code: 0, or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
-    // The command runs as the same user and could otherwise read the order from the guard's memory.
+    // Without this, the command could read the order from the guard's memory, because the command
+    // runs as the same user.
     let _ = super::shell::make_undumpable();
     let _ = drop_tracing_capabilities();
     match guard(io::stdin(), &mut io::stdout()) {
@@ -118,12 +120,12 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Removes the capabilities to read the memory and environment of undumpable processes, for all
-/// children of this thread. Otherwise commands would have these capabilities where the service runs
-/// as root. Fails if the capabilities cannot be removed.
+/// Removes, for all children of this thread, the capabilities to read the memory and environment of
+/// undumpable processes. Otherwise the commands of a service that runs as root would have these
+/// capabilities. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
-    // `SYS_PTRACE` is the capability of ptrace; Linux lets holders of the other two read another
-    // process's memory as well.
+    // `SYS_PTRACE` is the capability for ptrace. With either of the other two, Linux lets a process
+    // read another process's memory as well.
     let dropped = [
         CapabilitySet::SYS_PTRACE,
         CapabilitySet::PERFMON,
@@ -137,7 +139,7 @@ fn drop_tracing_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Runs one order. Fails when the service has closed a pipe, when the order is invalid, or when the
+/// Runs one order. Fails if the service has closed a pipe, if the order is invalid, or if the
 /// command cannot be watched.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
@@ -217,7 +219,7 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
     serde_json::from_slice(&text).map_err(io::Error::from)
 }
 
-/// Encodes an order for the guard: its length in four bytes, then JSON. Fails if the order is too
+/// Encodes an order for the guard: the length in four bytes, then JSON. Fails if the order is too
 /// long.
 pub(crate) fn encode_order(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
@@ -320,9 +322,9 @@ fn drain(
     Ok(kept)
 }
 
-/// Kills the group while its unreaped leader still holds the group's number, then reaps the leader.
+/// Kills the group while the unreaped leader still holds the group's number. Then reaps the leader.
 fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
-    // An error only means that the group is empty already.
+    // An error only means that the group is already empty.
     let _ = kill_process_group(pid, Signal::KILL);
     child.wait()
 }

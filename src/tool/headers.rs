@@ -1,5 +1,5 @@
-//! The headers that an operator sets on requests to a tool. Invariant: a value that is filled in
-//! is marked sensitive, and a mistake never quotes a value.
+//! The headers that an operator sets on requests to a tool. Invariant: each filled-in value is
+//! marked sensitive, and a mistake never quotes a value.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::credential::Credentials;
 use super::template::Template;
 use crate::secret::Secret;
 
-/// The headers that an operator may not set: Holdpoint's own, and those of the connection.
+/// The headers that an operator may not set, because Holdpoint or the connection sets them.
 const RESERVED_HEADERS: [&str; 6] = [
     "idempotency-key",
     "traceparent",
@@ -25,7 +25,7 @@ const RESERVED_PREFIX: &str = "holdpoint-";
 /// Checked headers, with references to credentials.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers {
-    /// The headers without credentials, the same for every request.
+    /// The headers that refer to no credential and are the same for every request.
     fixed: HeaderMap,
     /// The headers that refer to credentials.
     templates: Vec<(HeaderName, Template)>,
@@ -75,8 +75,8 @@ impl Headers {
     /// Returns the headers with credentials filled in.
     ///
     /// # Errors
-    /// A text that names the credential that is missing or that no header can hold; never its
-    /// value.
+    /// A text that names a credential that is missing, or a credential whose value no header can
+    /// hold. The text never contains the value.
     pub(crate) fn fill(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
         let mut filled = self.fixed.clone();
         for (name, template) in &self.templates {
@@ -119,8 +119,8 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a digest of filled headers. State that is kept under this digest is used only for
-/// requests with the same headers, and so never for another user's credentials.
+/// Returns a digest of filled-in headers. State that is stored under this digest is used only for
+/// requests with the same headers, and therefore never for another user's credentials.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

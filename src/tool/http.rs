@@ -1,7 +1,8 @@
-//! HTTP tools. Invariant: an attempt sends at most one request, and never repeats the request. A
-//! complete 2xx answer is never a failure. A request that provably never left is `Failed`. A
-//! request that may have had an effect is `Unknown` if its answer is incomplete, or is a gateway's
-//! 502 or 504. No text of an outcome holds a URL, a header's value or a known secret.
+//! HTTP tools. Invariant: an attempt sends at most one request, and never repeats this request. A
+//! complete 2xx answer never counts as a failure. A request that provably was not sent is `Failed`.
+//! If a request may have had an effect, the outcome is `Unknown` when the answer is incomplete, or
+//! when a gateway answers 502 or 504. The text of an outcome never contains a URL, a header's value
+//! or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,12 +26,13 @@ use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
-/// The most bytes of a failure's body that are kept.
+/// The maximum number of bytes that are kept of a failure's body.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
 /// The maximum `timeout` that the configuration may give an HTTP tool.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters that
-/// are not visible ASCII. So every text can be sent, and different texts stay different.
+/// are not visible ASCII. With this encoding, every text can be sent, and different texts stay
+/// different.
 const HEADER_ESCAPES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// A tool that is an HTTP request.
@@ -113,8 +115,8 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Checks the settings. Returns each mistake with the path of its key; the first value is
-    /// `None` if the `url` is invalid.
+    /// Checks the settings. The first value is `None` if the `url` is invalid. The second value
+    /// holds each mistake with the path of its key.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [
@@ -181,7 +183,7 @@ impl CheckedSettings {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Returns the target that the digests of calls cover. It never includes the path.
+    /// Returns the target that the digests of calls cover. The target never includes the path.
     pub(super) fn target(&self) -> String {
         match &self.destination {
             Destination::Url(template) => format!("{} {}", self.method, template.origin),
@@ -318,7 +320,7 @@ impl HttpTool {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
-            // Empty arguments were checked as `{}`, so `{}` is sent.
+            // An empty argument text was checked as `{}`, so `{}` is sent.
             let text = if call.arguments_text.trim_ascii().is_empty() {
                 "{}"
             } else {
@@ -329,7 +331,7 @@ impl HttpTool {
         Ok(request)
     }
 
-    /// Turns an answer into the outcome of the attempt.
+    /// Converts an HTTP answer into the outcome of the attempt.
     fn read(&self, redactor: &Redactor, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
         let name = &self.spec.name;
         if (200..300).contains(&status) {

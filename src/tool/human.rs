@@ -1,7 +1,7 @@
 //! The three tools with which an agent asks a human: their texts for a model, and the question that
 //! a call asks. The engine performs the calls. Invariant: the form of a credential has only the
-//! operator's words; the agent's words are in `question`, `details` and the agent's own form, which
-//! is flat and asks for no secret; an error about a call never quotes a value.
+//! operator's words. The agent's words are in `question`, `details` and the agent's own form, which
+//! is flat and asks for no secret. An error about a call never quotes a value.
 
 mod form;
 pub(crate) mod server_form;
@@ -22,7 +22,7 @@ pub struct Service {
     /// The credential's name in the configuration. The model passes it as the argument `service` of
     /// `request_credentials`.
     pub name: String,
-    /// The purpose, in the operator's words.
+    /// The purpose of the credential, in the operator's words.
     pub description: String,
     pub fields: Vec<ServiceField>,
     /// How long the credential is kept at most; `None` if it is kept until the task ends.
@@ -36,7 +36,7 @@ pub struct ServiceField {
     pub name: String,
     /// The JSON Schema `format` of the text; `None` if any text fits.
     pub format: Option<String>,
-    /// The label, in the operator's words.
+    /// The label of the field, in the operator's words.
     pub description: String,
 }
 
@@ -45,7 +45,7 @@ pub struct ServiceField {
 pub(crate) struct Question {
     pub kind: RequestKind,
     /// The agent's own words: its question, the action to confirm, or the reason for asking for a
-    /// credential. `None` if no reason is given.
+    /// credential. `None` if the agent gives no reason.
     pub text: Option<String>,
     /// The call's arguments that are neither in `text` nor in `form`.
     pub details: Option<Value>,
@@ -53,16 +53,16 @@ pub(crate) struct Question {
     pub form: Option<Value>,
 }
 
-/// Returns the catalog entry of the tool that opens requests of this kind. `None` for a kind
-/// without a tool, and for credentials without a service.
+/// Returns the catalog entry of the tool that opens requests of this kind. `None` if the kind has
+/// no tool, or if the kind is `Credentials` and `services` is empty.
 #[must_use]
 pub(crate) fn catalog_entry(kind: RequestKind, services: &[Service]) -> Option<CatalogEntry> {
     let human = kind.properties().human?;
     let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // A person who fills in a credential agrees to its fields and receivers, so the definition
-    // covers both.
+    // A person who fills in a credential agrees to the credential's fields and receivers, so the
+    // definition covers both.
     let service_definitions: Vec<Value> = if human == HumanKind::Credentials {
         let fields = |service: &Service| {
             let fields = service
@@ -187,7 +187,7 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
 /// Returns the question that a call asks. The arguments must have been checked against the schema.
 ///
 /// # Errors
-/// The reason why the call is invalid; never quotes a value.
+/// The reason why the call is invalid. The reason never quotes a value.
 pub(crate) fn question(
     kind: RequestKind,
     args: &Value,
@@ -268,9 +268,9 @@ fn non_empty(details: Map<String, Value>) -> Option<Value> {
 }
 
 /// Returns the form in which a person enters a credential. The name, the descriptions and the
-/// fields are those of the configuration; every field is a required text. `x-receivers` lists the
+/// fields come from the configuration, and every field is a required text. `x-receivers` lists the
 /// tools that receive the credential. `x-expires-in` is the number of seconds after which the
-/// credential is deleted, if it was not deleted before.
+/// credential is deleted at the latest.
 #[must_use]
 pub(crate) fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();
@@ -307,8 +307,8 @@ pub(crate) fn credential_form(service: &Service) -> Value {
     form
 }
 
-/// Returns the system prompt's paragraph on when to ask a human with the tools of `kinds`; `None`
-/// if no kind in `kinds` has a tool.
+/// Returns the paragraph of the system prompt that says when to ask a human with the tools of
+/// `kinds`; `None` if no kind in `kinds` has a tool.
 #[must_use]
 pub(crate) fn prompt_paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [

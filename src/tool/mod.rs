@@ -1,5 +1,6 @@
-//! Performs the calls of tools. All tools share one trait, and each kind of tool has its own file.
-//! `human`, `agent` and `external` tools are only specs; the engine handles their calls.
+//! Performs the calls of tools. All tools implement the trait [`Tool`], and each kind of tool has
+//! its own file. `human`, `agent` and `external` hold only specs; the engine handles the calls of
+//! these tools.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;
@@ -48,38 +49,39 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Returns the address of a call for a person, if it is more specific than the spec's `target`.
-    /// Contains no credential and no query.
+    /// Returns the address of a call, as a person sees it, if it is more specific than the spec's
+    /// `target`. The address contains no credential and no query.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
     }
 
-    /// Whether [`Tool::call`] may begin before its permit is decided. Such a call first connects,
-    /// asks for the permit before it sends anything, and counts its timeout from the decision.
+    /// Whether [`Tool::call`] may begin before the call's permit is decided. Such a call first
+    /// connects, asks for the permit before anything is sent, and counts its timeout from the
+    /// decision.
     fn connects_first(&self) -> bool {
         false
     }
 
-    /// Returns the semaphore that limits the concurrent attempts in this process; `None` if their
-    /// number is not limited. A call takes a slot before its start is journaled, because a wait
-    /// after the start would use up the time to send.
+    /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
+    /// is no limit. A call takes a slot before the start of the call is journaled. After the start,
+    /// a wait for a slot would use up the time to send.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
 
-    /// Returns the difference between the reviewed definition of the tool and the definition that
-    /// its server shows to this task now; `None` if no difference is known.
+    /// Returns the difference between the tool's reviewed definition and the definition that the
+    /// tool's server shows to this task now; `None` if no difference is known.
     fn definition_change(&self, _task: TaskId) -> Option<DefinitionChange> {
         None
     }
 
-    /// Whether [`Tool::prepare`] has something to do before a call starts, or, if `start` is
-    /// `None`, before a call is judged for the first time.
+    /// Whether [`Tool::prepare`] must run before a call starts for the reason `start`. If `start`
+    /// is `None`, whether [`Tool::prepare`] must run before a call is judged for the first time.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
 
-    /// Brings [`Tool::definition_change`] up to date.
+    /// Updates the result of [`Tool::definition_change`].
     ///
     /// # Errors
     /// The reason of the failure, for the model. After a failure, the call must not start.
@@ -92,7 +94,7 @@ pub trait Tool: Send + Sync {
         Ok(())
     }
 
-    /// Performs one attempt within the tool's timeout, and never repeats it.
+    /// Performs one attempt within the tool's timeout. The attempt is never repeated.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
@@ -105,15 +107,15 @@ pub enum StartReason {
     Approved,
 }
 
-/// A difference between a tool's present definition at its server and the reviewed one.
+/// A difference between a tool's present definition at its server and the reviewed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionChange {
-    /// The digest of the reviewed and the present definition together. The digests of calls cover
-    /// it.
+    /// The digest over the reviewed and the present definition together. The digests of calls cover
+    /// this digest.
     pub definition: String,
     /// The explanation for an approver, in whole sentences.
     pub reason: String,
-    /// Whether the tool's calls are refused. Otherwise they are held for approval.
+    /// Whether the tool's calls are refused. If not, they are held for approval.
     pub denied: bool,
 }
 
@@ -124,21 +126,21 @@ pub struct Invocation {
     /// The user id of the task's owner.
     pub owner: String,
     pub task_id: TaskId,
-    /// The id of the call, which is the same for every attempt; also sent as the `Idempotency-Key`.
+    /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
     pub call_id: CallId,
     /// The JSON of the arguments, exactly as it was judged and shown to approvers.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.
     pub arguments: Value,
-    /// The approvers, joined by commas, if the call was approved by people.
+    /// The approvers, joined by commas; `None` if people did not approve the call.
     pub decided_by: Option<String>,
     /// The W3C trace context (`traceparent`) to pass on.
     pub traceparent: String,
     pub permit: AttemptPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
-    /// The server's state and the answers to the server's questions, if the previous attempt ended
-    /// with questions.
+    /// The server's state and the answers to the server's questions; `None` unless the previous
+    /// attempt ended with questions.
     pub resume: Option<Resume>,
     /// The slot for an answer that comes after the timeout.
     pub late: LateSlot,
@@ -148,7 +150,7 @@ pub struct Invocation {
 
 impl Invocation {
     /// Returns a redactor for `known` (the configuration's secrets) and for all credentials of the
-    /// call, including those that the tool does not use.
+    /// call, including credentials that the tool does not use.
     pub(crate) fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
@@ -157,11 +159,12 @@ impl Invocation {
     }
 }
 
-/// The answer to an attempt after its timeout; `None` if no answer that settles the call comes.
+/// The future answer to an attempt after its timeout. The result is `None` if no answer that
+/// settles the call comes.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A slot for the answer to an attempt that was given up at its timeout. The tool puts into the
-/// slot a future that still waits for the answer.
+/// A slot for the answer to an attempt that was given up at its timeout. The tool puts a future
+/// into the slot; the future still waits for the answer.
 #[derive(Clone, Default)]
 pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
 
@@ -171,8 +174,8 @@ impl LateSlot {
         *self.lock() = Some(Box::pin(answer));
     }
 
-    /// Takes the future that waits for the late answer; `None` if the attempt was not given up, or
-    /// its answer can no longer come.
+    /// Takes the future that waits for the late answer. `None` if the attempt was not given up, or
+    /// if its answer can no longer come.
     #[must_use]
     pub fn take(&self) -> Option<LateAnswer> {
         self.lock().take()
@@ -213,10 +216,10 @@ impl std::fmt::Debug for RawSlot {
     }
 }
 
-/// The permit to send one attempt. It is decided once the start of the call is committed, and never
-/// holds if that commit fails. A tool asks for it once, right before the first byte is sent (after
-/// a connection is made). The permit is refused if the task's lease or the time to send has run
-/// out, for example because the process was suspended, or if the task was canceled.
+/// The permit to send one attempt. The permit is decided once the start of the call is committed,
+/// and is refused if that commit fails. The tool asks for the permit once, right before the first
+/// byte is sent (after a connection is made). The permit is refused if the task was canceled, or if
+/// the task's lease or the time to send has run out, for example because the process was suspended.
 #[derive(Clone)]
 pub struct AttemptPermit {
     decided: watch::Receiver<Option<Permission>>,
@@ -263,16 +266,16 @@ impl AttemptPermit {
         permit
     }
 
-    /// Waits until the permit is decided. Returns the time of the decision, or `None` if there will
-    /// be no decision.
+    /// Waits until the permit is decided. Returns the time of the decision; `None` if the permit
+    /// will not be decided.
     pub async fn decided(&self) -> Option<Instant> {
         let mut decided = self.decided.clone();
         let found = decided.wait_for(Option::is_some).await.ok()?;
         found.as_ref().map(|decided| decided.at)
     }
 
-    /// Whether the attempt may be sent now. The caller must ask right before the first byte, and
-    /// after `false` it must send nothing.
+    /// Whether the attempt may be sent now. The caller must ask right before the first byte. After
+    /// `false`, the caller must send nothing.
     #[must_use]
     pub fn holds(&self) -> bool {
         let decided = self.decided.borrow().clone();
@@ -294,7 +297,7 @@ impl std::fmt::Debug for AttemptPermit {
     }
 }
 
-/// The outcome of an attempt. Its text is redacted, bounded, and without U+0000.
+/// The outcome of an attempt. The texts in it are redacted, of bounded length and without U+0000.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolAnswer {
     /// The tool answered with success.
@@ -308,7 +311,7 @@ pub enum ToolAnswer {
     Failed {
         /// The text for the model.
         content: String,
-        /// The status of an HTTP tool's answer; `None` without an answer and for other tools.
+        /// The status of an HTTP tool's answer. `None` if there was no answer, and for other tools.
         http_status: Option<u16>,
     },
     /// The tool reported an error, possibly after the call had an effect.
@@ -316,18 +319,18 @@ pub enum ToolAnswer {
         /// The text for the model.
         content: String,
     },
-    /// The call was sent, or may have been, and its outcome is unknown.
+    /// The call was sent or may have been sent, and its outcome is unknown.
     Unknown {
-        /// The problem, for a person; contains no URL.
+        /// The problem, in words for a person and without a URL.
         problem: String,
     },
     /// The tool's server asks a person. The attempt is over; the next attempt continues the call.
-    /// The tool does not set `round`.
+    /// The engine sets the member `round`, not the tool.
     Elicitation(Box<Elicitation>),
 }
 
-/// Performs an attempt and records its outcome and duration as metrics. The duration begins with
-/// the attempt, or with the decision of its permit if the decision comes later.
+/// Performs an attempt, and records the outcome and the duration as metrics. The duration begins
+/// with the attempt, or with the decision of the permit if that decision comes later.
 pub(crate) async fn measure_attempt(
     tool: &str,
     permit: &AttemptPermit,

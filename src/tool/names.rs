@@ -1,18 +1,18 @@
-//! Folds member names: names that differ only in case or Unicode normal form become equal, because
-//! some JSON readers treat them as equal.
+//! Folds member names. Names that differ only in case or Unicode normal form become equal, because
+//! some JSON readers treat such names as equal.
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Returns the folded form of a name: equal for all names that differ only in case or Unicode
-/// normal form (compatibility forms included).
+/// Returns the folded form of a name. All names that differ only in case or Unicode normal form
+/// (compatibility forms included) have the same folded form.
 #[must_use]
 pub(crate) fn folded(name: &str) -> String {
     if name.is_ascii() {
         return name.to_ascii_lowercase();
     }
-    // The name is converted to upper case first, because `to_lowercase` alone leaves `ſ` different
-    // from `s`, and `ß` from `ss`. Each character is converted by itself, because
-    // `str::to_lowercase` writes a final sigma differently.
+    // The name is converted to upper case first, because `to_lowercase` alone would keep `ſ`
+    // different from `s`, and `ß` different from `ss`. Each character is converted separately,
+    // because `str::to_lowercase` writes a final sigma differently.
     let upper = name
         .nfkc()
         .flat_map(char::to_uppercase)

@@ -1,24 +1,24 @@
-//! Prepares a tool's output for storage: valid text, without known secrets, of bounded length.
-//! Redaction comes before truncation, so that no part of a secret stays at the cut.
+//! Prepares a tool's output for storage: valid text of bounded length without known secrets.
+//! Redaction comes before truncation, so that no part of a secret remains at the cut.
 
 use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
 
-/// The longest result that is kept, in bytes.
+/// The maximum length of a stored result, in bytes.
 pub(crate) const MAX_RESULT_BYTES: usize = 1024 * 1024;
-/// The bytes reserved for the note that a result was cut.
+/// The number of bytes reserved for the note that a result was cut.
 const CUT_NOTE_BYTES: usize = 96;
 
-/// Returns how many bytes must be read so that `limit` bytes can be kept: a secret that crosses the
-/// limit must be read to its end.
+/// Returns the number of bytes that must be read so that `limit` bytes can be kept. The number is
+/// greater than `limit`, because a secret that crosses the limit must be read to its end.
 pub(crate) fn bytes_to_read(redactor: &Redactor, limit: usize) -> usize {
     limit
         .saturating_add(redactor.max_escaped_secret_len())
         .saturating_add(4)
 }
 
-/// Returns at most `limit` bytes of redacted text, and whether the output is longer. `complete`
-/// says that nothing followed `bytes`.
+/// Returns at most `limit` bytes of redacted text, and whether the output is longer. `complete` is
+/// true if nothing followed `bytes`.
 pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],

@@ -1,6 +1,6 @@
-//! The only place where JSON Schemas are compiled (draft 2020-12). Invariant: nothing outside the
-//! schema is fetched or read, patterns run in linear time, the size of the schema is bounded, and
-//! an error about a value names the place and the expectation, never the value.
+//! Compiles JSON Schemas (draft 2020-12); no other module does. Invariant: nothing outside the
+//! schema is fetched or read, patterns run in linear time, and the size of the schema is bounded.
+//! An error about a value names the place and the expectation, never the value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use super::schema_rewriter::{depth_flaw, in_place_schemas, resolve, rewrite};
 use crate::task::text::{cut, pointer};
 
-/// The longest JSON text of a schema, in bytes.
+/// The maximum length of a schema as JSON text, in bytes.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 /// The maximum number of violations in one error.
 const MAX_VIOLATIONS: usize = 8;
-/// The most bytes of a place or a name that are quoted.
+/// The maximum number of bytes that are quoted of a place or a name.
 const MAX_QUOTED_BYTES: usize = 120;
 
 /// A mistake in a schema.
@@ -93,9 +93,8 @@ pub struct CompiledSchema {
 }
 
 impl CompiledSchema {
-    /// Compiles the schema of a tool's arguments. The compiled schema refuses members that the
-    /// schema does not declare, at any level, except where the schema has `additionalProperties` or
-    /// declares no `properties`.
+    /// Compiles the schema of a tool's arguments. The compiled schema refuses undeclared members at
+    /// any level, except where the schema has `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
     /// The flaws of the schema.
@@ -152,13 +151,14 @@ impl CompiledSchema {
     /// Checks a value.
     ///
     /// # Errors
-    /// The places that do not fit; at most eight of them.
+    /// The places that do not fit, at most eight of them.
     pub fn check(&self, value: &Value) -> Result<(), SchemaViolations> {
         if self.validator.is_valid(value) {
             return Ok(());
         }
         let mut violations: Vec<SchemaViolation> = Vec::new();
-        // A member of the wrong type is reported as undeclared too; only the type error helps.
+        // A member of the wrong type is reported as undeclared, too. Only the error about the type
+        // helps.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();
@@ -191,7 +191,7 @@ impl CompiledSchema {
     }
 }
 
-/// Returns the schema that a call's arguments are checked against: `schema`, closed as by
+/// Returns the schema against which a call's arguments are checked: `schema`, closed as by
 /// [`CompiledSchema::closed`]. `None` if `schema` has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
@@ -199,7 +199,7 @@ pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     rewritten.flaws.is_empty().then_some(rewritten.schema)
 }
 
-/// Returns the flaws of `parameters`: they must be an object schema that compiles.
+/// Returns the flaws of `parameters`, which must be an object schema that compiles.
 #[must_use]
 pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<SchemaFlaw> {
     let mut flaws = Vec::new();
@@ -284,8 +284,8 @@ fn collect_case_collisions<'v>(
     }
 }
 
-/// Returns the members that an object schema declares, with their schemas, across all schemas that
-/// apply to the same object.
+/// Returns the members that an object schema declares, by name. A member has several schemas if
+/// several of the schemas that apply to the same object declare it.
 #[must_use]
 pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();

@@ -1,17 +1,17 @@
-//! Rewrites a JSON Schema so that it refers to nothing outside itself and, where the schema is to
-//! be closed, refuses undeclared members at every level (`unevaluatedProperties: false`).
-//! Invariant:
+//! Rewrites a JSON Schema so that the schema refers to nothing outside itself. On request, the
+//! rewriter also closes the schema: a closed schema refuses undeclared members at every level
+//! (`unevaluatedProperties: false`). Invariant:
 //!
 //! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`,
 //!   `if`, `then`, `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the
-//!   outermost schema: a branch that is closed by itself would refuse members that another branch
-//!   declares.
-//! - A `$ref` therefore never points to a closed schema: each target is copied, open, into `$defs`,
-//!   and is closed at the schema that refers to it.
-//! - A schema that is a condition (`not`, `if`, `contains`, `propertyNames`) is not closed inside:
-//!   a stricter condition can make the whole schema accept more.
-//! - A schema with `additionalProperties` or `unevaluatedProperties` is not closed. Nor is a schema
-//!   if none of the schemas that apply to its value has `properties`.
+//!   outermost schema. If each branch were closed separately, a branch would refuse members that
+//!   another branch declares.
+//! - A `$ref` therefore never points to a closed schema. Each target is copied into `$defs` without
+//!   being closed, and the schema with the `$ref` is closed instead.
+//! - A schema that is a condition (`not`, `if`, `contains`, `propertyNames`) is not closed inside,
+//!   because a stricter condition can make the whole schema accept more.
+//! - A schema with `additionalProperties` or `unevaluatedProperties` is not closed. A schema is not
+//!   closed either if none of the schemas that apply to the same value has `properties`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,21 +30,21 @@ const CHILD_KEYWORDS: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a condition. A condition is not closed inside: closing would change it,
-/// and make a `not` accept more.
+/// Keywords whose value is a condition. A condition is not closed inside, because closing would
+/// change the condition and could make a `not` accept more.
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
-/// Keywords whose value holds schemas for nested values, by name.
+/// Keywords whose value maps names to schemas for nested values.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords that hold a schema for the same instance. `contentSchema` is about a text's content,
-/// but the 2020-12 draft checks nothing against it.
+/// Keywords that hold a schema for the same instance. `contentSchema` is about the content of a
+/// text, but draft 2020-12 checks nothing against `contentSchema`.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords that hold a list of schemas for the same instance.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords that hold schemas for the same instance, by name.
+/// Keywords that map names to schemas for the same instance.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
-/// Keywords that the rewriter resolves itself and leaves out.
+/// Keywords that the rewriter resolves and leaves out of the result.
 const OMITTED_KEYWORDS: [&str; 6] = [
     "$schema",
     "$id",
@@ -53,7 +53,7 @@ const OMITTED_KEYWORDS: [&str; 6] = [
     "definitions",
     "$comment",
 ];
-/// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than this schema.
+/// Keywords that draft 2020-12 would ignore, or whose meaning depends on more than this schema.
 const REFUSED_KEYWORDS: [&str; 6] = [
     "$dynamicRef",
     "$dynamicAnchor",
@@ -62,7 +62,7 @@ const REFUSED_KEYWORDS: [&str; 6] = [
     "dependencies",
     "additionalItems",
 ];
-/// The deepest nesting of a schema.
+/// The maximum nesting depth of a schema.
 const MAX_DEPTH: usize = 64;
 /// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -78,12 +78,12 @@ pub(super) struct Rewritten {
 /// Rewrites the given schema and every target of a `$ref`.
 pub(super) struct Rewriter<'s> {
     root: &'s Value,
-    /// Whether schemas are closed at the current place.
+    /// Whether the schemas at the current place are closed.
     close: bool,
-    /// Maps the target of a `$ref`, and whether its inside is closed, to the number of its copy in
-    /// `$defs`.
+    /// The number of each `$ref` target's copy in `$defs`. The key is the reference, and whether
+    /// the schemas inside the target are closed.
     targets: BTreeMap<(String, bool), usize>,
-    /// The targets that are not copied yet.
+    /// The keys of the targets that are not copied yet.
     pending: Vec<(String, bool)>,
     flaws: BTreeSet<SchemaFlaw>,
     patterns: BTreeMap<String, String>,
@@ -121,7 +121,7 @@ pub(super) fn depth_flaw(schema: &Value) -> Option<SchemaFlaw> {
         .then(|| SchemaFlaw::new("", format!("is nested deeper than {MAX_DEPTH}")))
 }
 
-/// Returns the schema that a local `$ref` names by `#`, a JSON pointer or an anchor; `None` if
+/// Returns the schema that a local `$ref` names (by `#`, a JSON pointer or an anchor); `None` if
 /// there is no such schema.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     locate(root, reference).map(|(_, schema)| schema)

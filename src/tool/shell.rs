@@ -1,8 +1,8 @@
-//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program.
-//! Invariant: the command ends with the call, even if the service is killed or the call is dropped;
-//! the environment of the command has only the variables that the operator named; without the
-//! guard's report the outcome is unknown, unless the guard ended before it reported the command's
-//! group.
+//! Shell tools. A command runs with `/bin/sh -c` under a guard (`guard.rs`), which is a second
+//! process of this program. Invariant: the command ends with the call, even if the service is
+//! killed or the call is dropped. The environment of the command has only the variables that the
+//! operator named. Without the guard's report the outcome is unknown, unless the guard ended before
+//! it reported the command's process group.
 
 use std::fmt::Write as _;
 use std::io;
@@ -29,7 +29,7 @@ mod settings;
 
 pub(crate) use self::settings::{Env, Settings};
 
-/// How long after the command's timeout the guard's report may arrive, and how long the guard may
+/// How long the guard's report may arrive after the command's timeout, and how long the guard may
 /// then take to end.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
@@ -53,7 +53,7 @@ pub(crate) struct GuardCommand {
 }
 
 impl GuardCommand {
-    /// Starts a guard, which waits for its order.
+    /// Starts a guard. The guard then waits for its order.
     pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
         Command::new(&self.program)
             .args(&self.arguments)
@@ -67,7 +67,7 @@ impl GuardCommand {
 }
 
 impl Default for GuardCommand {
-    /// Returns the command line of this program itself. The command line works even if the
+    /// Returns the command line that starts this program again. The command line works even if the
     /// program's file has been replaced since the start.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
@@ -103,14 +103,14 @@ pub(super) struct ShellTool {
 enum Outcome {
     /// The command was not started, for this reason.
     NotStarted(String),
-    /// The command has ended. Each output is given by its first bytes, and by `true` if these bytes
+    /// The command has ended. For each output, the pair holds the first bytes, and `true` if they
     /// are the whole output.
     Ended {
         end: CommandEnd,
         stdout: (Vec<u8>, bool),
         stderr: (Vec<u8>, bool),
     },
-    /// The command may have run, and no complete report arrived.
+    /// The command may have run, but no complete report arrived.
     Lost,
 }
 
@@ -155,8 +155,8 @@ impl ShellTool {
         }
     }
 
-    /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's
-    /// input, which ends the command.
+    /// Hands an order to a guard and waits for the guard's report. Dropping the future closes the
+    /// guard's input, which ends the command.
     async fn run(&self, order: &Order, permit: &AttemptPermit) -> Outcome {
         let Ok(mut guard) = self.guard.spawn(Stdio::null()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
@@ -211,8 +211,8 @@ impl ShellTool {
         let limit = self.settings.max_output;
         let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
         let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
-        // If the two outputs do not fit together, each gets half of the limit, plus the part of the
-        // other half that is not used.
+        // If the two outputs together exceed the limit, each output gets half of the limit, plus
+        // the part of the other half that the other output does not use.
         let half = limit / 2;
         let err_limit = half.max(limit.saturating_sub(out.len()));
         let err_shown = crate::task::text::cut(&err, err_limit);
@@ -330,8 +330,9 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If the
-/// report was lost, `group` is the command's process group, which is killed too.
+/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If
+/// `group` is given, the guard's report was lost: then the command's process group `group` is
+/// killed too.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await
@@ -345,7 +346,7 @@ async fn end_guard(mut guard: Child, group: Option<i32>) {
     }
 }
 
-/// Kills the process group that a guard left behind.
+/// Kills the process group that a guard left behind. `leader` is the group's number.
 pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;

@@ -1,6 +1,6 @@
-//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or of an
-//! environment variable.
-//! Invariant: only the operator's text is a template; a filled-in value is never parsed again.
+//! A configured text with references `{{credential:NAME.FIELD}}`: the value of a header or of an
+//! environment variable. Invariant: only the operator's text is a template; a filled-in value is
+//! never parsed again.
 
 use super::credential::{self, Credentials};
 use crate::secret::Secret;
@@ -19,7 +19,7 @@ impl Template {
     /// Parses the operator's text.
     ///
     /// # Errors
-    /// The mistake in a reference.
+    /// A description of the mistake in a reference.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -47,7 +47,8 @@ impl Template {
     /// Returns the text with the credentials filled in.
     ///
     /// # Errors
-    /// A text that names the credential that is missing or cannot be sent; never its value.
+    /// A text that names the credential and says why its value cannot be sent. The text never
+    /// contains the value.
     pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
         let mut text = String::new();
         for piece in &self.0 {

@@ -1,6 +1,6 @@
-//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value is text inside one
-//! path segment or one query value; it never changes the scheme, the host, the port or the number
-//! of segments.
+//! A tool's `url`, in which `{name}` stands for an argument. Invariant: a filled-in value is text
+//! inside one path segment or one query value. The value never changes the scheme, the host, the
+//! port or the number of segments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ enum Piece {
 pub(crate) struct UrlTemplate {
     /// The scheme, host and port as they are shown, such as `http://payments.internal`.
     pub origin: String,
-    /// The text before the path, with which the URL of each call begins.
+    /// The text before the path. The URL of each call begins with this text.
     start: String,
     path: Vec<Piece>,
     query: Option<Vec<Piece>>,
@@ -42,7 +42,7 @@ impl UrlTemplate {
     /// Parses and checks the operator's text.
     ///
     /// # Errors
-    /// The mistake in the template.
+    /// A description of the mistake in the template.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let after_scheme = text
             .split_once("://")
@@ -93,8 +93,8 @@ impl UrlTemplate {
         })
     }
 
-    /// Returns the names of the arguments, each with `true` if the argument is in the path, and
-    /// with `false` if it is in the query.
+    /// Returns the names of the arguments. The flag is true for an argument in the path, and false
+    /// for an argument in the query.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -134,7 +134,8 @@ impl UrlTemplate {
     /// not name go into the query.
     ///
     /// # Errors
-    /// The reason why there is no URL. It names the argument or the credential, never its value.
+    /// The reason why there is no URL. The reason names the argument or the credential, never its
+    /// value.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
@@ -206,9 +207,9 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// Returns the address of one call for a person: without the query, and with references in
-    /// place of credentials. Arguments appear as they are sent; an argument that cannot be sent
-    /// stays `{name}`.
+    /// Returns the address of one call, as a person sees it: without the query, and with references
+    /// instead of credentials. Arguments appear as they are sent. An argument that cannot be sent
+    /// appears as `{name}`.
     pub(crate) fn display_address(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let piece =
@@ -218,13 +219,13 @@ impl UrlTemplate {
             .unwrap_or_else(|| self.origin.clone())
     }
 
-    /// Returns the address, with each argument replaced by the text that `fill` returns for it.
-    /// Credentials, and arguments for which `fill` fails, stay placeholders. `None` if the
-    /// filled-in texts would change the origin or the number of segments.
+    /// Returns the address, with each argument replaced by the text that `fill` returns for the
+    /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
+    /// the filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // A mark stands for a piece until the URL is parsed. Nothing else in the path can look like
-        // a mark: `'` is encoded in filled-in values, and the template's own text has fewer `'` in
-        // a row than a mark.
+        // Until the URL is parsed, a mark stands for a piece. Nothing else in the path can look
+        // like a mark: `'` is encoded in filled-in values, and the template's own text has fewer
+        // `'` in a row than a mark.
         let mut mark_quotes = "'".to_owned();
         while self
             .path
@@ -295,8 +296,8 @@ impl UrlTemplate {
     }
 }
 
-/// Returns the text of a scalar in a URL; `None` for other values. A whole number has no fraction:
-/// `17.0` becomes `17`.
+/// Returns the text of a scalar in a URL; `None` for other values. A whole number is written
+/// without a fraction: `17.0` becomes `17`.
 fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -309,7 +310,7 @@ fn scalar_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether each credential is in the value of a query pair, after the `=`.
+/// Whether each credential in the query is in the value of a pair, after the `=`.
 fn credentials_are_values(query: &[Piece]) -> bool {
     let mut in_value = false;
     query.iter().all(|piece| {
@@ -365,7 +366,7 @@ fn fill_pieces(
     Ok(text)
 }
 
-/// The reason why a value cannot be in a path, as a phrase that continues the value's name.
+/// The reason why a value cannot be in a path, as a phrase to follow the value's name.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn percent_encoded(text: &str) -> String {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
-    /// Returns a `MakeWriter` with which a subscriber adds to this output.
+    /// Returns a `MakeWriter` for a subscriber that adds its log lines to this output.
     pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let writer = self.clone();
         move || writer.clone()

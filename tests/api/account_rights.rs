@@ -1,5 +1,5 @@
-//! Permissions to read, change and decide: every key of two tenants at every endpoint, and the
-//! inbox.
+//! Tests of the permissions to read, change and decide, and of the inbox. Each key of two tenants
+//! is tried at each endpoint.
 
 use reqwest::Method;
 use serde_json::json;
@@ -31,8 +31,8 @@ async fn app(on: On) -> TestApp {
     .await
 }
 
-/// The status that a caller gets at each endpoint. Every body is invalid (it has a member `zzz`),
-/// so nothing changes: 422 means that the caller has the right.
+/// Returns the status that a caller gets at each endpoint. Every body is invalid, because it has
+/// the member `zzz`. So nothing changes, and 422 means that the caller has the right.
 async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();
@@ -169,7 +169,7 @@ on_both! {
 
     async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        // The page's own script is the only allowed `<script`.
+        // The page's own script is the only `<script` that is allowed.
         let ours = "<script src=\"/follow.js\" defer></script>";
         let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
         let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');

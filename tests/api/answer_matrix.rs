@@ -1,5 +1,5 @@
-//! Every kind of request, every way to answer it, and every reason to refuse the answer. `TAKEN`
-//! has one line for each accepted answer; every other answer is 422.
+//! Tests each kind of request with each way to answer it and each reason to refuse the answer.
+//! `TAKEN` has one line for each accepted answer. Every other answer is refused with 422.
 
 mod stored_decisions;
 mod taken_answers;
@@ -20,7 +20,7 @@ const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
 const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
 
-/// The path to which an answer is posted, and its body.
+/// Returns the path to which an answer is posted, and the body of the answer.
 fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     let one = |decision: Value| json!({"decisions": {question.call.as_str(): decision}});
     let body = match answer {
@@ -36,7 +36,7 @@ fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     (question.path(), body)
 }
 
-/// Sends an answer as its client would: an endpoint that needs no body gets none.
+/// Sends an answer as a client would. An empty `body` is not sent, because the endpoint needs none.
 async fn send(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     if *body == json!({}) {
         actor.hit(path).await
@@ -51,8 +51,8 @@ fn with(body: &Value, name: &str, value: Value) -> Value {
     body
 }
 
-/// The state that a refusal must not change: the journal, the task, and the numbers of tool
-/// executions and of model calls.
+/// Returns the state that a refusal must not change: the journal, the task, the number of tool
+/// executions and the number of model calls.
 async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
     let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
     (
@@ -74,14 +74,14 @@ fn is(reply: &Reply, status: u16, code: &str, about: &str) {
     assert_eq!(reply.header("content-type"), "application/problem+json");
 }
 
-/// Asserts that a problem shows the request with this status.
+/// Asserts that the problem in `reply` shows the request with this status.
 #[track_caller]
 fn shows(reply: &Reply, question: &Question, status: &str) {
     assert_eq!(reply.str("/request/request_id"), question.id);
     assert_eq!(reply.str("/request/status"), status, "{}", reply.text);
 }
 
-/// Asserts that a request of this kind refuses every answer that does not belong to its kind.
+/// Asserts that a request of this kind refuses every answer that does not belong to the kind.
 async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str) {
     for answer in ANSWERS.into_iter().filter(|answer| !is_taken(kind, answer)) {
         let (path, body) = post(question, kind, answer);
@@ -103,8 +103,8 @@ async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str
     }
 }
 
-/// Asserts that an otherwise valid answer is refused from the wrong callers, with the wrong digest,
-/// and with a wrong body or content type.
+/// Asserts that an otherwise valid answer is refused if the caller, the digest, the body or the
+/// content type is wrong.
 async fn in_the_wrong_way(
     app: &TestApp,
     question: &Question,
@@ -138,7 +138,7 @@ async fn in_the_wrong_way(
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    // The refusal of an answer to a credential request names no member: the name may be the secret.
+    // A refused answer to a credential request names no member, because the name may be the secret.
     let place = if about.starts_with("credentials") {
         ""
     } else {
@@ -163,7 +163,8 @@ async fn in_the_wrong_way(
     is(&text, 415, "unsupported_media_type", about);
 }
 
-/// One accepted answer, with everything that is refused before and after it.
+/// Asserts that an answer is accepted once, and that the wrong answers before and after it are
+/// refused.
 async fn one_is_taken(app: &TestApp, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let question = ask(app, taken.kind).await;
@@ -188,7 +189,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
             "the document does not know {body}"
         );
     }
-    // An edit is sent with the arguments spelled as in `EDITED`: exactly these bytes must run.
+    // The arguments of an edit are sent exactly as in `EDITED`. The call must run with exactly
+    // these bytes.
     let text = if door {
         String::new()
     } else {
@@ -235,8 +237,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     is_taken_once(app, &question, &about, (&path, &body), &done, post).await;
 }
 
-/// Repeats an accepted answer: with its idempotency key, without a key, with another key, and with
-/// a wrong digest.
+/// Repeats an accepted answer with its idempotency key, without a key, with another key, and with a
+/// wrong digest. Asserts that none of these changes anything.
 async fn is_taken_once<'a>(
     app: &'a TestApp,
     question: &Question,
@@ -281,8 +283,8 @@ async fn is_taken_once<'a>(
 }
 
 /// Asserts that a closed or overdue request, whose status is `stands`, refuses each answer of its
-/// kind with `code`; wrong callers, wrong digests and answers of other kinds get the same refusals
-/// as before.
+/// kind with `code`. Wrong callers, wrong digests and answers of other kinds must get the same
+/// refusals as for an open request.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,
@@ -328,7 +330,7 @@ async fn nothing_is_taken_any_more(
     );
 }
 
-/// Returns once the request's deadline has passed.
+/// Waits until the request's deadline has passed.
 async fn overdue(app: &TestApp, question: &Question) {
     while request(app, &question.id).await["can_decide"] == true {
         crate::support::pause().await;

@@ -1,11 +1,12 @@
-//! The main job: a task is held, a person decides, the task goes on. On SQLite and on Postgres.
+//! Tests the main job, on SQLite and on Postgres: a task is held, a person decides, and the task
+//! continues.
 
 use serde_json::{Value, json};
 
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{On, TestApp};
 
-/// Makes two tests of each function: one on SQLite, one on Postgres.
+/// Turns each function into two tests: one on SQLite, one on Postgres.
 macro_rules! on_both {
     ($($(#[$meta:meta])* async fn $name:ident($on:ident: On) $body:block)*) => {
         $(mod $name {

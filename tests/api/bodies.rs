@@ -1,4 +1,5 @@
-//! Bodies as clients really send them: too large, in pieces, with numbers that no double holds.
+//! Tests of request bodies that are too large, that arrive in pieces, or that have numbers which no
+//! double holds.
 
 use std::time::Duration;
 
@@ -11,12 +12,13 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::raw_http;
 use crate::support::test_app::{On, TestApp};
 
-/// Upper bound for steps that should not block, even on a busy machine.
+/// The time limit for steps that must not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;
 
-/// Sends bodies of 68 MiB in all, while one caller may have at most 64 MiB of bodies at once.
+/// Sends bodies of 68 MiB in total, although the bodies of one caller may take at most 64 MiB at
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     let app = TestApp::start(On::Sqlite).await;
@@ -149,7 +151,7 @@ on_both! {
         let held = app.held().await;
         let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
         let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
-        // `around`: the number of JSON values in the body besides the elements of the list `X`.
+        // `around` is the number of JSON values in the body, without the elements of the list `X`.
         let respond = format!(r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#, held.call);
         let edit = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#, held.call);
         let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
@@ -168,14 +170,14 @@ on_both! {
             assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{path} {body}");
             assert_eq!(refused.body["errors"], json!([{"pointer": "", "detail": "at most 100000 JSON values"}]));
             if body != respond {
-                // A body of 100,000 values passes the count; the reply then names the body's other
-                // errors.
+                // A body of 100,000 values passes the limit on values. The reply then names the
+                // other errors of the body.
                 let other = post(100_000).await;
                 assert_eq!(other.status, 422, "{path} {body}");
                 assert_ne!(other.body["errors"], refused.body["errors"], "{path} {body}");
             }
         }
-        // Nested lists and objects count as well, and a truncated list is never read to its end.
+        // Nested lists and objects count as values, too. A truncated list is never read to its end.
         for body in ["[[[".to_owned() + &"[],".repeat(100_000), format!("[{}", r#"{"a":{}},"#.repeat(60_000))] {
             assert_eq!(app.owner().bytes("/v1/tasks", body.into()).await.status, 422);
         }

@@ -1,5 +1,5 @@
-//! The order in which an HTTP request is checked: when several checks fail, the first of them gives
-//! the status.
+//! Tests the order in which an HTTP request is checked. If several checks fail, the first of them
+//! determines the status.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ const BAD_KEY: (&str, &str) = ("idempotency-key", "a b");
 const SPEAKS: (&str, &str) = ("holdpoint-user", "zoe");
 const JSON: &str = "application/json";
 
-/// An HTTP request: method, path, API key (empty: none), headers, content type, body, expected
-/// status.
+/// An HTTP request with its expected status: method, path, API key (empty for none), headers,
+/// content type, body, status.
 struct Attempt<'a>(
     Method,
     &'a str,

@@ -1,5 +1,5 @@
-//! The model's prompts: each tool call of a turn has exactly one result, in the order of the calls,
-//! before the model is called again.
+//! Tests of the model's prompts: before the model is called again, each tool call of a turn has
+//! exactly one result, in the order of the calls.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,8 @@ use crate::support::test_app::{On, TestApp};
 const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 
-/// The tool results after the last `assistant` message of a prompt, in order: call id and content.
+/// Returns the tool results after the last `assistant` message of a prompt, in order: (call id,
+/// content).
 fn results(body: &Value) -> Vec<(String, String)> {
     let messages = body["messages"].as_array().unwrap();
     let turn = messages

@@ -1,5 +1,5 @@
-//! The round trips to Postgres of a cycle (task → held → approved → completed), counted on the
-//! wire: statements, reads and pings alike.
+//! Counts the round trips to Postgres of one cycle (task → held → approved → completed). The count
+//! is taken on the wire, so statements, reads and pings all count.
 
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
@@ -12,7 +12,8 @@ use crate::support::forwarder::Forwarder;
 use crate::support::test_app::TestApp;
 
 const CYCLES: usize = 20;
-/// Five commits, and one read of the request with its task's journal.
+/// The expected round trips of one cycle: five commits, and one read of the request with its task's
+/// journal.
 const TRIPS: usize = 6;
 
 async fn cycle(app: &TestApp) {
@@ -32,7 +33,8 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     app.stop().await;
 }
 
-/// Receivers that want none of a commit's events add no statement and no parameter to it.
+/// A commit whose events no receiver wants needs no additional statement and no additional
+/// parameter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     let database = Database::postgres().await;
@@ -61,8 +63,8 @@ async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
         trips.push(line.round_trips() - before);
     }
     trips.sort_unstable();
-    // The relay and the worker also read once in a while, on a slow machine more often per cycle.
-    // The lower quartile is a cycle without such a read.
+    // The relay and the worker also read from time to time. A cycle takes longer on a slow machine
+    // and then includes more such reads. The lower quartile is a cycle without such a read.
     assert_eq!(
         trips[CYCLES / 4],
         TRIPS,
@@ -80,7 +82,7 @@ async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
     app.stop().await;
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     let updates = i64::try_from(4 * CYCLES).unwrap();
-    // Postgres publishes the counts when the connections of the service have ended.
+    // Postgres publishes the counts after the service's connections have ended.
     let (all, hot) = loop {
         let row = connection
             .fetch_one("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'")

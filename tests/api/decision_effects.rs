@@ -1,5 +1,5 @@
-//! Effects of a decision: an edited call runs with exactly the bytes of the edit, and a rejection
-//! also refuses repeats of the call until the user's next message.
+//! Tests of the effects of a decision. An edited call runs with exactly the bytes of the edit. A
+//! rejection also refuses repeats of the call until the user's next message.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,8 @@ on_both! {
     async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        // The model makes the rejected call in another spelling, then a different call.
+        // The model repeats the rejected call with the arguments spelled differently. Then the
+        // model makes a different call.
         app.model.then(calls(&[("refund", r#"{"amount":120.0,"order":17}"#)])).then(calls(&[("refund", r#"{"order":17,"amount":121}"#)]));
         let no = json!({"action": "reject", "then": "continue", "reason": "wrong customer"});
         let next = app.owner().post(&format!("/resume/{}", held.request), &no).await;

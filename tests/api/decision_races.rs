@@ -1,4 +1,4 @@
-//! Simultaneous decisions and cancels: the first one wins, on one replica or on two.
+//! Tests of simultaneous decisions and cancels. The first of them wins, on one replica or on two.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -9,11 +9,11 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
 
-/// How many clients approve a request at once.
+/// The number of clients that approve a request at once.
 const RACERS: usize = 64;
 
-/// Creates `times` requests, one after another. [`RACERS`] clients approve each request at once,
-/// half of them on the replica `other`, if given.
+/// Creates `times` requests, one after another. [`RACERS`] clients approve each request at once. If
+/// `other` is given, half of the clients use that replica.
 async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: usize) {
     app.model.otherwise(|body| {
         let last = body["messages"].as_array().unwrap().last().unwrap().clone();

@@ -1,4 +1,5 @@
-//! The list of deliveries and sending them again: who may, what is refused, and pages.
+//! Tests of the list of deliveries and of sending deliveries again: permissions, refusals and
+//! pages.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use super::approval_cycle::on_both;
 use crate::notify::{BACKEND, Scene};
 use crate::support::test_app::{ALICE, BOB, OPS, OTHER, On, WEB};
 
-/// Two deliveries of one task, both sent.
+/// Starts a scene with two deliveries of one task, and waits until both are sent.
 async fn scene() -> Scene {
     scene_on(On::Sqlite).await
 }

@@ -1,6 +1,6 @@
-//! Rights to the endpoints of an intervention request: one table of callers, checked at each
+//! Tests of the rights to the endpoints of a request. A table of callers is checked at each
 //! endpoint, for each way in which a rule can name approvers. Each turn has two calls under
-//! different rules, so it opens two requests with different approvers.
+//! different rules, so the turn opens two requests with different approvers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::calls;
 use crate::support::test_app::{Actor, On, TestApp};
 
-/// The accounts. Alice creates the tasks; she is in the group support, which the rule `named`
+/// The accounts. Alice creates the tasks. She is in the group `support`, which the rule `named`
 /// names.
 const PEOPLE: &str = r#"
 auth:
@@ -31,8 +31,8 @@ auth:
     - { user: alice, tenant: other, admin: true, key: "other-alice-012345678" }
 "#;
 
-/// One tool, with a rule of the same name, for each way to name approvers: (name, the rule's
-/// `approvers` as YAML).
+/// The rules, one for each way to name approvers: (name, `approvers` as YAML). Each rule is for one
+/// tool with the same name.
 const RULES: [(&str, &str); 6] = [
     ("owner", ""),
     ("users", "approvers: { users: [bob] }, "),
@@ -45,8 +45,8 @@ const RULES: [(&str, &str); 6] = [
 /// The two tools that each turn calls, as indexes into [`RULES`].
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: (name, API key, headers, for each of [`RULES`] whether the caller may decide its
-/// requests, the right to read).
+/// A caller: (name, API key, headers, for each rule in [`RULES`] whether the caller may decide its
+/// requests, what the caller may read).
 struct Person(
     &'static str,
     &'static str,
@@ -57,22 +57,22 @@ struct Person(
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
-    /// The caller is the task's owner or an admin, with a key that may read: everything is
-    /// readable.
+    /// Everything, because the caller is the task's owner or an admin, with a key that may read.
     Everything,
-    /// The caller may read a tree if they may decide one of its requests.
+    /// A tree, if the caller may decide one of its requests.
     What(HeDecides),
-    /// The key's scope allows no reading.
+    /// Nothing, because the scope of the key does not include reading.
     Nothing,
-    /// The task is of another tenant: 404.
+    /// Nothing, because the task belongs to another tenant: the status is 404.
     OfAnotherTenant,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum HeDecides {
-    /// With this key, the caller may decide under the rules that the [`Person`] lists.
+    /// The caller may decide with this key, under the rules that the [`Person`] lists.
     Here,
-    /// Not with this key; but the same user may decide with another key, under these rules.
+    /// The caller may not decide with this key. The same user may decide with another key, under
+    /// these rules.
     Elsewhere([bool; 6]),
 }
 
@@ -134,7 +134,7 @@ agents:
     yaml
 }
 
-/// A task of one turn and its two requests: (index into [`RULES`], request id).
+/// A task of one turn, with its two requests: (index into [`RULES`], request id).
 struct RequestSpec {
     task: String,
     questions: Vec<(usize, String)>,
@@ -184,8 +184,8 @@ fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
         })
 }
 
-/// The statuses of POSTs to the three endpoints that decide a request. Every body is invalid, so
-/// 422 means that the caller may decide.
+/// Returns the statuses of POSTs to the three endpoints that decide a request. Every body is
+/// invalid, so 422 means that the caller may decide.
 async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     let (json, form) = ("application/json", "application/x-www-form-urlencoded");
     let mut statuses = Vec::new();
@@ -201,8 +201,8 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     statuses
 }
 
-/// The statuses of GETs of the request (as JSON, then its three pages), and for each page whether
-/// it has a form or button that posts to the page's own address.
+/// Returns the statuses of GETs of the request: as JSON, then as each of its three pages. Also
+/// returns, for each page, whether it has a form or button that posts to the page's own address.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
     statuses.push(
@@ -319,8 +319,8 @@ on_both! {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        // (index into TURNS, index into RULES, caller, expected `by` and `via` of the decision). A
-        // turn's calls run once both its requests are answered.
+        // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
+        // decision). The calls of a turn run once both requests of the turn are answered.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
@@ -362,7 +362,7 @@ on_both! {
 
     async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
         let app = TestApp::with(on, &yaml()).await;
-        // Without accounts one approval is enough, so `two` behaves like `groups`.
+        // Without accounts, one approval is enough, so the rule `two` acts like `groups`.
         for turn in [[0, 1], [3, 4], [2, 5]] {
             let asked = ask(&app, &app.nobody(), turn).await;
             let inbox = app.nobody().get("/v1/requests").await;

@@ -1,4 +1,4 @@
-//! A task's events, as a client sees them.
+//! Tests of a task's events, as a client sees them.
 
 mod deltas;
 mod event_names;

@@ -1,4 +1,5 @@
-//! Standing decisions over HTTP: given with an approval or on the request's page, listed, and ended.
+//! Tests of standing decisions over HTTP. They are given with an approval or on the request's page,
+//! listed, and ended.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -16,7 +17,8 @@ fn yaml(approvers: &str) -> String {
     REFUNDS.replace("{approvers}", &format!("{approvers}{REMEMBER}"))
 }
 
-/// Finance decides about large refunds and may remember it.
+/// Starts a service in which members of `finance` decide about large refunds and may remember an
+/// approval.
 async fn finance(on: On) -> TestApp {
     TestApp::with(on, &(yaml("{ groups: [finance] }") + ACCOUNTS)).await
 }
@@ -25,7 +27,8 @@ fn wish(scope: &str, time: &str) -> Value {
     json!({"for": scope, "expires_in": time})
 }
 
-/// A request of Alice's that Bob has approved and remembered.
+/// Creates a request as Alice, then approves and remembers it as Bob. Returns the reply to the
+/// approval.
 async fn remembered(app: &TestApp, scope: &str) -> Reply {
     let held = app.held().await;
     app.model.then(says("done"));
@@ -77,7 +80,7 @@ on_both! {
         let judged = items.body["items"].as_array().unwrap().iter().find(|item| item["type"] == "judged").unwrap();
         assert_eq!((&judged["verdict"], &judged["rule"], &judged["grant_id"]), (&json!("allow"), &json!("large"), &json!(id)));
         assert_eq!(listed(app.approver()).await[0]["used"], 1);
-        // The owner is no approver; the admin's key only reads.
+        // The owner is not an approver, and the admin's key may only read.
         for (actor, status) in [(app.stranger(), 403), (app.owner(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404), (app.nobody(), 401)] {
             assert_eq!(end(&actor, id).await, status);
         }
@@ -181,7 +184,8 @@ on_both! {
         app.model.then(says("done"));
         let approved = app.approver().send(Method::POST, &format!("{path}/approve"), Some(form(&unticked))).await;
         assert_eq!((approved.status, listed(app.approver()).await.len()), (303, 0), "{}", approved.text);
-        // The POST of a form is answered before the task goes on, so the test waits for the task.
+        // The service answers the POST of a form before the task goes on, so the test waits for the
+        // task.
         let first = format!("/v1/tasks/{}", held.task);
         assert_eq!(app.owner().header("prefer", "wait=10").get(&first).await.str("/status"), "Completed");
         let held = app.held().await;

@@ -1,5 +1,5 @@
-//! The page of a request: its headline after the decision, a call's target, and the notice for the
-//! wrong account.
+//! Tests of a request's page: its headline after the decision, the target of a call, and the notice
+//! for a person who is signed in to the wrong account.
 
 use reqwest::Method;
 use serde_json::json;
@@ -15,8 +15,8 @@ fn finance() -> String {
     REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS
 }
 
-/// The headline of a request's page, which also begins the title of its tab, in English and in
-/// Chinese; empty while the request is open.
+/// Returns the headline of a request's page in English and in Chinese; each is empty while the
+/// request is open. The headline also begins the title of the page's tab.
 async fn headline(app: &TestApp, request: &str) -> [String; 2] {
     let mut said = Vec::new();
     for language in ["en", ZH] {
@@ -51,8 +51,8 @@ async fn approve(app: &TestApp, held: &Held) {
     let approver = app.approver().header("prefer", "respond-async");
     let path = format!("/resume/{}/approve", held.request);
     let status = approver.hit(&path).await.status;
-    // The status is 200 if the task is paused or terminal again by the time of the response, else
-    // 202.
+    // The status is 200 if the task is paused or terminal when the service responds, and 202
+    // otherwise.
     assert!([200, 202].contains(&status), "{status}");
 }
 
@@ -90,8 +90,7 @@ on_both! {
     async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
-        // The tool does not answer yet, so the reply to the decision comes while the call is in
-        // flight.
+        // The tool does not answer yet, so the decision is answered while the call is in flight.
         app.tool.answers(504, "").close();
         approve(&app, &held).await;
         app.tool.open();

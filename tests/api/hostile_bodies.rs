@@ -1,4 +1,4 @@
-//! Bodies that are expensive to read, or that can be read in two ways.
+//! Tests of HTTP bodies that are expensive to read, or that can be read in two ways.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
-/// The time limit for a reply: long enough for a slow machine, and far too short to read the whole
-/// body once for each call that the body names.
+/// The time limit for a reply. It is long enough for a slow machine. It is far too short for a
+/// service that reads the whole body again for each call that the body names.
 const SOON: Duration = Duration::from_mins(2);
 /// The size of the largest accepted body of a decision, in bytes.
 const MOST: usize = 1024 * 1024;

@@ -1,4 +1,5 @@
-//! Calls with hostile arguments never run, and hostile text does no harm to other tasks.
+//! Tests that calls with hostile arguments never run, and that hostile text does no harm to other
+//! tasks.
 
 use futures_util::future::join_all;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Texts that would be markup somewhere stay text wherever they are shown: on every page, in mails, in
-//! Slack and in Teams.
+//! Tests of texts that could be taken for markup. They stay text wherever they are shown: on every
+//! page, in mails, in Slack and in Teams.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,12 @@ use crate::support::html::{Element, Page};
 use crate::support::links::{SEALING_KEY, link};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp, WEB};
 
-/// How many texts there are, and how many of them each task has.
+/// The number of all texts, and the number of texts in each task.
 const ALL: usize = 500;
 const EACH: usize = 20;
 
-/// The elements and attributes that a page or a mail may have, `data-…` and `aria-…` beside them.
+/// The elements and attributes that a page or a mail may have, besides attributes that begin with
+/// `data-` or `aria-`.
 const ELEMENTS: &str = "html head meta title style script body header nav main footer section article aside h1 h2 h3 p div span a \
     ul ol li dl dt dd table caption thead tbody tfoot tr th td pre code bdi b strong small em time hr br wbr form fieldset legend \
     label input textarea select optgroup option button details summary figure figcaption blockquote output datalist";
@@ -26,7 +27,8 @@ const ATTRIBUTES: &str = "class id href lang dir charset name content src defer 
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
     autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
-/// A service whose rule, tool and agent let as much text through as they can, and all its receivers.
+/// A service, and all receivers of its messages. Its rule, tool and agent let through as much text
+/// as they can.
 struct Scene {
     app: TestApp,
     mail: FakeMailServer,
@@ -72,7 +74,8 @@ notify:
         }
     }
 
-    /// A caller with this name, as a backend sends it: a slash parts attributes as a blank does.
+    /// Returns a caller with this name, as a backend sends it. A `/` replaces each comma and each
+    /// character that is not printable ASCII: in HTML, `/` separates attributes as a blank does.
     fn named(&self, name: &str, groups: &str) -> Actor<'_> {
         let sent = |c: char| {
             if c == ',' || !c.is_ascii_graphic() {
@@ -90,7 +93,7 @@ notify:
         }
     }
 
-    /// Returns once the question of the task with this number was told to everybody.
+    /// Returns once every receiver was told of the question of task number `number`.
     async fn told(&self, number: usize) {
         self.mail.reached(number + 1).await;
         let in_teams = || {
@@ -106,7 +109,7 @@ notify:
     }
 }
 
-/// The texts of one task.
+/// The hostile texts of the task with this number.
 struct Texts(usize);
 
 impl Texts {
@@ -115,7 +118,8 @@ impl Texts {
         hostile_text(self.0 * EACH + place)
     }
 
-    /// The answer of the model that asks two questions and calls what there is not.
+    /// Returns the model's answer: refunds, a question to people, and calls that are invalid or
+    /// name an unknown tool.
     fn turn(&self) -> Value {
         let note = |place| json!({"order": 17, "amount": 120, "note": self.of(place)}).to_string();
         let form = json!({"type": "object", "properties": {"answer": {"type": "string", "title": self.of(7), "description": self.of(8)}}});
@@ -138,7 +142,8 @@ impl Texts {
     }
 }
 
-/// Asserts that no element or attribute of a page comes from a text. Returns the page's text.
+/// Asserts that no element and no attribute of a page comes from a hostile text. Returns the page's
+/// text.
 fn inert(html: &str, what: &str) -> String {
     let page = Page::of(html);
     for element in &page.elements {
@@ -192,7 +197,7 @@ fn has_mark(text: &str) -> bool {
     !marks(text).is_empty()
 }
 
-/// The marks in a text, in any case.
+/// Returns the numbers of the marks in a text, in upper or lower case.
 fn marks(text: &str) -> BTreeSet<usize> {
     let text = text.to_ascii_lowercase();
     let found = text.match_indices("mk").filter_map(|(at, _)| {
@@ -202,14 +207,15 @@ fn marks(text: &str) -> BTreeSet<usize> {
     found.collect()
 }
 
-/// Asserts that a page is there and inert. Returns its text.
+/// Asserts that a page exists and that its markup contains no hostile text. Returns the page's
+/// text.
 async fn shown(actor: Actor<'_>, path: &str) -> String {
     let reply: Reply = actor.header("accept", "text/html").get(path).await;
     assert_eq!(reply.status, 200, "{path}: {}", reply.text);
     inert(&reply.text, path)
 }
 
-/// The ids of a task's open requests of the kinds approval and guidance.
+/// Returns the ids of a task's open approval request and open guidance request, in this order.
 fn requests(task: &Reply) -> [String; 2] {
     ["approval", "guidance"].map(|kind| {
         let pending = task.body["pending"].as_array().unwrap();
@@ -219,7 +225,7 @@ fn requests(task: &Reply) -> [String; 2] {
     })
 }
 
-/// Runs a task with its texts from its question to its end. Returns the texts of all its pages.
+/// Runs a task with its hostile texts to its end. Returns the texts of all its pages.
 async fn task(scene: &Scene, number: usize) -> String {
     let (app, texts) = (&scene.app, Texts(number));
     let (owner, decider) = (
@@ -260,7 +266,8 @@ async fn task(scene: &Scene, number: usize) -> String {
     all + &shown(app.nobody(), &link("bob", &approval)).await
 }
 
-/// Asserts that a mail has our headers only, one recipient, and inert parts. Returns its texts.
+/// Asserts that a mail has only the service's own headers, has one recipient, and has no hostile
+/// text in its markup. Returns the mail's texts.
 fn mail(mail: &Mail) -> String {
     let headers: BTreeSet<String> = mail.headers().into_iter().collect();
     let ours = "from to date subject message-id in-reply-to references auto-submitted x-auto-response-suppress \
@@ -281,7 +288,7 @@ fn mail(mail: &Mail) -> String {
     format!("{} {}", mail.text, inert(&mail.html, "a mail"))
 }
 
-/// Every text object of a message to Slack: its type and its text.
+/// Returns the type and the text of every text object in a message to Slack.
 fn slack_texts(value: &Value) -> Vec<(&str, &str)> {
     match value {
         Value::Object(members) => match (&members.get("type"), &members.get("text")) {
@@ -293,7 +300,8 @@ fn slack_texts(value: &Value) -> Vec<(&str, &str)> {
     }
 }
 
-/// Asserts that a message to Slack has no markup but our links. Returns its texts.
+/// Asserts that a message to Slack has no markup except the service's own links. Returns the
+/// message's texts.
 fn slack(body: &Value, url: &str) -> String {
     let plain = |text: &str| {
         let rest = ["&amp;", "&lt;", "&gt;"]
@@ -319,7 +327,8 @@ fn slack(body: &Value, url: &str) -> String {
     texts.iter().map(|(_, text)| *text).collect()
 }
 
-/// Asserts that a card has text in runs only, and links to our pages only. Returns its texts.
+/// Asserts that a Teams card has its texts only in text runs, and links only to the service's own
+/// pages. Returns the card's texts.
 fn teams(body: &Value, url: &str) -> String {
     let card = &body["attachments"][0]["content"];
     let mut all = String::new();

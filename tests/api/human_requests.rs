@@ -1,5 +1,5 @@
-//! Tasks that ask people in every way: long tasks across restarts, turns with several requests at
-//! once, forms filled in wrongly, and the terms of a request.
+//! Tests of tasks that ask people in every way: long tasks across restarts, turns with several
+//! requests at once, forms that are filled in wrongly, and the terms of a request.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ fn response(value: Value) -> Value {
     body
 }
 
-/// Sends an invalid answer; returns the JSON pointers of its errors, sorted, each once. Asserts
-/// that the reply does not repeat `s3cret`.
+/// Sends an invalid answer. Returns the JSON pointers of its errors, sorted and without
+/// repetitions. Asserts that the reply does not repeat `s3cret`.
 async fn places(app: &TestApp, question: &Question, body: &Value) -> Vec<String> {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!(
@@ -64,7 +64,7 @@ fn kinds_of(requests: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// How long a request stays open, in seconds.
+/// Returns the time for which a request stays open, in seconds.
 fn open_for(request: &Value) -> i64 {
     let at = |name: &str| {
         request[name]
@@ -260,8 +260,8 @@ on_both! {
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
         }
-        // Errors about the credentials form name only fields of the form: the user may have typed
-        // the secret as a member's name.
+        // Errors about a credentials form name only fields of the form, because the user may have
+        // typed the secret as a member's name.
         for (body, expected) in [
             (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),

@@ -1,4 +1,4 @@
-//! `Idempotency-Key` on every POST: a repeated POST has no further effect.
+//! Tests of `Idempotency-Key` on every POST: a repeated POST has no further effect.
 
 use futures_util::future::{join, join_all};
 use reqwest::Method;
@@ -17,9 +17,9 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same body twice with the actor's `Idempotency-Key`: the second reply must show the
-/// same task, unchanged, and be marked as replayed. Then sends the body with one more space under
-/// that key, which must be refused. Returns the first reply.
+/// Sends the same body twice with the actor's `Idempotency-Key`. Asserts that the second reply
+/// shows the same task, unchanged, and is marked as replayed. Then sends the body with one more
+/// space under the same key, and asserts that this POST is refused. Returns the first reply.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);

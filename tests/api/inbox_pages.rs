@@ -1,4 +1,4 @@
-//! The pages of inbox and tasks, as a browser gets them without a script.
+//! Tests of the pages of the inbox and of tasks, as a browser without scripts gets them.
 
 use reqwest::Method;
 use serde_json::json;
@@ -24,18 +24,18 @@ async fn finance(on: On) -> TestApp {
     app_with(on, "{ groups: [finance] }").await
 }
 
-/// A page, as this actor's browser gets it.
+/// Gets a page as this actor's browser does.
 async fn page(actor: Actor<'_>, path: &str) -> Reply {
     actor.header("accept", "text/html").get(path).await
 }
 
-/// The ids in the rows of a list, in their order.
+/// Returns the request ids in the rows of a list, in their order.
 fn rows(page: &Reply) -> Vec<&str> {
     let parts = page.text.split("<li data-request=\"").skip(1);
     parts.map(|part| &part[..36]).collect()
 }
 
-/// A held refund of this amount.
+/// Creates a task with a held refund of this amount.
 async fn refund(app: &TestApp, amount: u32) -> Held {
     app.model.then(calls(&[(
         "refund",

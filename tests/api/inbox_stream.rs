@@ -1,4 +1,4 @@
-//! `GET /v1/events`: what waits for a caller, then what changes.
+//! Tests of `GET /v1/events`: the stream first tells what waits for a caller, then what changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,14 +33,14 @@ pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
     Watch::of_inbox(actor.sent(Method::GET, &path, None).await)
 }
 
-/// Waits for `coming`; panics after a minute, which is longer than any working step takes.
+/// Waits for `coming`. Panics after a minute, because no working step takes that long.
 async fn soon<T>(coming: impl Future<Output = T>) -> T {
     timeout(Duration::from_mins(1), coming)
         .await
         .expect("it comes soon")
 }
 
-/// The next event, which has this name.
+/// Returns the next event. Asserts that its name is `name`.
 async fn next(watch: &mut Watch, name: &str) -> Event {
     let event = soon(watch.event()).await.expect("the stream goes on");
     assert_eq!(event.name, name, "{}", event.data);
@@ -161,7 +161,7 @@ on_both! {
 
     async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
         let app = finance(on).await;
-        // The approver's own task: as its owner they may not decide it, although they are in the
+        // The approver owns this task, so they may not decide its request, although they are in the
         // group.
         app.held_by(&app.approver()).await;
         let (first, second) = (app.held().await, app.held().await);
@@ -215,8 +215,8 @@ on_both! {
     }
 }
 
-/// A leaping clock whose sleeps of 500 ms never end, so the worker never looks for overdue
-/// requests.
+/// A clock that leaps, and whose sleeps of 500 ms never end. With this clock the worker never looks
+/// for overdue requests.
 struct Unswept(Arc<Leaping>);
 
 #[async_trait::async_trait]
@@ -237,7 +237,8 @@ impl Clock for Unswept {
     }
 }
 
-/// On `SQLite` the deadline is compared with the clock that the test moves.
+/// The test runs on `SQLite`, where the service compares the deadline with the clock that the test
+/// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadline_is_told_although_nothing_has_closed_the_request() {
     let clock = Leaping::new();

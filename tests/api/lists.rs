@@ -1,5 +1,5 @@
-//! Lists as a client pages through them: a page has at most 4 MiB, or a single larger entry; long
-//! arguments are cut; and an overdue request that is not closed yet is pending.
+//! Tests of lists as a client pages through them. A page has at most 4 MiB, or a single larger
+//! entry. Long arguments are cut. An overdue request that is not closed yet is listed as pending.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ const ALICE: &str = "alice-key-0123456789";
 const BOB: &str = "bob-key-0123456789ab";
 const PAGE: usize = 4 * 1024 * 1024;
 
-/// Reads a whole list; returns the number of pages that are not empty, and all entries in their
+/// Reads a whole list. Returns the number of pages that are not empty, and all entries in their
 /// order. Asserts that each page has at most 4 MiB or a single entry.
 async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
     let (mut count, mut all, mut next) = (0, Vec::new(), String::new());
@@ -55,7 +55,7 @@ fn long(bytes: usize) -> String {
     )
 }
 
-/// The refund agent, whose refunds may have a note; the owner decides.
+/// Starts a service with the refund agent, whose refunds may have a note. The owner decides.
 async fn noting(on: On) -> TestApp {
     let note = "amount: { type: number, exclusiveMinimum: 0 }";
     let yaml = REFUNDS
@@ -64,7 +64,8 @@ async fn noting(on: On) -> TestApp {
     TestApp::with(on, &(yaml + ACCOUNTS)).await
 }
 
-/// A task with `count` held refunds in one request, each with arguments of about `bytes` bytes.
+/// Creates a task with `count` held refunds in one request. The arguments of each refund have about
+/// `bytes` bytes.
 async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let arguments = long(bytes);
     app.model
@@ -81,8 +82,9 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 on_both! {
     async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
-        // The first message makes every prompt too large for the fake model, so each message adds
-        // three items: Running, the message, Failed.
+        // The first message makes every prompt too large for the fake model, so the task fails
+        // after each message. Each message adds three items: the status Running, the message, the
+        // status Failed.
         let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
         let path = format!("/v1/tasks/{}", first.str("/task_id"));
         for _ in 0..4 {
@@ -91,8 +93,8 @@ on_both! {
         let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
         let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
         assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
-        // The pages: the items before the first message; the first message; the next two messages;
-        // the last two messages.
+        // The four pages contain: the items before the first message; the first message; the next
+        // two messages; the last two messages.
         assert_eq!((count, items.len()), (4, 3 + 4 * 3));
         app.stop().await;
     }
@@ -211,8 +213,9 @@ async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
     }
 }
 
-/// 20,000 copies of a question, of which none fits the filter, stand before the question or after
-/// its task.
+/// The test makes 20,000 copies of a question. None of the copies matches the filters. In lists of
+/// requests the copies come before the question; in lists of tasks they come after the question's
+/// task.
 #[tokio::test]
 async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     let database = Database::postgres().await;

@@ -1,5 +1,5 @@
-//! A model's answer as a person sees it arrive: the whole way from the model's endpoint to a
-//! reader, on this replica and on another.
+//! Tests of a model's answer as a person sees it arrive. The tests cover the whole way from the
+//! model's endpoint to a reader, on this replica and on another.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::model_stream::Stream;
 use crate::support::test_app::{On, TestApp};
 
-/// The text of each turn, and by call id the name and the arguments of its calls.
+/// The turns by number. Each turn has its text and, by call id, the name and the arguments of its
+/// calls.
 type Turns = BTreeMap<u64, (String, BTreeMap<String, (String, String)>)>;
 
-/// Puts the deltas together as a client does; fails on a gap.
+/// Puts the deltas of a stream together as a client does. Panics at a gap.
 fn put_together(events: &[Event]) -> Turns {
     let mut turns = Turns::new();
     for event in events
@@ -54,7 +55,7 @@ fn put_together(events: &[Event]) -> Turns {
     turns
 }
 
-/// The turns as the stored answers have them.
+/// Returns the turns as the stored answers contain them.
 fn stored(events: &[Event]) -> Turns {
     let turns = events
         .iter()
@@ -81,7 +82,8 @@ fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }
 
-/// A task whose first answer comes as this stream, watched from its creation on.
+/// Creates a task whose first answer arrives as the stream `answer`. Returns the task's event
+/// stream from the creation on.
 async fn watched(app: &TestApp, answer: Stream) -> Watch {
     app.model.then_streams(answer);
     let watch = app
@@ -92,14 +94,14 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
     watch
 }
 
-/// A tool call: name and arguments.
+/// The name and the arguments of a tool call.
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
 on_both! {
     async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
         let app = TestApp::start(on).await;
         let call = Stream::of(&calls(&[REFUND])).unwrap();
-        // The first two chunks are the role, and the call with its name.
+        // The first chunk has the role, and the second has the call with its name.
         let mut watch = watched(&app, call.hold_after(2)).await;
         app.model.holds().await;
         let mut events = watch.until("tool_call.named").await;
@@ -197,8 +199,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // Once a delta of any tree from `app` arrives at `other`, `app` also knows that `other` listens
-    // to the task.
+    // Once any delta from `app` arrives at `other`, `app` also knows that `other` listens to the
+    // task.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {
@@ -232,7 +234,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         "{:?}",
         names(&both[0])
     );
-    // A durable event may overtake deltas on their way to another replica. That replica then shows
+    // A durable event may overtake deltas on their way to another replica. Then that replica shows
     // only the beginning of the answer.
     let (seen, whole) = (put_together(&both[1]), stored(&both[1]));
     assert!(seen.contains_key(&1), "{:?}", names(&both[1]));

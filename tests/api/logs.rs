@@ -1,4 +1,5 @@
-//! The log of the real binary: ids, names, sizes, durations; nothing that a client sent.
+//! Tests of the log of the real binary. It has ids, names, sizes and durations, and nothing that a
+//! client sent.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +12,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
-/// Part of everything that is sent. No log line may contain it.
+/// A text that the test puts into everything that it sends. No log line may contain it.
 const MARK: &str = "Mk7qZ";
 
 struct Binary(Child);
@@ -47,7 +48,7 @@ fn start(folder: &Path, yaml: &str) -> Binary {
     Binary(child)
 }
 
-/// Waits until the log has the address that the binary listens on; returns it as a URL.
+/// Waits until the log has the address on which the binary listens. Returns the address as a URL.
 async fn address(folder: &Path, binary: &mut Binary) -> String {
     loop {
         assert!(
@@ -151,8 +152,8 @@ async fn log_holds_nothing_that_was_sent() {
     );
 }
 
-/// Asserts that each line is JSON, that both wrong keys are logged with the client's address, and
-/// that no line has anything that was sent.
+/// Asserts that each line of the log is JSON, that both wrong keys are logged with the client's
+/// address, and that no line contains anything that a client sent.
 fn log_is_clean(log: &str, token: &str) {
     assert!(log.lines().count() > 10, "{log}");
     let lines = log
@@ -179,8 +180,8 @@ fn log_is_clean(log: &str, token: &str) {
     }
 }
 
-/// HTTP requests with [`MARK`] in every place, and their expected statuses. `request` is the path
-/// of an intervention request; the last HTTP request approves it.
+/// Returns HTTP requests that have [`MARK`] in every place, with their expected statuses. `request`
+/// is the path of an intervention request, which the last of these HTTP requests approves.
 fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
     [
         (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),
@@ -220,8 +221,8 @@ fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
     ]
 }
 
-/// Signs in as a browser does, with a wrong key and with a right one, and out again. Returns the
-/// session's token.
+/// Signs in as a browser does, first with a wrong key and then with the right key, and signs out
+/// again. Returns the session's token.
 async fn sign_in(http: &reqwest::Client, url: &str) -> String {
     let enter = async |key: &str| {
         let form = format!("key={key}&next=https%3A%2F%2F{MARK}");

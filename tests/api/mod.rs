@@ -1,4 +1,4 @@
-//! The service as a client sees it, over real HTTP.
+//! Tests of the service over real HTTP, as a client sees it.
 
 mod account_rights;
 mod answer_matrix;

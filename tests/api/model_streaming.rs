@@ -1,4 +1,5 @@
-//! A streaming model: a call that arrives in deltas runs only when it is whole.
+//! Tests of a model that streams its answer: a call that arrives in deltas runs only once it is
+//! complete.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Every message and every retry checks, against the current configuration, whether the agent is
-//! open to the caller.
+//! Tests that every message and every retry checks whether the agent is open to the caller under
+//! the current configuration.
 
 use serde_json::json;
 
@@ -9,8 +9,8 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
 
-/// The service; the agent `billing` is open to the group support, which alice is in, and to the
-/// user Zoe.
+/// Starts the service. The agent `billing` is open to the group `support`, of which Alice is a
+/// member, and to the user Zoe.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";
@@ -54,7 +54,7 @@ on_both! {
             assert_eq!(told(&app.owner(), &path).await, [403, 403], "{task}");
             let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
             assert!(words.str("/detail").contains("no longer use the task"), "{}", words.text);
-            // The caller's right is checked before the body.
+            // The service checks the caller's right before it reads the body.
             assert_eq!(app.owner().post(&format!("{path}/messages"), &json!({"zzz": 1})).await.status, 403);
             assert_eq!(app.owner().get(&path).await.status, 200, "it stays readable");
         }
@@ -76,7 +76,7 @@ on_both! {
         assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
         assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
         assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
-        // `open_to` names the user Zoe, in any spelling.
+        // `open_to` names the user Zoe, who may use any spelling of the name.
         let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(zoe.status, 201, "{}", zoe.text);
         let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;

@@ -1,5 +1,5 @@
-//! The API document, from which clients are generated and with which people try the service out.
-//! `support/api_contract.rs` checks every HTTP reply that a test gets against the document.
+//! Tests of the API document. Clients are generated from it, and people use it to try the service
+//! out. `support/api_contract.rs` checks every HTTP reply that a test gets against the document.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,8 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
             {
                 streams.push(format!("{method} {path}"));
             }
-            // At most one content type for success, so that a generated client needs only one type.
+            // Successful responses have at most one content type, so a generated client needs only
+            // one type.
             let types = responses
                 .iter()
                 .filter(|(status, _)| status.starts_with('2'));
@@ -41,7 +42,7 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
     );
 }
 
-/// The examples of a body that the documentation page offers.
+/// Returns the examples of a body from the API document.
 fn examples(component: &str) -> Vec<Value> {
     let found = document()["components"]["schemas"][component]["examples"]
         .as_array()

@@ -1,4 +1,4 @@
-//! Web pages that must not be able to approve, and the page that may.
+//! Tests of web pages that must not be able to approve, and of the service's own page, which may.
 
 use reqwest::Method;
 use serde_json::json;
@@ -10,7 +10,8 @@ use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 const JSON: &str = "application/json";
 
-/// (headers, content type and body of the POST that would approve, expected status)
+/// One attempt to approve by a POST: its headers, its content type and body, and the expected
+/// status.
 type Attempt = (
     &'static [(&'static str, &'static str)],
     Option<(&'static str, &'static str)>,
@@ -103,7 +104,7 @@ on_both! {
                     assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
                     assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
                 }
-                // The HTTP request that nginx sends when only `proxy_pass` is configured.
+                // nginx sends this HTTP request if its configuration has only `proxy_pass`.
                 for (method, path, status) in [
                     ("POST", format!("{approve}/approve"), "403 Forbidden"),
                     ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),
@@ -355,7 +356,7 @@ on_both! {
     }
 }
 
-/// A page's form as a browser sends it.
+/// Returns the content type and the body that a browser sends for a form with these fields.
 pub(super) fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
     let body = url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(fields)

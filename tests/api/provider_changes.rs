@@ -1,4 +1,5 @@
-//! A conversation that changes the provider of its model: from each to each other, and back.
+//! Tests of a conversation whose model changes its provider and changes back, for every pair of
+//! providers.
 
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ enum Provider {
 
 use Provider::{Chat, Messages, Responses};
 
-/// The service and an endpoint of each provider.
+/// The service, an endpoint of each provider, and the current provider.
 struct World {
     app: TestApp,
     responses: FakeResponses,
@@ -61,7 +62,8 @@ impl World {
         self.now = provider;
     }
 
-    /// The next answers: a thought, a text and the held call, then the text after it.
+    /// Sets the next two answers of the current provider. The first has a thought (if the provider
+    /// has thoughts), a text and the held call. The second has the text `Paid.`.
     fn holds_and_pays(&self) {
         match self.now {
             Chat => {
@@ -86,7 +88,7 @@ impl World {
         }
     }
 
-    /// The next answer is "It is paid.".
+    /// Sets the next answer of the current provider to `It is paid.`.
     fn says(&self) {
         match self.now {
             Chat => {
@@ -102,7 +104,7 @@ impl World {
         }
     }
 
-    /// The text of the last request to the present provider.
+    /// Returns the text of the last HTTP request to the current provider.
     fn sent(&self) -> String {
         match self.now {
             Chat => self.app.model.sent().last().unwrap().to_string(),
@@ -111,7 +113,7 @@ impl World {
         }
     }
 
-    /// The conversation in the last request to the present provider, in words.
+    /// Returns the conversation in the last request to the current provider, in words.
     fn told(&self) -> Vec<String> {
         let sent: Value = serde_json::from_str(&self.sent()).unwrap();
         let said = match self.now {
@@ -139,7 +141,7 @@ fn called(name: &Value, arguments: &str) -> String {
     format!("calls {} {arguments}", name.as_str().unwrap())
 }
 
-/// A text, or the texts of the parts.
+/// Returns each text of `content` with `role` before it. `content` is one text or a list of parts.
 fn says(role: &Value, content: &Value) -> Vec<String> {
     let who = role.as_str().unwrap();
     let parts = content.as_array().into_iter().flatten();
@@ -192,7 +194,8 @@ fn of_messages(message: &Value) -> Vec<String> {
     told.collect()
 }
 
-/// Texts of the provider's own turns, byte for byte, that no other provider can write.
+/// Returns the texts that only this provider's own turns contain. The provider must get them back
+/// byte for byte.
 fn own(provider: Provider) -> &'static [&'static str] {
     match provider {
         Chat => &[],

@@ -1,4 +1,5 @@
-//! Model providers: a task that was held goes on with the same provider, or with another one.
+//! Tests of model providers: a task that was held goes on with the same provider, or with another
+//! one.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=";
 const REDACTED: &str = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyI=";
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 
-/// The refund agent on a Messages endpoint; the owner decides.
+/// Returns the configuration of the refund agent on a Messages endpoint. The owner decides.
 fn yaml(messages: &FakeMessages) -> String {
     let openai = r#"provider: openai, base_url: "{model}", model: fake"#;
     assert!(REFUNDS.contains(openai));
@@ -26,8 +27,8 @@ fn yaml(messages: &FakeMessages) -> String {
         + ACCOUNTS
 }
 
-/// Creates a task whose model has thought, and whose refund call is held. Returns the ids of the
-/// task and of the request.
+/// Creates a task whose model has thought and whose refund is held. Returns the ids of the task and
+/// of the request.
 async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
     let redacted = (
         json!({"type": "redacted_thinking", "data": REDACTED}),

@@ -1,4 +1,5 @@
-//! Malformed answers: nothing runs, nothing changes, and a correct approval afterwards still works.
+//! Tests of malformed answers: nothing runs, nothing changes, and a correct approval afterwards
+//! still works.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ALICE, BOB, CAROL, OPS, OTHER, On, TestApp, WEB};
 
-/// Bodies that must be refused, with the status of each.
+/// Returns bodies that the service must refuse, each with its expected status.
 fn malformed(call: &str) -> Vec<(u16, String)> {
     let text = |status: u16, body: &str| (status, body.to_owned());
     let json = |status: u16, body: Value| (status, body.to_string());

@@ -1,5 +1,5 @@
-//! Ends of an intervention request other than an approval: declined, canceled with its task,
-//! expired. Also the limit on open requests, and external results.
+//! Tests of requests that end without an approval: they are declined, canceled with their task, or
+//! expired. Also tests the limit on open requests, and external results.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::support::test_app::On;
 
 const BIG: &str = "12345678901234567890123";
 
-/// The tool's name and the outcome of each result in a journal.
+/// Returns the tool's name and the outcome of each result in a journal.
 fn outcomes(items: &[Value]) -> Vec<(String, String)> {
     let results = items.iter().filter(|item| item["type"] == "tool_result");
     results
@@ -226,7 +226,7 @@ on_both! {
         let partly = app.owner().post(&question.path(), &some).await;
         assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
         for one in [0, 1, 2] {
-            // A single call that is already decided fails the whole answer.
+            // If one call of an answer is already decided, the service refuses the whole answer.
             let both = json!({"decisions": {&ids[one]: {"action": "approve"}, &ids[3]: {"action": "approve"}}});
             let late = app.owner().post(&question.path(), &both).await;
             assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);

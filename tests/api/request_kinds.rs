@@ -1,5 +1,5 @@
-//! An agent that can open requests of every kind, and a task for each kind: shared by the tests of
-//! requests and decisions.
+//! An agent that can open requests of every kind, and helpers that create a task for each kind. The
+//! tests of requests and decisions share them.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ pub const KINDS: [&str; 6] = [
     "reconcile",
 ];
 
-/// The token that the tests fill in as a login; it must not appear in anything that is read.
+/// The token that the tests fill in as a credential. It must not appear in anything that the
+/// service shows.
 pub const TOKEN: &str = "jira-token-0123456789";
 
 /// The configuration of an agent that can open requests of every kind. `{more}` is replaced by
@@ -54,15 +55,15 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// A rule under which requests of every kind expire after `time`. `terms` is appended to the rule
-/// as YAML, beginning with a comma.
+/// Returns a rule under which requests of every kind expire after `time`. `terms` is further YAML
+/// for the rule and begins with a comma.
 pub fn short(time: &str, terms: &str) -> String {
     let tools =
         "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
     format!("  - {{ name: short, tools: [{tools}], decide: hold, expires_in: {time}{terms} }}\n")
 }
 
-/// The tool and the JSON arguments of a call that leads to a request of that kind.
+/// Returns the tool and the JSON arguments of a call that leads to a request of this kind.
 pub fn asks(kind: &str) -> (&'static str, &'static str) {
     match kind {
         "approval" => ("refund", r#"{"order":17,"amount":120}"#),
@@ -84,7 +85,7 @@ pub fn asks(kind: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// The values filled in for a request of that kind, if it has a form.
+/// Returns the values that the tests fill in for a request of this kind, if it has a form.
 pub fn filled_in(kind: &str) -> Value {
     match kind {
         "confirmation" => json!({"confirmed": true, "comment": "go"}),
@@ -93,19 +94,19 @@ pub fn filled_in(kind: &str) -> Value {
     }
 }
 
-/// An open request of a task of alice's.
+/// An open request of a task that Alice owns.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub task: String,
     pub id: String,
     pub call: String,
     pub digest: String,
-    /// The entry in the task's `pending`.
+    /// The request's entry in the task's `pending`.
     pub request: Value,
 }
 
 impl Question {
-    /// The open request of that kind in a task's `pending`.
+    /// Finds the open request of this kind in the `pending` of a task's reply.
     pub fn of(reply: &Reply, kind: &str) -> Self {
         let pending = reply.body["pending"]
             .as_array()
@@ -142,7 +143,8 @@ impl Question {
     }
 }
 
-/// A task with one open request of that kind. If a rule holds the call first, the call is approved.
+/// Creates a task with one open request of this kind. If a rule first holds the call, approves the
+/// call.
 pub async fn ask(app: &TestApp, kind: &str) -> Question {
     app.tool.answers(
         if kind == "reconcile" { 502 } else { 200 },
@@ -169,7 +171,7 @@ pub async fn ask(app: &TestApp, kind: &str) -> Question {
     Question::of(&reply, kind)
 }
 
-/// A task's journal.
+/// Returns the items of a task's journal.
 pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
     let reply = app
         .owner()
@@ -179,14 +181,14 @@ pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
     reply.body["items"].as_array().unwrap().clone()
 }
 
-/// The request as its owner sees it now.
+/// Returns the request as its owner sees it now.
 pub async fn request(app: &TestApp, id: &str) -> Value {
     let reply = app.owner().get(&format!("/resume/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply.body
 }
 
-/// The results of one call, in the journal.
+/// Returns the results of one call from the items of a journal.
 pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
     items
         .iter()
@@ -194,7 +196,8 @@ pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
         .collect()
 }
 
-/// The contents of the tool results after the last turn in the model's last prompt, in order.
+/// Returns the contents of the tool results after the last assistant message in the model's last
+/// prompt, in order.
 pub fn told(app: &TestApp) -> Vec<String> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
@@ -221,12 +224,13 @@ pub fn each_has_one_result(items: &[Value]) {
     }
 }
 
-/// An app with the agent of [`ASKING`]; the rules in `more` come before its own.
+/// Starts a service with the agent of [`ASKING`]; the rules in `more` come before the agent's other
+/// rules.
 pub async fn asking(on: On, more: &str) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
 }
 
-/// Creates a task whose model makes these calls: (tool, JSON arguments).
+/// Creates a task whose model makes the calls in `turn`, each given as (tool, JSON arguments).
 pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
     app.model.then(calls(turn));
     let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;

@@ -1,4 +1,4 @@
-//! Tasks whose model speaks the Responses protocol.
+//! Tests of tasks whose model speaks the Responses protocol.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 
-/// The refund agent on a Responses endpoint; the owner decides.
+/// Starts a service with the refund agent on a Responses endpoint. The owner decides.
 async fn app(on: On, fake: &FakeResponses) -> TestApp {
     let openai = r#"provider: openai, base_url: "{model}""#;
     assert!(REFUNDS.contains(openai));

@@ -1,5 +1,5 @@
-//! Sign-in of a browser: a key opens a session. The session has the key's current rights, and ends
-//! when the key is removed.
+//! Tests of the sign-in of a browser. A key opens a session, which has the key's current rights and
+//! ends when the key is removed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,7 +29,7 @@ async fn post(actor: &Actor<'_>, path: &str, form: &str) -> Reply {
         .await
 }
 
-/// The cookie that a sign-in with this key sets, as a browser sends it back.
+/// Signs in with this key. Returns the cookie that the sign-in sets, as a browser sends it back.
 async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = post(&app.nobody(), "/sign-in", &format!("key={key}")).await;
     assert_eq!(
@@ -49,7 +49,7 @@ fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
     app.nobody().header("cookie", cookie)
 }
 
-/// The service with a `public_url`; finance decides.
+/// Starts the service with this `public_url`. Members of `finance` decide.
 async fn at(on: On, public_url: &str) -> TestApp {
     let server = format!("\nserver: {{ public_url: \"{public_url}\" }}\n");
     TestApp::with(
@@ -59,13 +59,14 @@ async fn at(on: On, public_url: &str) -> TestApp {
     .await
 }
 
-/// The stored hashes of the session tokens.
+/// Returns the stored hashes of the session tokens.
 async fn sessions(app: &TestApp) -> Vec<String> {
     let sql = "select token_sha256 from browser_session";
     app.database.texts(sql).await
 }
 
-/// Everything that is stored: every row of every Postgres table, or every byte of the SQLite files.
+/// Returns everything that is stored: every row of every Postgres table, or every byte of the
+/// SQLite files.
 async fn everything(app: &TestApp) -> Vec<u8> {
     if let Some(file) = app.database.url().strip_prefix("sqlite://") {
         let folder = Path::new(file).parent().unwrap();
@@ -180,8 +181,8 @@ on_both! {
         assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let cookie = set.split(';').next().unwrap();
         assert_eq!(program(&app, cookie).get("/v1/me").await.str("/user_id"), "bob");
-        // Another host of the same domain can set a cookie without the prefix. Such a cookie does
-        // not sign in, and does not hide the real cookie.
+        // Another host of the same domain can set a cookie without the prefix `__Host-`. Such a
+        // cookie does not sign in, and does not hide the real cookie.
         let plain = cookie.strip_prefix("__Host-").unwrap();
         assert_eq!(program(&app, plain).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &format!("{plain}; {cookie}")).get("/v1/me").await.str("/user_id"), "bob");
@@ -272,7 +273,7 @@ on_both! {
     async fn session_expires_after_twelve_hours(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
-        // Simulates that 11 hours and 59 minutes pass.
+        // Moving `expires_at` back simulates that 11 hours and 59 minutes pass.
         app.database.execute("update browser_session set expires_at = expires_at - 43140000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "a minute is left");
         app.database.execute("update browser_session set expires_at = expires_at - 60000000").await;

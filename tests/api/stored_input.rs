@@ -1,5 +1,6 @@
-//! Retention of user input. The body of a POST is kept with its idempotency key only as a hash,
-//! which is keyed once `secrets.keys` is configured. An expired credential is removed.
+//! Tests of how long user input is kept. Of the body of a POST, only a hash is kept with its
+//! idempotency key. The hash is keyed once `secrets.keys` is configured. An expired credential is
+//! removed.
 
 use serde_json::json;
 
@@ -11,7 +12,7 @@ const KEYS: &str =
     "\nsecrets: { keys: [ { id: k1, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
 const ANEW: &str = "\nsecrets: { keys: [ { id: k2, key: 'YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=' }, \
     { id: k1, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
-/// SHA-256 of `{"input":"go"}`.
+/// The SHA-256 hash of `{"input":"go"}`.
 const UNKEYED: &str = "2423fb4751d4f1b3a4a79d53d7970aaba5abd6c7b409e49b9ea3fb35b331a38a";
 
 on_both! {

@@ -1,5 +1,5 @@
-//! The user sends another message while requests are open: the requests are withdrawn, every call
-//! gets its one result, and the model's next prompt has the new message.
+//! Tests of a user's message while requests are open. The requests are withdrawn, every call gets
+//! exactly one result, and the model's next prompt has the new message.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,8 @@ async fn app(on: On) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await
 }
 
-/// The user sends a superseding message; the model says "I see".
+/// Sends a superseding message as the user; the model then says "I see". Asserts that the task
+/// completes.
 async fn supersede(app: &TestApp, task: &str) -> Reply {
     app.model.then(says("I see"));
     let body = json!({"input": "never mind", "supersede": true});
@@ -35,7 +36,7 @@ async fn supersede(app: &TestApp, task: &str) -> Reply {
     reply
 }
 
-/// Each item as (type, the text that distinguishes it from others of its type).
+/// Returns each item as its type and the text that distinguishes it from other items of its type.
 fn facts(items: &[Value]) -> Vec<(String, String)> {
     let word = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let fact = |item: &Value| {
@@ -62,7 +63,7 @@ fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
     assert_eq!(found, expected, "{items:#?}");
 }
 
-/// The messages of the last prompt after the model's last turn, each as (role, content).
+/// Returns the messages after the model's last turn in the last prompt, each as (role, content).
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
@@ -82,8 +83,8 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asserts that a late answer is refused, and that the refusal shows the request as withdrawn and
-/// no open request.
+/// Asserts that a late answer is refused. Asserts that the refusal shows the request as withdrawn,
+/// and that it shows no open request.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),
@@ -278,7 +279,7 @@ on_both! {
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;
-        // The tool is in quarantine: no rule lets it run before a person has decided a call of it.
+        // The tool is in quarantine: no rule lets it run until a person has decided a call of it.
         app.tool.answers(200, "found");
         app.model.then(calls(&[("lose", r#"{"order":3}"#)]));
         let again = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &json!({"input": "again"})).await;

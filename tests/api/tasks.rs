@@ -1,4 +1,4 @@
-//! Tasks as a client sees them: shapes, lists, waiting, errors.
+//! Tests of tasks as a client sees them: shapes, lists, waiting, errors.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! Agents that call agents, as a client sees them. One fake model answers for all agents. An
-//! agent's input is a JSON list of the turns that it takes, each a text or a list of calls. A call
-//! of a sub-agent has such a list as its task.
+//! Tests of agents that call agents, as a client sees them. One fake model answers for all agents.
+//! An agent's input is a JSON list of the agent's turns; each turn is a text or a list of calls.
+//! The `task` argument of a call of a sub-agent is such a list, too.
 
 mod client_view;
 mod config_changes;
@@ -24,9 +24,9 @@ use super::request_kinds::items;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
-/// A supervisor with three sub-agents: an analyst and a clerk, which may call each other at any
-/// depth, and a scribe that keeps its conversation. `{more}` is replaced by rules that come before
-/// all others.
+/// The configuration of a supervisor with three sub-agents: an analyst, a clerk and a scribe. The
+/// analyst and the clerk may call each other at any depth. The scribe keeps its conversation
+/// between calls. `{more}` is replaced by rules that come before all others.
 const TREES: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -76,12 +76,12 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// The service with the agents of [`TREES`]; the rules in `more` come before its own.
+/// Starts a service with the agents of [`TREES`]; the rules in `more` come before the other rules.
 pub(super) async fn trees(on: On, more: &str) -> TestApp {
     with(on, more, |yaml| yaml).await
 }
 
-/// Like `trees`, with a changed configuration.
+/// Like `trees`, but `change` changes the configuration.
 async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp {
     let app = TestApp::with(on, &yaml(more, change)).await;
     app.model.otherwise(play);
@@ -92,7 +92,7 @@ fn yaml(more: &str, change: impl Fn(String) -> String) -> String {
     change(TREES.replace("{more}", more)) + ACCOUNTS
 }
 
-/// Changes a configuration so that `agent` has these limits.
+/// Returns a function that changes a configuration so that `agent` has these limits.
 fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> String {
     move |yaml| {
         let line = format!("instructions: You are {agent}.\n");
@@ -101,8 +101,9 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// The fake model's answer for any agent: the next turn in the list that is the agent's input.
-/// After the last turn: the agent's name and all tool results since the user's last message.
+/// Returns the fake model's answer to a prompt of any agent: the next turn in the list that is the
+/// agent's input. After the last turn, the answer is the agent's name and all tool results since
+/// the user's last message.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
@@ -135,7 +136,7 @@ fn play(body: &Value) -> Value {
     }
 }
 
-/// The messages of a prompt, from the user's last message on.
+/// Returns the messages of a prompt, from the user's last message on.
 fn since_user(body: &Value) -> &[Value] {
     let messages = body["messages"].as_array().unwrap();
     let last = messages
@@ -153,7 +154,7 @@ fn text(message: &Value) -> String {
     )
 }
 
-/// The tool results since the user's last message.
+/// Returns the texts of the tool results since the user's last message.
 fn results(body: &Value) -> Vec<String> {
     since_user(body)
         .iter()
@@ -162,7 +163,7 @@ fn results(body: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The name of the agent whose prompt this is.
+/// Returns the name of the agent to which this prompt belongs.
 fn agent_of(body: &Value) -> String {
     let system = text(&body["messages"][0]);
     system
@@ -174,7 +175,7 @@ fn agent_of(body: &Value) -> String {
         .to_owned()
 }
 
-/// All prompts of an agent's model, in order.
+/// Returns all prompts of this agent that the model got, in order.
 fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
     app.model
         .sent()
@@ -183,28 +184,27 @@ fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
         .collect()
 }
 
-/// One tool call of a turn.
 fn call(name: &str, arguments: &Value) -> Value {
     json!([name, arguments])
 }
 
-/// A call of `refund`, which the rules hold for the task's owner unless a test adds a rule before
-/// them.
+/// Returns a call of `refund`. The rules hold it for the task's owner, unless a test adds a rule
+/// that comes before them.
 fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }
 
-/// A call of a sub-agent, with these turns as its task.
+/// Returns a call of a sub-agent whose task consists of these turns.
 pub(super) fn give(agent: &str, turns: &[Value]) -> Value {
     call(agent, &json!({"task": json!(turns).to_string()}))
 }
 
-/// A turn of calls.
+/// Returns a turn that makes these calls.
 pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
 
-/// A call of a sub-agent that requests one refund and then reports it.
+/// Returns a call of a sub-agent that makes one refund and then reports it.
 pub(super) fn pays(agent: &str, order: u32) -> Value {
     give(
         agent,
@@ -215,7 +215,7 @@ pub(super) fn pays(agent: &str, order: u32) -> Value {
     )
 }
 
-/// Alice creates a task of the supervisor with these turns.
+/// Creates a task of the supervisor with these turns, as Alice.
 pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = app
         .owner()
@@ -249,14 +249,14 @@ async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     reply
 }
 
-/// A task of alice's, as its owner sees it.
+/// Returns a task of Alice's, as she sees it.
 async fn task(app: &TestApp, id: &str) -> Reply {
     let reply = app.owner().get(&format!("/v1/tasks/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }
 
-/// Waits until the task no longer runs.
+/// Waits until the task no longer runs. Returns the task.
 pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     loop {
         let reply = app
@@ -276,7 +276,7 @@ pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     }
 }
 
-/// The tasks of a tree, the oldest first.
+/// Returns the tasks of a tree, the oldest first.
 pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
     let reply = app
         .owner()
@@ -288,7 +288,7 @@ pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
     tasks
 }
 
-/// The tasks of that agent in a tree.
+/// Returns the tasks of this agent in a tree.
 pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
     tree(app, root)
         .await
@@ -297,7 +297,7 @@ pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The only task of that agent in a tree.
+/// Returns the only task of this agent in a tree.
 pub(super) async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
     let mut found = of(app, root, agent).await;
     assert_eq!(found.len(), 1, "{found:#?}");
@@ -308,7 +308,7 @@ pub(super) fn id(task: &Value) -> String {
     task["task_id"].as_str().unwrap().to_owned()
 }
 
-/// The open requests that a reply lists, as (id of the asking task, request id).
+/// Returns the open requests that a reply lists, each as (id of the asking task, request id).
 pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
     let pending = reply.body["pending"]
         .as_array()
@@ -325,12 +325,12 @@ pub(super) async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
     actor.hit(&format!("/resume/{request}/approve")).await
 }
 
-/// The items of that type.
+/// Returns the items of the type `kind`.
 fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
     items.iter().filter(|item| item["type"] == kind).collect()
 }
 
-/// The statuses in a task's journal, in order.
+/// Returns the statuses in a task's journal, in order.
 fn statuses(items: &[Value]) -> Vec<&str> {
     typed(items, "task_status")
         .iter()
@@ -338,7 +338,8 @@ fn statuses(items: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// The results of a journal, in the order in which the model made the calls: name, outcome.
+/// Returns the name and the outcome of each result in a journal, in the order in which the model
+/// made the calls.
 fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
     let calls = typed(items, "assistant_message")
         .into_iter()
@@ -356,9 +357,9 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Asserts for every journal of a tree: its numbers have no gap, its last status is that of the
-/// task, each call of a completed or canceled task has one result, and each start of a sub-agent
-/// comes before the result of its call.
+/// Asserts these rules for every journal of a tree: The items' numbers have no gap. The last status
+/// is that of the task. Each call of a completed or canceled task has one result. Each start of a
+/// sub-agent comes before the result of its call.
 async fn lawful(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;

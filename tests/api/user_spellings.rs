@@ -1,5 +1,5 @@
-//! One person, many spellings: the required approvals count people, at every endpoint, however a
-//! proxy spells their names.
+//! Tests of different spellings of one person's name. At every endpoint, required approvals count
+//! people, whichever spelling a proxy sends.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, On, REFUNDS, Reply, TestApp, WEB};
 
 const HTML: &str = "text/html";
-/// Pairs of spellings; the two spellings of a pair are one person.
+/// Pairs of spellings. Both spellings of a pair name one person.
 const ONE_PERSON: [(&str, &str); 6] = [
     ("alice", "ALICE"),
     ("Zoe@Acme.com", "zoe@acme.COM"),
@@ -19,7 +19,8 @@ const ONE_PERSON: [(&str, &str); 6] = [
     ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
 ];
 
-/// The service; a refund needs the approvals of two people among Eve and the members of finance.
+/// Starts the service. A refund needs the approvals of two people among Eve and the members of
+/// finance.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: ops, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let accounts = format!("{}\n{admin}", ACCOUNTS.trim_end());
@@ -122,8 +123,8 @@ on_both! {
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
             app.model.then(says("refunded"));
-            // The rule names the approver Eve; here she has another spelling than in the file, and
-            // no group.
+            // The rule names Eve as an approver. In this HTTP request her name is spelled
+            // differently from the configuration file, and she has no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
             assert_eq!((second.status, second.str("/status").as_str()), (200, "Completed"), "{}", second.text);
             assert_eq!(app.tool.ledger().len(), round + 1);
@@ -275,7 +276,8 @@ on_both! {
         let app = app(on).await;
         let cookie = app.sign_in(BOB).await;
         let browser = || app.nobody().header("cookie", &cookie);
-        // Bob's task, posted by a proxy that spells the name differently: bob may not approve it.
+        // Bob owns this task, which was posted by a proxy that spells his name differently. He may
+        // not approve its request.
         let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
         assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
@@ -325,7 +327,8 @@ on_both! {
         }
         assert_eq!(app.actor(WEB).header("holdpoint-user", "olga").get(&format!("/v1/tasks/{}", old.task)).await.status, 403);
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // Each spelling finds the owner's task, and none may approve it.
+        // The owner finds the task with each of the spellings, and may not approve it with any of
+        // them.
         for spelling in ["Olga", "olga", "OLGA"] {
             assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", spelling).get("/v1/tasks").await), [old.task.as_str()], "{spelling}");
             assert_eq!(answer(&finance(&app, spelling), &old, &approval()).await.status, 403, "{spelling}");
@@ -360,8 +363,8 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The other call is rejected, so the turn goes on. The first call's two approvals are now
-        // one person's, so it is not approved.
+        // The other call is rejected, so the turn goes on. The first call has two approvals, but
+        // now they count as one person's, so the call is not approved.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
         assert!(app.tool.ledger().is_empty());

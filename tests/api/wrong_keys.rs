@@ -1,5 +1,5 @@
-//! The number of wrong keys per minute is limited for each socket address; a right key is always
-//! answered.
+//! Tests of the limit on wrong keys per minute, which is counted for each socket address. A right
+//! key is always answered.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {
     let key = format!("Bearer wrong-key-{number:010}");
-    // Addresses in headers are ignored.
+    // The service ignores addresses in headers such as `X-Forwarded-For`.
     let from = format!("198.51.100.{number}");
     app.nobody()
         .header("authorization", &key)
@@ -49,7 +49,8 @@ on_both! {
             assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{}", page.text);
             assert!(!page.header("retry-after").is_empty() && page.header("set-cookie").is_empty());
         }
-        // A right key, a session, a missing key and a page are not limited.
+        // HTTP requests with a right key, with a session, or without a key are not limited, and
+        // neither are pages.
         assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
         assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
         assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);

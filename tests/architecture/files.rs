@@ -1,4 +1,5 @@
-//! Files: each opens with its doc comment, is reached by a `mod` and has no unfinished part.
+//! Checks the source files: each opens with a doc comment, is declared by a `mod`, and has no
+//! marker of unfinished work.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +56,7 @@ fn file_that_no_mod_names_is_found() {
     );
 }
 
-/// The files that no parent file declares.
+/// Returns the paths of the files that no parent file declares.
 fn unreached(sources: &[Source]) -> Vec<&str> {
     let crate_of = |path: &str| path.split('/').next().unwrap_or_default().to_owned();
     let mut declared: BTreeSet<(String, Vec<String>)> = BTreeSet::new();

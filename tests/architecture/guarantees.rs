@@ -1,4 +1,4 @@
-//! `docs/guarantees.md` names only tests that exist, each at its place.
+//! Checks that `docs/guarantees.md` names only tests that exist, each under its right path.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -53,7 +53,7 @@ fn code_spans() -> Vec<String> {
         .collect()
 }
 
-/// The functions of a source, and the modules in which they may be.
+/// The names of a file's functions, and the names of the modules that may contain them.
 struct Place {
     functions: HashSet<String>,
     modules: HashSet<String>,
@@ -66,7 +66,7 @@ fn places() -> Vec<Place> {
 impl Place {
     fn of(source: &Source) -> Self {
         let file = source.path.trim_end_matches(".rs");
-        // The macros that run a test on both engines make the last four modules.
+        // The last four modules are created by the macros that run a test on both databases.
         let modules = file
             .split('/')
             .chain(after(&source.text, "mod ", " {"))
@@ -77,7 +77,7 @@ impl Place {
         }
     }
 
-    /// Whether the test at `path`, which may leave out modules, is here.
+    /// Returns whether this file has the test at `path`. The path may leave out modules.
     fn has(&self, path: &str) -> bool {
         let mut modules: Vec<_> = path.split("::").collect();
         let name = modules.pop().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Place {
     }
 }
 
-/// The names that stand between `keyword` and `end`.
+/// Returns the names in `text` that stand between `keyword` and `end`.
 fn after<'a>(text: &'a str, keyword: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(keyword).skip(1).filter_map(move |rest| {
         let name = rest

@@ -1,8 +1,8 @@
-//! Which module may import which, by the table in `ARCHITECTURE.md`.
+//! Checks which room (top-level module) imports which, by the table in `ARCHITECTURE.md`.
 //!
-//! The table is read from that page, so that the page and the check cannot differ. Paths are found
-//! by reading tokens, not lines, so a `crate::module` in the middle of an expression, in a group or
-//! behind `super::super` counts as an import too; comments and strings do not.
+//! The table is read from that page, so the page and the check cannot differ. The check reads
+//! tokens and not lines. So a `crate::module` in the middle of an expression, in a group or behind
+//! `super::super` counts as an import, too. Comments and strings do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use std::fs;
 use super::tokens::{Place, reached_rooms};
 use super::{root, sources};
 
-/// The rooms that a room may import; an absent room may import nothing.
+/// The rooms that each room may import. A room without an entry may import nothing.
 type Table = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
@@ -171,7 +171,7 @@ fn allowed_import_or_text_like_one_is_not_reported() {
     }
 }
 
-/// The imports in `text` (the file at `path`) that the table forbids, one line each.
+/// Returns the imports in `text` (the file at `path`) that the table forbids, one line for each.
 fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
     let place = Place::of_file(path);
     let home = if path == "src/main.rs" {
@@ -196,8 +196,9 @@ fn table() -> Table {
     read_table(section)
 }
 
-/// Reads the first fenced block: `a, b → c d` lines, `nothing` for an empty right side,
-/// `everything` for all rooms.
+/// Reads the first fenced block of `section`. Its lines have the form `a, b → c d`: the rooms `a`
+/// and `b` may import `c` and `d`. The right side may also be `nothing` or `everything` (all
+/// rooms).
 fn read_table(section: &str) -> Table {
     let block = section.split("```").nth(1).expect("a fenced block");
     let mut table = Table::new();

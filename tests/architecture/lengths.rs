@@ -1,5 +1,5 @@
-//! Limits of length in lines: a file 500 (the core files 200), a function of the product 60, a
-//! function of tests 100.
+//! Checks limits of length, in lines: 500 for a file (200 for a core file), 60 for a function of
+//! the product, and 100 for a function of the tests.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn readme_is_shorter_than_150_lines() {
     assert!(lines < 150, "README.md has {lines} lines");
 }
 
-/// Files over the limit, with their numbers of lines.
+/// Returns the files over the limit, each with its number of lines.
 fn long_files(sources: &[Source]) -> Vec<String> {
     let longest = |path: &str| {
         if CORE_FILES.contains(&path) {
@@ -51,7 +51,7 @@ fn long_files(sources: &[Source]) -> Vec<String> {
 /// A function as rustfmt lays it out, from its signature to its closing brace.
 struct Function<'t> {
     name: &'t str,
-    /// The line of the signature, from 0.
+    /// The index of the signature's line, from 0.
     at: usize,
     lines: usize,
 }
@@ -84,8 +84,8 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// The modules of a file that are compiled for tests only; for an inline module also its first and
-/// last line.
+/// Returns the modules of a file that are compiled for tests only. For an inline module, also
+/// returns the numbers of the module's first and last line.
 fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut found = Vec::new();
@@ -123,7 +123,7 @@ fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
     found
 }
 
-/// Functions over the limit, with their numbers of lines.
+/// Returns the functions over the limit, each with its number of lines.
 fn long_functions(sources: &[Source]) -> Vec<String> {
     let mut only_tests: BTreeSet<Vec<String>> = BTreeSet::new();
     for source in sources.iter().filter(|it| it.path.starts_with("src/")) {

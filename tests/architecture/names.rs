@@ -1,4 +1,5 @@
-//! Names: no vague file or type, and no retired word of `docs/glossary.md`.
+//! Checks names: no file and no type has a vague name, and no name is a retired word of
+//! `docs/glossary.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +48,7 @@ fn vague_types(text: &str) -> Vec<String> {
         .filter(|(keyword, _)| {
             ["struct", "enum", "trait", "type", "union"].contains(&keyword.text.as_str())
         })
-        // An associated type of a trait is named by the trait.
+        // The trait gives an associated type its name, so a vague name is allowed there.
         .filter(|(keyword, name)| {
             keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str())
         })
@@ -95,7 +96,7 @@ fn no_name_is_a_retired_word_of_the_glossary() {
     );
 }
 
-/// The names in backticks of the glossary's last section.
+/// Returns the names in backticks in the glossary's section "Retired".
 fn retired_words() -> BTreeSet<String> {
     let page = fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
     let (_, section) = page
@@ -108,7 +109,7 @@ fn retired_words() -> BTreeSet<String> {
         .collect()
 }
 
-/// The types, functions and modules of a text that have one of these names.
+/// Returns the names of the types, functions and modules declared in `text` that are among `names`.
 fn declared_names(text: &str, names: &BTreeSet<String>) -> Vec<String> {
     let tokens = tokens(text);
     let declares = |word: &str| ["struct", "enum", "trait", "type", "fn", "mod"].contains(&word);

@@ -1,14 +1,14 @@
-//! Reads just enough Rust to find the rooms that a file names: its tokens without comments and
-//! literals, its inline modules, and every path that begins at the crate's root or leads there with
-//! `super`.
+//! Reads just enough Rust to find the rooms (top-level modules) that a file names. Reads the file's
+//! tokens without comments and literals, its inline modules, and every path that begins at the
+//! crate's root or leads to the root with `super`.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// The crate as its own binary names it.
+/// The name by which the package's own binary refers to the crate.
 const CRATE: &str = "holdpoint";
 
-/// A word, `::`, or one other character.
+/// A token of Rust: a word, `::`, or a single other character.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
@@ -22,7 +22,7 @@ impl Token {
     }
 }
 
-/// The module of a file: `src/engine/drive.rs` is the module `engine::drive`.
+/// The module that a file defines. For example, `src/engine/drive.rs` defines `engine::drive`.
 #[derive(Debug)]
 pub struct Place {
     pub module: Vec<String>,
@@ -47,8 +47,8 @@ impl Place {
     }
 }
 
-/// Every room that a path names right after the crate's root, with its line. The room is `*` if the
-/// path imports the root itself: then the code can reach any room.
+/// Returns every room that a path names right after the crate's root, with its line. The room is
+/// `*` if the path imports the root itself, because the code can then reach any room.
 pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -80,8 +80,8 @@ pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Reads one path or group that begins at `at`, relative to the module `base`; returns where it
-/// ends.
+/// Reads one path or group of an import that begins at `at`, relative to the module `base`. Adds
+/// the rooms that the path or group names to `found`. Returns the index of the next token.
 fn follow(
     tokens: &[Token],
     mut at: usize,
@@ -118,7 +118,8 @@ fn follow(
     at
 }
 
-/// Reads `a::b, {c}, d}` after its opening brace; returns where it ends.
+/// Reads the rest of a group such as `{a::b, {c}, d}` after its opening brace. Returns the index of
+/// the token after the group.
 fn follow_group(
     tokens: &[Token],
     mut at: usize,
@@ -131,7 +132,7 @@ fn follow_group(
             "," => at += 1,
             _ => {
                 let end = follow(tokens, at, base, found);
-                // Skips anything that cannot belong to a tree, such as an alias.
+                // Skips tokens that cannot belong to a path or group, such as an alias.
                 at = end.max(at + 1);
                 while !matches!(text_at(tokens, at), "," | "}" | "") {
                     at += 1;
@@ -142,7 +143,8 @@ fn follow_group(
     at
 }
 
-/// Skips the rest of a path or tree whose beginning has been read.
+/// Skips the rest of a path or group whose beginning has been read. Returns the index of the next
+/// token.
 fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     while text_at(tokens, at) == "::"
         || tokens.get(at).is_some_and(Token::is_name) && text_at(tokens, at - 1) == "::"
@@ -166,8 +168,8 @@ fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// Whether the word at `at` continues a path: a name and `::` come before it. A leading `::` begins
-/// a path.
+/// Returns whether the word at `at` continues a path, so that a name and `::` come before it. A
+/// leading `::` begins a path.
 fn continues_a_path(tokens: &[Token], at: usize) -> bool {
     at >= 2
         && text_at(tokens, at - 1) == "::"
@@ -180,7 +182,7 @@ fn text_at(tokens: &[Token], at: usize) -> &str {
     tokens.get(at).map_or("", |token| token.text.as_str())
 }
 
-/// The tokens of a source, without comments, strings, characters, lifetimes and white space.
+/// Returns the tokens of a source without comments, strings, characters, lifetimes and white space.
 pub fn tokens(text: &str) -> Vec<Token> {
     let mut reader = Reader {
         chars: text.chars().peekable(),
@@ -277,8 +279,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Called after `r`: skips the raw string that begins here, and returns whether there is one.
-    /// `r#name` is a name, not a string.
+    /// Skips the raw string that begins after an `r` just read. Returns whether there is one.
+    /// (`r#name` is a name and not a string.)
     fn skip_raw_string(&mut self) -> bool {
         let mut ahead = self.chars.clone();
         let hashes = ahead.by_ref().take_while(|c| *c == '#').count();

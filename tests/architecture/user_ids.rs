@@ -1,9 +1,10 @@
-//! Users' ids are compared by `task/user.rs` only, never byte by byte.
+//! Checks that only `task/user.rs` compares users' ids, and that no other code compares them byte
+//! by byte.
 
 use super::{Source, sources};
 
-/// Raw comparisons that are allowed: the ids are not users' ids, or `UserId` compares them, or the
-/// comparison is byte-exact on purpose.
+/// Comparisons that look like raw comparisons of users' ids and are allowed. They compare other
+/// ids, or `UserId` does the comparison, or the comparison is byte-exact on purpose.
 const COMPARED: [&str; 11] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
@@ -11,7 +12,7 @@ const COMPARED: [&str; 11] = [
     "record.user_id == user.as_str()",
     "vote.by == LOCAL_USER",
     "k.user_id = $2 and k.path = $3",
-    // These parameters are stored spellings, from `Store::spellings`.
+    // In the entries below, the parameters are stored spellings, which `Store::spellings` returns.
     "kind = $3 and name = $4",
     "kind = $2 and name = $3",
     "user_id = $2 and request_id < $3",
@@ -19,7 +20,8 @@ const COMPARED: [&str; 11] = [
     "t.user_id = $2 and t.parent_task_id is null",
 ];
 
-/// The lines outside of tests that compare a user's id without `task/user.rs`.
+/// Returns the lines outside of tests that compare a user's id without the functions of
+/// `task/user.rs`.
 fn raw_comparisons(text: &str) -> Vec<String> {
     let name = r"(user_id|by|editor|owner|user)\b";
     let raw = format!(

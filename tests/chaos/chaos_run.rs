@@ -1,5 +1,5 @@
-//! Set-up and results of the chaos tests: the configuration file, whose tools call the world
-//! (`world.rs`), and the journals after a run.
+//! Set-up and results of the chaos tests. Writes the configuration file, whose tools call the world
+//! (`world.rs`), and reads the journals after a run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use super::simulated_people::People;
 use crate::support::pause;
 use crate::support::test_app::ACCOUNTS;
 
-/// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two
-/// levels. The sub-agent `clerk` keeps its conversation between calls.
+/// A configuration with tools of every effect, with rules that allow, hold, and hold for one
+/// second, and with sub-agents on two levels. The sub-agent `clerk` keeps its conversation between
+/// calls.
 const CONFIG: &str = r#"
 server: { max_running: {running} }
 models:
@@ -73,7 +74,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     path
 }
 
-/// The current status of each task, as the service reports it: (task id, status).
+/// Returns the current status of each task as the service reports it, as (task id, status).
 pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for task in tasks {
@@ -86,8 +87,8 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
     said
 }
 
-/// The journals of these tasks, given as (id, status), and of their sub-agents' tasks. They are
-/// read from the database after all replicas have stopped.
+/// Reads the journals of the tasks in `statuses`, given as (task id, status), and of their
+/// sub-agents' tasks. The journals are read from the database, so all replicas must have stopped.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
     let settings = Settings {
         url: Secret::new(database.to_owned()),
@@ -99,7 +100,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     let store = loop {
         match Store::open(&settings, Arc::new(SystemClock)).await {
             Ok(store) => break store,
-            // A killed process releases the database file a moment later.
+            // The database file of a killed process becomes free only a moment after the kill.
             Err(error) => assert!(tries < 200, "{error}"),
         }
         tries += 1;
@@ -151,13 +152,13 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     told
 }
 
-/// Prints one line of figures.
+/// Prints one line of figures to standard output.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Names the kinds of events that were too rare for a run to prove anything. Each has the number of
-/// those that happened, and the fewest that are wanted.
+/// Returns a message for each kind of event that was too rare for a run to prove anything. Each
+/// kind is given as (name, number of events that happened, minimum number of events).
 pub fn too_few(least: &[(&str, u64, u64)]) -> Vec<String> {
     let few = least
         .iter()

@@ -1,6 +1,6 @@
 //! Compares the journals with the world's ledger (`world.rs`) and with the changes that the service
-//! acknowledged (`simulated_people.rs`): nothing may be lost, and no non-repeatable call may run
-//! twice.
+//! acknowledged (`simulated_people.rs`). No acknowledged change may be lost, and no non-repeatable
+//! call may run twice.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -24,18 +24,18 @@ use crate::engine::invariants;
 pub struct Told {
     pub task: TaskId,
     pub root: TaskId,
-    /// For a sub-agent's task, the task and the call that started it.
+    /// The task and the call that started this task, if it is a sub-agent's task.
     pub parent: Option<(TaskId, CallId)>,
     /// The status shown by the service.
     pub status: String,
     pub output: Option<String>,
-    /// The row's counters of its subtree: busy tasks and open requests.
+    /// The counters in the task's row, which cover its subtree: busy tasks and open requests.
     pub counted: (i32, i32),
-    /// The journal, each item with its event number.
+    /// The items of the journal, each with its event number.
     pub journal: Vec<(Item, i64)>,
 }
 
-/// Everything that a run left behind.
+/// All evidence that a run left behind.
 pub struct Evidence<'a> {
     pub tasks: &'a [Told],
     pub ledger: &'a [Execution],
@@ -45,29 +45,29 @@ pub struct Evidence<'a> {
     pub one_clock: bool,
 }
 
-/// The result of a check.
+/// The errors that a check found, and figures about the run.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub tasks: usize,
     pub calls: usize,
     pub executions: usize,
-    /// Acknowledged decisions.
+    /// The number of acknowledged decisions.
     pub decisions: usize,
-    /// Reconcile requests.
+    /// The number of reconcile requests.
     pub to_human: usize,
-    /// Starts without a result because the process died, not because the world broke the
-    /// connection.
+    /// The number of starts that have no result because the process died. Starts whose connection
+    /// the world broke do not count.
     pub cut_off: usize,
-    /// How many times a call of a task was started by another process than the task's previous
-    /// start.
+    /// The number of times that a call was started by another process than the previous start of
+    /// the same task.
     pub takeovers: usize,
     pub rejected: usize,
-    /// Tasks of sub-agents.
+    /// The number of sub-agents' tasks.
     pub children: usize,
     pub wrong: Vec<Wrong>,
 }
 
-/// A broken promise.
+/// A guarantee of the service that a run has broken.
 #[derive(Debug)]
 pub struct Wrong {
     pub kind: Kind,
@@ -143,8 +143,9 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     found
 }
 
-/// Checks that a journal has no gaps and keeps `engine::invariants`, and that its task has
-/// completed or was canceled, with the status that the service shows and with counters of zero.
+/// Checks that a journal has no gaps and satisfies `engine::invariants`. Also checks that its task
+/// has completed or was canceled, that the service shows the same status, and that the task's
+/// counters are zero.
 fn stands(told: &Told, found: &mut Findings) {
     let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
     for (place, (item, _)) in (1..).zip(&told.journal) {
@@ -219,7 +220,8 @@ fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// Checks that every acknowledged task and decision is stored as it was acknowledged.
+/// Checks that every acknowledged task and every acknowledged decision is stored as it was
+/// acknowledged.
 fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     let told: HashMap<String, &Told> = evidence
         .tasks
@@ -230,7 +232,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     for told in evidence.tasks {
         trees.entry(told.root.to_string()).or_default().push(told);
     }
-    // `task` is the root of a tree; the request may belong to any task of the tree.
+    // `task` is the root of a tree. The request may belong to any task of that tree.
     let stored = |task: &str, request: &str| -> Vec<&'static str> {
         let journals = trees
             .get(task)
@@ -287,7 +289,8 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// At most 20 failures, with the journal and the ledger of the first task concerned.
+/// Returns a text with at most 20 of the failures. It also has the journal and the ledger of the
+/// task of the first failure.
 pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
     let mut text: Vec<String> = findings
         .wrong

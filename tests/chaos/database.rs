@@ -1,4 +1,5 @@
-//! Postgres failures: crash, freeze, read-only, terminated sessions; a cut or silent connection.
+//! Tests of failures of Postgres: a crash, a freeze, a read-only database, and terminated sessions.
+//! Also tests a connection that is cut or silent.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,13 @@ use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{PrivateCluster, run};
 use crate::support::test_app::{ALICE, Reply, TestApp};
 
-/// Longer than a working service takes to answer on any machine.
+/// An upper bound of the time that a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
-/// Longer than a service with bounded waits takes to give up, and shorter than an unbounded wait
-/// for the database.
+/// A time that is long enough for a service with bounded waits to give up, and too short for an
+/// unbounded wait for the database to end.
 const GIVES_UP: Duration = Duration::from_mins(1);
 
-/// Checks for a 503 `unavailable` with `Retry-After`.
+/// Asserts that the reply is a 503 `unavailable` with `Retry-After`.
 pub fn is_refused(reply: &Reply) {
     assert_eq!(
         (reply.status, reply.str("/code").as_str()),
@@ -34,7 +35,8 @@ pub fn is_refused(reply: &Reply) {
     );
 }
 
-/// Checks that `/healthz` answers at once and `/readyz` soon says that the service is not ready.
+/// Asserts that `/healthz` answers at once, and that `/readyz` soon says that the service is not
+/// ready.
 async fn lives_and_is_not_ready(app: &TestApp) {
     let began = Instant::now();
     assert_eq!(app.nobody().get("/healthz").await.status, 200);
@@ -54,7 +56,7 @@ async fn gets_ready(app: &TestApp) {
     }
 }
 
-/// The task once it has stopped running.
+/// Waits until the task has stopped running, and returns the task.
 async fn ended(app: &TestApp, task: &str) -> Reply {
     loop {
         let reply = app
@@ -73,7 +75,7 @@ pub async fn number(url: &str, sql: &'static str) -> i64 {
     connection.fetch_one(sql).await.unwrap().get(0)
 }
 
-/// A task whose call of `refund` is in flight and unanswered.
+/// Creates a task whose call of `refund` is in flight and unanswered. Returns the task's id.
 async fn under_way(app: &TestApp) -> String {
     app.tool.close();
     app.model
@@ -271,7 +273,7 @@ async fn read_only_database_fails_no_task() {
         "it can be read: {}",
         seen.text
     );
-    // This session must write, although the database's default is still read-only.
+    // The database's default is still read-only, but this session must write.
     let mut reset = PgConnection::connect(database.url()).await.unwrap();
     reset
         .execute("set default_transaction_read_only = off")
@@ -286,8 +288,8 @@ async fn read_only_database_fails_no_task() {
     app.stop().await;
 }
 
-/// Terminates the old sessions, which keep their read-only default; then waits until the service is
-/// ready.
+/// Terminates the sessions that began while the database's default was read-only, because they keep
+/// that default. Then waits until the service is ready.
 async fn gets_ready_anew(app: &TestApp, url: &str) {
     let kill = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and application_name = 'holdpoint'";

@@ -1,6 +1,7 @@
-//! The real binary, killed before and after the commits of the driver's loop and of decisions,
-//! after the worker's commits, and around each call, on SQLite and on Postgres; then restarted
-//! until every task has ended. A failpoint of the list that is never reached fails the test.
+//! Tests that kill the real binary at failpoints, on SQLite and on Postgres: before and after the
+//! commits of the driver's loop and of decisions, after the worker's commits, and around each call.
+//! The binary is restarted until every task has ended. If a failpoint of the list is never reached,
+//! the test fails.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,8 +23,8 @@ use crate::support::pause;
 use crate::support::repetitions;
 use crate::support::test_app::On;
 
-/// Commits that each run of [`life`] makes several times. Each has two failpoints: `.before` and
-/// `.committed`.
+/// The commits that each run of [`life`] makes several times. Each commit has two failpoints: one
+/// with the suffix `.before` and one with the suffix `.committed`.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -37,15 +38,16 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// Commits that each run of [`life`] makes once, with the same two failpoints.
+/// The commits that each run of [`life`] makes once. They have the same two failpoints as those of
+/// [`OFTEN`].
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// How many processes run at the same time.
+/// The number of processes that run at the same time.
 const AT_ONCE: usize = 6;
 
-/// The failpoints that kill a process when it first reaches them.
+/// Returns the failpoints that kill a process when it reaches them for the first time.
 fn first() -> Vec<String> {
     let commits = OFTEN
         .iter()
@@ -61,8 +63,8 @@ fn first() -> Vec<String> {
     commits.chain(others.map(str::to_owned)).collect()
 }
 
-/// The failpoints that kill a process when it reaches them for the second time (`@2`). Each run
-/// reaches them several times.
+/// Returns the failpoints that kill a process when it reaches them for the second time, with the
+/// suffix `@2`. Each run reaches them several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["submit.committed", "call.before", "call.answered"];
@@ -126,8 +128,8 @@ async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres(
     killed_by_each_prompt(On::Postgres).await;
 }
 
-/// Runs a task while the model kills the process each time it receives a prompt that it has not
-/// received before.
+/// Runs a task. The model kills the process each time it receives a prompt that it has not received
+/// before.
 async fn killed_by_each_prompt(on: On) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
@@ -229,8 +231,9 @@ async fn dies_after_its_claims(on: On) {
     process.kill().await;
 }
 
-/// Kills a process at each of these points. A usual run divides the points between the engines: for
-/// each commit, one engine gets the point before it, and the other the point after it.
+/// Runs the scene [`life`] once for each of these points, and kills the process at that point. A
+/// usual run divides the points between the two databases: for each commit, the point before it is
+/// tested on one database and the point after it on the other.
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
@@ -247,7 +250,7 @@ async fn killed_at_each(on: On, points: Vec<String>) {
                 on,
                 point: &point,
                 number,
-                // A second task waits in the queue.
+                // One task runs at a time, so that the second task waits in the queue.
                 running: 1,
                 within: Duration::from_mins(20),
             };
@@ -277,11 +280,12 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A kill of a process when it first reaches a failpoint, or, with `@2`, for the second time.
+/// A plan to kill a process when it first reaches a failpoint. With the suffix `@2`, the process is
+/// killed when it reaches the failpoint for the second time.
 pub struct Kill<'p> {
     pub on: On,
     pub point: &'p str,
-    /// Makes the calls' arguments unique.
+    /// A number that makes the calls' arguments unique.
     pub number: u64,
     /// The number of tasks that the process runs at once.
     pub running: u32,
@@ -290,8 +294,9 @@ pub struct Kill<'p> {
 }
 
 impl Kill<'_> {
-    /// Carries out `life`, which gets the number of deaths and returns its tasks, while the process
-    /// dies and restarts. Returns the failures and the tasks.
+    /// Runs `life` while the process dies and is restarted. `life` gets the number of deaths and
+    /// returns the ids of the tasks that it created. This method returns the failures and the
+    /// tasks.
     pub async fn during(
         self,
         world: Arc<World>,
@@ -301,8 +306,8 @@ impl Kill<'_> {
         let database = match self.on {
             On::Sqlite => Database::sqlite(),
             On::Postgres => {
-                // Creating a database takes a process-wide lock, so two at once would wait for each
-                // other.
+                // Two databases cannot be created at the same time, because creating a database
+                // takes a process-wide lock.
                 let _alone = ALONE.lock().await;
                 Database::postgres().await
             }
@@ -328,7 +333,7 @@ impl Kill<'_> {
                 let tasks = life(&people, &deaths).await;
                 statuses(&people, &tasks).await
             } => Ok(said),
-            // The serving process is killed when this future is dropped.
+            // Dropping this future kills the serving process.
             end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();
@@ -363,9 +368,9 @@ impl Kill<'_> {
     }
 }
 
-/// Starts the process with the failpoint `armed`. After each kill, restarts it without the
-/// failpoint, each time with a later clock, so that all leases have run out. Returns only if the
-/// process ends by itself or the deadline passes, and says which.
+/// Starts the process with the failpoint `armed`. After each kill, restarts the process without the
+/// failpoint and with a later clock, so that all leases have run out. Returns only if the process
+/// ends without a kill or the deadline passes; the text says which of the two happened.
 pub async fn keeps_alive(
     place: &Place,
     armed: &str,
@@ -388,8 +393,8 @@ pub async fn keeps_alive(
     }
 }
 
-/// Creates tasks, messages and answers that together reach every commit of the loop. Returns the
-/// tasks. `number` makes the calls' arguments unique; `point` is the armed failpoint.
+/// Creates tasks, messages and answers that together reach every commit of the driver's loop.
+/// Returns the tasks. `number` makes the calls' arguments unique; `point` is the armed failpoint.
 async fn life(
     people: &People,
     model: &Model,
@@ -398,8 +403,8 @@ async fn life(
     deaths: &AtomicU32,
 ) -> Vec<String> {
     // During a long call the lease is renewed, and another task waits for a slot and is claimed
-    // later. On a busy machine the call may end before the other task exists. Then a failpoint
-    // `queue.…` is not reached, and both tasks are created again.
+    // later. On a busy machine the call may end before the other task exists. In that case a
+    // failpoint `queue.…` is not reached, so both tasks are created again.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create(&format!("long {number}")).await;
@@ -411,7 +416,7 @@ async fn life(
             break first;
         }
     };
-    // A call of unknown outcome.
+    // The outcome of a call is unknown.
     say(people, &first, &format!("doubt {number}")).await;
     people.settle(&first).await;
     // The model fails and is asked again later.
@@ -424,14 +429,14 @@ async fn life(
         .post(&format!("/v1/tasks/{first}/retry"), &Value::Null)
         .await;
     people.settle(&first).await;
-    // Sub-agents on two levels.
+    // Sub-agents are started on two levels.
     say(people, &first, &format!("tree {number}")).await;
     people.settle(&first).await;
-    // A request that no person answers, so that it expires.
+    // Nobody answers a request, so it expires.
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
-    // A cancel while a call is in flight, so that its result comes late. If the call has already
-    // ended, the message and the cancel are repeated.
+    // The task is canceled while a call is in flight, so the call's result comes late. If the call
+    // has already ended, the message and the cancel are repeated.
     let before = loop {
         let (before, made) = (
             deaths.load(Ordering::Relaxed),
@@ -457,7 +462,8 @@ async fn life(
             break before;
         }
     };
-    // Waits for the late result, unless the process has died, which loses it.
+    // Waits for the late result. If the process has died, the late result is lost, so this loop
+    // ends.
     while deaths.load(Ordering::Relaxed) == before && !people.has(&first, "late_result").await {
         people.in_time("the late result");
         pause().await;

@@ -1,5 +1,6 @@
-//! Agents that ask at a gate until they have a verdict: for a call that the service runs, which they
-//! propose by its bytes, and for a call that they run themselves, which they propose by a key.
+//! Agents that propose calls at a gate until they have a verdict. A call that the service runs is
+//! identified by the bytes of its arguments. A call that an agent runs itself is identified by a
+//! key.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use super::simulated_people::{Deed, People};
 use crate::support::pause;
 use crate::support::postgres::unique;
 
-/// The agent's key; it may only ask.
+/// The agent's key, which may only propose calls.
 pub const AGENT: &str = "gate-agent-key-0123456789";
 
 /// A call that an agent proposes.
@@ -33,7 +34,8 @@ impl Kind {
 }
 
 impl People {
-    /// Proposes a call in a session of its own, until the agent knows its end.
+    /// Proposes a call in its own session, again and again, until the agent knows how the call
+    /// ended.
     pub async fn ask_at_gate(&self, kind: Kind) {
         let key = format!("gate-{}", unique());
         let amount = if matches!(kind, Kind::AllowedOurs) {
@@ -89,7 +91,8 @@ impl People {
         reply.map(|(status, _, body)| (status, body))
     }
 
-    /// Runs a call in the world, as the permit lets the agent do, and reports the receipt.
+    /// Runs a call in the world, as the permit allows the agent to do, and reports the world's
+    /// receipt as the outcome.
     async fn run_and_report(&self, call: &Value) {
         let text = |name: &str| call[name].as_str().unwrap().to_owned();
         let run = self
@@ -125,15 +128,16 @@ impl People {
         });
     }
 
-    /// Ends the calls at the gate that no agent asks about any more. Returns every call there; at
-    /// least so many are wanted.
+    /// Ends the calls at the gate about which no agent asks any more. Returns all calls at the
+    /// gate. Complains if there are fewer than `least` calls.
     pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
         let calls = self.listed_at("&agent=door").await;
         if (calls.len() as u64) < least {
             self.complain(format!("vacuous: {} calls at the gate", calls.len()));
         }
         for task in &calls {
-            // A call that may have run is asked about; one that waits for its agent is canceled.
+            // A person is asked about a call that may have run. A call that waits for its agent is
+            // canceled.
             while self.look(task).await == "Paused" {
                 pause().await;
             }

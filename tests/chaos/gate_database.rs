@@ -1,5 +1,6 @@
-//! Calls at a gate while Postgres does not answer, or its answers are lost: nothing passes without a
-//! commit that is known, and nothing passes twice.
+//! Tests of calls at a gate while Postgres does not answer, or while its answers are lost. The gate
+//! lets a call through only after a commit that is known to have succeeded, and lets no call
+//! through twice.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! Agents at a gate while the real binary is killed at each commit of their calls, around the call
-//! itself, and around the delivery of its answer, on SQLite and on Postgres. Each scene restarts
-//! the process until every agent knows the end of its call.
+//! Tests that kill the real binary at each commit of a gate call, around the call itself, and
+//! around the delivery of its answer, on SQLite and on Postgres. In each scene the process is
+//! restarted until every agent knows how its call ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use super::simulated_people::People;
 use super::world::World;
 use crate::support::test_app::On;
 
-/// The moments of a gate call, in their order.
+/// The failpoints of a gate call, in the order in which a call reaches them.
 const POINTS: [&str; 15] = [
     "intervention_requested.before",
     "intervention_requested.committed",
@@ -35,7 +35,7 @@ const POINTS: [&str; 15] = [
     "gate.delivered",
 ];
 
-/// How many processes run at the same time.
+/// The number of processes that run at the same time.
 const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
@@ -61,9 +61,11 @@ async fn killed_at_each(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Lets agents ask until the process has died, and ends their calls. Returns the calls' tasks.
+/// Lets agents ask until the process has died, then ends their calls. Returns the tasks of the
+/// calls.
 async fn asked_until_it_died(people: &People, deaths: &AtomicU32) -> Vec<String> {
-    // People may reject the calls that would reach the failpoint.
+    // The failpoint may not be reached in one round, because people may reject the calls that would
+    // reach it.
     loop {
         join_all(Kind::ALL.map(|kind| people.ask_at_gate(kind))).await;
         if deaths.load(Ordering::Relaxed) > 0 {

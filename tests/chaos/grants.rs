@@ -1,4 +1,4 @@
-//! A process that is killed while a call that a standing decision let through is under way.
+//! Tests of a process that is killed during a call that a standing decision let through.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::support::test_app::{ALICE, On};
 
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
 
-/// The service whose rule lets an approval be remembered, at its port.
+/// A service at a fixed port. Its rule lets an approval be remembered.
 struct Remembering {
     fixture: ServiceFixture,
     place: Place,
@@ -42,7 +42,8 @@ impl Remembering {
         }
     }
 
-    /// Starts a process whose clock, and that of its Postgres, is so many seconds ahead.
+    /// Starts a process whose clock is `ahead` seconds ahead. On Postgres, the clock of the
+    /// database is also ahead.
     async fn start(&self, ahead: u32) -> Process {
         let mut process = self.place.start(&format!("clock={ahead}s"));
         let ready = process.ready(&self.http).await;
@@ -62,7 +63,7 @@ impl Remembering {
         reply.json().await.unwrap()
     }
 
-    /// How many calls the standing decision has let through.
+    /// Returns the number of calls that the standing decision has let through.
     async fn used(&self) -> Value {
         self.get("/v1/grants").await["grants"][0]["used"].clone()
     }
@@ -90,7 +91,8 @@ async fn killed_during_a_call(on: On) {
     assert!(cut.is_err());
     process.kill().await;
     tool.open();
-    // On Postgres another process may still hold the lease, until it is over.
+    // On Postgres the killed process still holds the lease, so the clock is set ahead to a time
+    // after the lease.
     let process = service.start(120).await;
     assert_eq!(service.used().await, 1, "the call that was under way");
     let asked = loop {

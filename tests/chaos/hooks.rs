@@ -1,6 +1,6 @@
-//! Receivers of webhooks in the world's process (`world.rs`). Each message is written to a file before
-//! it is answered. The answer is drawn: mostly 200, at once or late; or 500, none at all, or a
-//! connection that is cut.
+//! Receivers of webhooks, which run in the world's process (`world.rs`). A receiver writes each
+//! message to a file before it answers. The answer is drawn at random. Most answers are a 200, at
+//! once or late. The others are a 500, no answer at all, or a cut connection.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -21,29 +21,29 @@ use super::process::within;
 use super::scripted_model::dice;
 use crate::support::fake_receiver::Received;
 
-/// The file of messages in the world's folder.
+/// The name of the file in the world's folder that lists all messages.
 const LEDGER: &str = "hooks";
-/// The file whose presence makes every answer a 200.
+/// The name of the file whose presence makes every answer a 200.
 const CALM: &str = "calm";
 
-/// A message that arrived.
+/// A message that arrived at a receiver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arrival {
-    /// The entry of the configuration that sent it.
+    /// The name of the configuration's entry that sent the message.
     pub entry: String,
     headers: Vec<(String, String)>,
     text: String,
-    /// The manner of the answer: see [`answer`].
+    /// The kind of the answer to the message: see [`answer`].
     pub mood: String,
 }
 
 impl Arrival {
-    /// Whether the answer was a 200.
+    /// Returns whether the answer to the message was a 200.
     pub fn is_taken(&self) -> bool {
         matches!(self.mood.as_str(), "" | "slow")
     }
 
-    /// The message as other tests read one.
+    /// Returns the message in the form that other tests read.
     pub fn received(&self) -> Received {
         let headers = self.headers.iter().map(|(name, value)| {
             let name: HeaderName = name.parse().unwrap();
@@ -58,7 +58,7 @@ impl Arrival {
     }
 }
 
-/// Every message so far, from the folder of the world.
+/// Returns all messages so far, from the world's folder.
 pub fn arrivals(folder: &Path) -> Vec<Arrival> {
     let text = std::fs::read_to_string(folder.join(LEDGER)).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -68,7 +68,7 @@ pub fn arrivals(folder: &Path) -> Vec<Arrival> {
         .collect()
 }
 
-/// From now on every message is answered with 200, at once.
+/// Makes the receivers answer every further message with a 200 at once.
 pub fn calm_down(folder: &Path) {
     File::create(folder.join(CALM)).unwrap();
 }
@@ -79,7 +79,7 @@ struct Receiver {
     drawn: AtomicU64,
 }
 
-/// The routes of the receivers, for the process of the world.
+/// Returns the router with the receivers' routes, which the world's process serves.
 pub fn router(folder: &Path) -> Router {
     let ledger = folder.join(LEDGER);
     let file = File::options().create(true).append(true).open(ledger);
@@ -133,12 +133,12 @@ async fn receive(
     answer(mood, draw / 100).await
 }
 
-/// Answers a message that has arrived.
+/// Answers a message that has arrived, in the way that `mood` names.
 async fn answer(mood: &str, draw: u64) -> Response {
     match mood {
         "fail" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "hang" => std::future::pending().await,
-        // The connection ends with the task that serves it.
+        // The connection ends when the task that serves it panics.
         "cut" => std::panic::resume_unwind(Box::new("cut")),
         "slow" => {
             within(Duration::from_millis(50 + draw % 700)).await;

@@ -1,12 +1,13 @@
 //! Compares the table of open requests by approver with the requests themselves, while replicas
-//! write and die. One statement reads both, so it sees the state between two commits.
+//! write and die. One statement reads both tables, so it sees the state between two commits.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-/// The number of rows that only one side has, and of all rows of the inbox.
+/// A query that counts the rows missing in the inbox, the rows that only the inbox has, and all
+/// rows of the inbox.
 const COMPARE: &str = "
 with open as materialized (
     select a.tenant, a.kind, a.name, a.request_id
@@ -16,10 +17,10 @@ select (select count(*) from (select * from open except select * from listed) mi
        (select count(*) from (select * from listed except select * from open) left_over),
        (select count(*) from listed)";
 
-/// The comparisons of one run.
+/// The results of the comparisons of one run.
 pub struct InboxRows {
     database: String,
-    /// Comparisons that saw open requests.
+    /// The number of comparisons that saw open requests.
     pub looks: AtomicU64,
     wrong: Mutex<Vec<String>>,
 }
@@ -52,7 +53,7 @@ impl InboxRows {
         }
     }
 
-    /// The differences that were seen.
+    /// Returns the differences that the comparisons have found.
     pub fn wrong(&self) -> Vec<String> {
         self.wrong.lock().unwrap().clone()
     }

@@ -1,5 +1,5 @@
-//! A person's whole way with a mail client and a browser: the mail, its link, the page, the approval
-//! and the result, while the replica that asked is killed.
+//! Tests a person's whole way with a mail client and a browser: the mail, its link, the page, the
+//! approval and the result. The replica that opened the request is killed on the way.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::support::links::SEALING_KEY;
 use crate::support::pause;
 use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
-/// The configuration: bob is a member of finance, and a link in a mail to bob may decide.
+/// Returns the configuration: bob is a member of finance, and a link in a mail to bob may decide.
 fn configuration(model: &FakeModel, tool: &FakeTool, mail: &FakeMailServer, url: &str) -> String {
     let notify = format!(
         "  people:
@@ -50,14 +50,14 @@ async fn begin(place: &Place, http: &reqwest::Client) -> Process {
     process
 }
 
-/// The first link of a mail that leads to a question.
+/// Returns the first link of a mail that leads to a question.
 fn link(text: &str) -> String {
     let mut words = text.split_whitespace();
     let link = words.find(|word| word.contains("/l/"));
     link.unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
-/// The value of the form's hidden field.
+/// Returns the value of the hidden field `digest` of the page's form.
 fn digest(page: &str) -> &str {
     let (_, rest) = page.split_once("name=\"digest\" value=\"").unwrap();
     rest.split_once('"').unwrap().0
@@ -97,7 +97,7 @@ async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed
 
     let link = link(&mails[0].text);
     assert!(link.starts_with(&stays.url()), "{link}");
-    // A scanner opens the link before bob does.
+    // A scanner opens the link before Bob does.
     assert_eq!(browser.head(&link).send().await.unwrap().status(), 200);
     let page = browser.get(&link).header("accept", "text/html");
     let page = page.send().await.unwrap().text().await.unwrap();

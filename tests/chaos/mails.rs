@@ -1,5 +1,5 @@
-//! The sender of mails, killed at each of its failpoints: every question reaches each of its approvers,
-//! and a mail about the same questions has the same id each time.
+//! Tests that kill the sender of mails at each of its failpoints. Every question reaches each of
+//! its approvers, and all copies of a mail about the same questions have the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,8 @@ use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::pause;
 use crate::support::test_app::On;
 
-/// The failpoints that kill the process, each once at its first and once at its second pass.
+/// The failpoints at which the process is killed: once when it first reaches the failpoint, and
+/// once when it reaches it for the second time.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",
@@ -20,15 +21,16 @@ const POINTS: [&str; 4] = [
     "deliver.recorded",
 ];
 
-/// A call that is held.
+/// Returns a model's answer with a call that is held.
 fn refund() -> Value {
     calls(&[("refund", r#"{"order": 17, "amount": 120}"#)])
 }
 
-/// The address of a mail, and the questions that it is about.
+/// The address to which a mail was sent, and the ids of the questions that the mail is about.
 type About = (String, BTreeSet<String>);
 
-/// The ids of the mails about these requests, by address and questions; one id for each sending.
+/// Returns the ids of the mails about these requests, by address and questions. The list has one id
+/// for each time that a mail was sent.
 fn told(server: &FakeMailServer, requests: &[String]) -> BTreeMap<About, Vec<String>> {
     let mut told: BTreeMap<About, Vec<String>> = BTreeMap::new();
     for mail in server.all() {
@@ -95,8 +97,8 @@ async fn killed_sender_loses_no_mail_on_sqlite() {
     killed_at_each_point(On::Sqlite, "0s").await;
 }
 
-/// Mails are gathered, so the next process has to wait for the leases of the killed one. Only
-/// Postgres' clock can be set ahead past these leases.
+/// The mails are gathered, so the next process has to wait for the leases of the killed process.
+/// Only the clock of Postgres can be set ahead past these leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(
     not(any(debug_assertions, feature = "failpoints")),

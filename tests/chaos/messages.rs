@@ -1,5 +1,5 @@
-//! The sender of messages, killed at each of its failpoints and right after the commits that it tells
-//! of: every event arrives, each under one id.
+//! Tests that kill the sender of messages at each of its failpoints, and right after a commit whose
+//! event it has to tell. Every event arrives, always under the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,8 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
 
-/// The failpoints that kill the process, each once at its first and once at its second pass.
+/// The failpoints at which the process is killed: once when it first reaches the failpoint, and
+/// once when it reaches it for the second time.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -24,10 +25,10 @@ const POINTS: [&str; 5] = [
     "deliver.sent",
     "deliver.recorded",
 ];
-/// The events that the entry wants, all of which occur in a task that completes at once.
+/// The names of the events for which the configuration's entry asks. All of them occur in a task
+/// that completes at once.
 const WANTED: [&str; 2] = ["task.created", "task.completed"];
 
-/// A client of the service.
 pub struct Client {
     http: reqwest::Client,
     url: String,
@@ -37,7 +38,7 @@ impl Client {
     async fn create(&self) {
         let body = json!({"input": "hello"});
         let request = self.http.post(format!("{}/v1/tasks", self.url));
-        // The request fails if the process dies meanwhile.
+        // The HTTP request fails if the process dies during it.
         let _ = request
             .bearer_auth(ALICE)
             .json(&body)
@@ -61,7 +62,8 @@ impl Client {
             .ok()
     }
 
-    /// The ids of every task that the database has, once each has this status.
+    /// Waits until the service lists at least one task and every listed task has this status.
+    /// Returns the ids of the tasks.
     pub async fn all(&self, status: &str) -> Vec<String> {
         loop {
             let tasks = self.get("/v1/tasks?limit=200").await.unwrap_or_default();
@@ -83,13 +85,13 @@ pub struct Mortal {
     _folder: tempfile::TempDir,
     place: Place,
     pub client: Client,
-    /// The seconds that Postgres' clock is ahead. It is set ahead at each start, so that the leases of
-    /// the killed process are over.
+    /// The number of seconds by which the clock of Postgres is ahead. It grows at each start, so
+    /// that the leases of the killed process are over.
     ahead: u32,
 }
 
 impl Mortal {
-    /// A service with this configuration, whose model gives each task the same answer.
+    /// Creates a service with this configuration, whose model gives the same answer to each task.
     pub async fn new(on: On, yaml: &str, answer: fn() -> Value) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let database = match on {
@@ -125,7 +127,8 @@ impl Mortal {
         }
     }
 
-    /// Starts a process with these failpoints; `None` if it was killed before it was ready.
+    /// Starts a process with these failpoints. Returns `None` if the process was killed before it
+    /// was ready.
     pub async fn start(&mut self, failpoints: &str) -> Option<Process> {
         self.ahead += 60;
         let mut process = self
@@ -139,8 +142,9 @@ impl Mortal {
         None
     }
 
-    /// For each point, gives tasks to a process that is killed at its first pass of the point, then
-    /// to a process that is killed at its second pass.
+    /// For each point, creates tasks in a process that is killed when it first reaches the point.
+    /// Then creates tasks in a process that is killed when it reaches the point for the second
+    /// time.
     pub async fn killed_at(&mut self, points: &[&str]) {
         for point in points {
             for pass in [1, 2] {
@@ -156,7 +160,7 @@ impl Mortal {
     }
 }
 
-/// Returns once the process is over, or had time to pass its points.
+/// Returns once the process has ended, or after it had enough time to reach its failpoint.
 async fn a_while(process: &mut Process) {
     for _ in 0..20 {
         if process.is_over().is_some() {
@@ -201,7 +205,7 @@ async fn killed_at_each_point(on: On) {
     process.kill().await;
 }
 
-/// The ids under which each event arrived, by its task and name.
+/// Returns the ids under which each event arrived, by task and event name.
 fn told(hook: &FakeReceiver) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut told: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for message in hook.all() {

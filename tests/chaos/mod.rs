@@ -1,5 +1,5 @@
-//! The real binary, killed or frozen at any moment, and its database, crashed, cut off or restored:
-//! no non-repeatable call runs again without a person's decision.
+//! Tests that kill or freeze the real binary at any moment, and that crash, cut off or restore its
+//! database. No non-repeatable call runs again without a person's decision.
 
 mod chaos_run;
 mod checker;
@@ -35,7 +35,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, ALICE, On, REFUNDS};
 
-/// A running binary, killed when dropped.
+/// A running process of the binary. It is killed when this value is dropped.
 struct Binary {
     child: Child,
     url: String,
@@ -85,7 +85,7 @@ impl Binary {
         }
     }
 
-    /// `kill -9`, and waits for the end of the process.
+    /// Kills the process as `kill -9` does, and waits for its end.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -116,7 +116,7 @@ impl Drop for Binary {
     }
 }
 
-/// A configuration file, its fakes and its database.
+/// A configuration file with the fakes and the database that it names.
 struct ServiceFixture {
     folder: tempfile::TempDir,
     model: FakeModel,
@@ -211,7 +211,7 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
         .bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
         fixture.tool.reached(1).await;
-        // The call has taken effect, but its response has not arrived.
+        // The call has taken effect, but the service has not received the response.
         let pid =
             rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

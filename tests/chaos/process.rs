@@ -1,5 +1,5 @@
-//! The real binary as a process with its own port: started, killed, frozen, and restarted at the
-//! same port.
+//! A process of the real binary with its own port. It can be started, killed, frozen, and restarted
+//! at the same port.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -12,17 +12,17 @@ use crate::support::pause;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-/// The configuration, port and log of a replica. They stay the same when its process is started
-/// again.
+/// The configuration, the port and the log of a replica. They stay the same when the replica's
+/// process is started again.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub config: PathBuf,
     pub port: u16,
-    /// Receives the standard error of all its processes.
+    /// The file that receives the standard error of all processes of the replica.
     pub log: PathBuf,
 }
 
-/// One process of a replica, killed when dropped.
+/// One process of a replica. It is killed when this value is dropped.
 pub struct Process {
     child: Child,
     url: String,
@@ -42,7 +42,7 @@ impl Place {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Starts the process with these failpoints armed.
+    /// Starts a process with these failpoints armed.
     pub fn start(&self, failpoints: &str) -> Process {
         let log = File::options()
             .create(true)
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// The last lines of the log.
+    /// Returns the last lines of the log.
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
@@ -76,7 +76,7 @@ impl Place {
 }
 
 impl Process {
-    /// Returns `true` once the process is ready or frozen, and `false` if it ended before.
+    /// Returns `true` once the process is ready or frozen, and `false` if it ended before that.
     pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
         while self.child.try_wait().unwrap().is_none() {
             let asked = http
@@ -102,12 +102,12 @@ impl Process {
         }
     }
 
-    /// `kill -9`, and waits for the end of the process.
+    /// Kills the process as `kill -9` does, and waits for its end.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// Returns once the process has ended by itself.
+    /// Waits until the process has ended, and returns its exit status.
     pub async fn ended(&mut self) -> ExitStatus {
         self.child.wait().await.unwrap()
     }
@@ -116,7 +116,7 @@ impl Process {
         self.child.try_wait().unwrap()
     }
 
-    /// Whether the process is stopped by a signal.
+    /// Returns whether a signal has stopped the process.
     pub fn frozen(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
@@ -132,14 +132,15 @@ impl Process {
     }
 }
 
-/// The program under test. `HOLDPOINT_TEST_BINARY` can name a broken one, to see this suite fail.
+/// Returns the path of the program under test. The variable `HOLDPOINT_TEST_BINARY` can name a
+/// broken program, to check that these tests fail.
 fn binary() -> PathBuf {
     std::env::var_os("HOLDPOINT_TEST_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
 }
 
-/// A free port below the range of outgoing connections, so that it stays free while its replica is
-/// down.
+/// Returns a free port below the range of outgoing connections, so that the port stays free while
+/// its replica is down.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id().wrapping_mul(389);
@@ -152,7 +153,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Sleeps.
+/// Sleeps for this time.
 #[expect(
     clippy::disallowed_methods,
     reason = "kills come at chosen times, whatever the service does"

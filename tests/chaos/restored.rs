@@ -1,5 +1,5 @@
-//! A restored backup and a promoted standby: whatever ran in the lost history, no non-repeatable
-//! call runs again without a person's decision. The real binary, with its own database.
+//! Tests of a restored backup and of a promoted standby, with the real binary and its own database.
+//! Whatever ran in the lost history, no non-repeatable call runs again without a person's decision.
 
 mod process;
 
@@ -20,12 +20,12 @@ use crate::support::postgres::{Cluster, run};
 use crate::support::repetitions;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
-/// Tasks that a process runs at once.
+/// The number of tasks that a process runs at once.
 const SLOTS: usize = 4;
-/// Approved tasks that wait for a free slot.
+/// The number of approved tasks that wait for a free slot.
 const QUEUED: usize = 5;
 
-/// The configuration's folder, the tool and the port, which outlive every process and every
+/// The configuration's folder, the tool and the port. They outlive every process and every
 /// database.
 struct World {
     folder: tempfile::TempDir,
@@ -33,18 +33,18 @@ struct World {
     port: u16,
 }
 
-/// The tasks of the backup, by state.
+/// The tasks of the backup, by state. Each task is its id or, in `held`, the service's reply.
 #[derive(Default)]
 struct Tasks {
     done: Vec<String>,
     held: Vec<Value>,
-    /// Each with two calls: the first is in flight, the second is allowed.
+    /// Tasks with two calls: the first is in flight, and the second is allowed.
     allowed: Vec<String>,
-    /// Each with two approved calls, the first of which is in flight.
+    /// Tasks with two approved calls, the first of which is in flight.
     approved: Vec<String>,
-    /// Each with one approved call that is not started.
+    /// Tasks with one approved call that has not started.
     waiting: Vec<String>,
-    /// Tasks whose model was not asked yet.
+    /// Tasks whose model has not been asked yet.
     new: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// A Postgres with an unprivileged user and its database.
+    /// Starts a Postgres with an unprivileged user and a database that this user owns.
     async fn cluster(&self) -> Cluster {
         let cluster = Cluster::start(&self.path("first"), "", std::process::id());
         run(
@@ -106,7 +106,7 @@ impl World {
         cluster
     }
 
-    /// Serves that database and returns once the service is ready.
+    /// Starts a process on this database and returns once the service is ready.
     async fn serve(&self, database: &str, more: &[&str]) -> Process {
         let log = File::options()
             .create(true)
@@ -153,8 +153,8 @@ impl World {
         process
     }
 
-    /// Creates tasks in every state, `held` of them waiting for an approval. The tool has stopped
-    /// answering when this returns.
+    /// Creates tasks in every state; `held` of them wait for an approval. When this function
+    /// returns, the tool no longer answers.
     async fn populate(&self, process: &Process, held: usize) -> Tasks {
         let mut tasks = Tasks::default();
         for _ in 0..3 {
@@ -192,8 +192,8 @@ impl World {
         tasks
     }
 
-    /// The history after the backup, which is lost later. All tasks complete; `cycles` of them are
-    /// approved here: first the held tasks, then new ones.
+    /// Creates the history after the backup, which is lost later. In this history `cycles` tasks
+    /// are approved (first the held tasks, then new tasks), and all tasks complete.
     async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
         self.tool.open();
         let cycle = async |task: Option<&Value>| {
@@ -223,7 +223,7 @@ impl World {
         assert!(self.executed().len() >= cycles);
     }
 
-    /// The number of executions of each idempotency key.
+    /// Returns the number of executions of each idempotency key.
     fn executed(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.tool.ledger() {
@@ -234,8 +234,8 @@ impl World {
         counts
     }
 
-    /// Asserts that after the loss nothing runs before a person has decided, and then only the
-    /// calls that the decisions let run.
+    /// Asserts that after the loss of the history no call runs before a person has decided. Asserts
+    /// that afterwards only those calls run that the decisions let run.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();
@@ -375,7 +375,7 @@ impl Tasks {
     }
 }
 
-/// The cluster's URL for the unprivileged user.
+/// Returns the cluster's URL for the unprivileged user.
 fn plain(cluster: &Cluster) -> String {
     cluster.url("house").replace("postgres@", "plain@")
 }
@@ -394,8 +394,8 @@ async fn base_backup_restored_after_many_cycles_runs_nothing_again() {
     let restored = Cluster::resume(&kept, "", std::process::id());
     let process = world.serve(&plain(&restored), &["--restored"]).await;
     world.nothing_runs_again(&process, &tasks).await;
-    // A server still runs in the folder, so the folder is not deleted here. The clusters' watcher
-    // processes end the servers and remove their data.
+    // A database server still runs in the folder, so this test does not delete the folder. The
+    // clusters' watcher processes end the servers and remove their data.
     let _ = world.folder.keep();
 }
 
@@ -413,7 +413,7 @@ async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
     world.nothing_runs_again(&process, &tasks).await;
 }
 
-/// The replica stays up; its database address is switched to the standby.
+/// The replica keeps running while the address of its database is switched to the standby.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_again() {
     let world = World::new().await;
@@ -445,7 +445,7 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     standby.promote();
     while process.ready().await != Some(200) {}
     world.nothing_runs_again(&process, &tasks).await;
-    // A server still runs in the folder, so the folder is not deleted here. The clusters' watcher
-    // processes end the servers and remove their data.
+    // A database server still runs in the folder, so this test does not delete the folder. The
+    // clusters' watcher processes end the servers and remove their data.
     let _ = world.folder.keep();
 }

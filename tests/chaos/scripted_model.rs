@@ -1,6 +1,6 @@
-//! The scripted model: its answer follows from the conversation alone, so it is the same before and
-//! after any crash. It checks that every conversation is well-formed and that its own answers come
-//! back unchanged.
+//! The scripted model. Its answer follows from the conversation alone, so it is the same before and
+//! after any crash. The model checks that every conversation is well-formed and that the model's
+//! own answers come back unchanged.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,15 @@ use super::process::Process;
 use super::stored_prompts::user_text;
 use crate::support::fake_chat_completions::says;
 
-/// The model's answer: calls of tools (name, arguments text), or a last text.
+/// The model's answer: either calls of tools, each given as (name, text of the arguments), or a
+/// last text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     Calls(Vec<(&'static str, String)>),
     Text(String),
 }
 
-/// The model's endpoint.
+/// The endpoint of the scripted model.
 #[derive(Clone)]
 pub struct Model {
     pub base_url: String,
@@ -41,7 +42,7 @@ struct Victim {
 struct Inner {
     complaints: Mutex<BTreeSet<String>>,
     prompts: Mutex<Vec<Value>>,
-    /// The process to kill at each new prompt.
+    /// The process that each new prompt kills; `None` if prompts kill no process.
     victim: Mutex<Option<Victim>>,
     ill: Mutex<HashSet<String>>,
 }
@@ -60,7 +61,7 @@ impl Model {
         }
     }
 
-    /// The errors found in the received conversations.
+    /// Returns the errors that the model found in the conversations that it received.
     pub fn complaints(&self) -> Vec<String> {
         self.inner
             .complaints
@@ -71,25 +72,26 @@ impl Model {
             .collect()
     }
 
-    /// The messages of every received prompt.
+    /// Returns the messages of every prompt that the model received.
     pub fn prompts(&self) -> Vec<Value> {
         self.inner.prompts.lock().unwrap().clone()
     }
 
-    /// From now on each new prompt kills the process instead of being answered.
+    /// Makes every new prompt from now on kill the process instead of being answered.
     pub fn kills(&self) {
         *self.inner.victim.lock().unwrap() = Some(Victim::default());
     }
 
-    /// Sets the process that calls the model from now on; [`Self::kills`] lets prompts kill it.
+    /// Sets the process that calls the model from now on. That process is killed by new prompts if
+    /// [`Self::kills`] was called.
     pub fn is_asked_by(&self, process: &Process) {
         if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
             victim.process = process.pid();
         }
     }
 
-    /// From now on prompts whose last user message is this one are answered with an error, until
-    /// `heals` is called with the message.
+    /// Makes the model answer with an error if the last user message of a prompt is `message`. This
+    /// ends when `heals` is called with the same message.
     pub fn falls_ill_of(&self, message: &str) {
         self.inner.ill.lock().unwrap().insert(message.to_owned());
     }
@@ -154,8 +156,8 @@ fn tool_call(turn: usize, place: usize, (name, arguments): &(&str, String)) -> V
     json!({"id": format!("call_{turn}_{place}"), "type": "function", "function": function})
 }
 
-/// The last user message, the number of the model's answers since, and the errors in the
-/// conversation.
+/// Returns the last user message, the number of the model's answers since that message, and the
+/// errors in the conversation.
 fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
     let (mut said, mut turn, mut wrong) = (String::new(), 0, Vec::new());
     let mut rest = messages.iter().peekable();
@@ -203,12 +205,13 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
     }
 }
 
-/// The answer to a user message `<plan> <number>` after `turn` earlier answers to it.
+/// Returns the answer to the user message `said`, which has the form `<plan> <number>`, after
+/// `turn` earlier answers to the same message.
 fn wish(said: &str, turn: usize) -> Wish {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
     let call = |name: &'static str, place: u64, amount: u64, mood: &str, wait: u64| {
-        // No two calls of a task are equal, so a rejection of one does not apply to another.
+        // No two calls of a task are equal, so the rejection of one call does not apply to another.
         let order = number * 100 + turn as u64 * 10 + place;
         (
             name,
@@ -265,8 +268,9 @@ fn wish(said: &str, turn: usize) -> Wish {
     }
 }
 
-/// The calls of turn number `turn`, from 0: one to three, and none from turn `turns` on. The `mood`
-/// of a few calls tells the world to misbehave, and a few are to be rejected.
+/// Returns the calls of turn number `turn`, counted from 0: one to three calls, and none from turn
+/// `turns` on. In a few calls the `mood` tells the world to misbehave. In a few others it tells
+/// people to reject the call.
 fn storm(
     turns: u64,
     number: u64,
@@ -306,7 +310,7 @@ fn storm(
     (0..=draw(7) % 3).map(one).collect()
 }
 
-/// A pseudo-random number that depends only on `seed` and `what`.
+/// Returns a pseudo-random number that depends only on `seed` and `what`.
 pub fn dice(seed: u64, what: u64) -> u64 {
     let mut value = seed
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)

@@ -1,6 +1,7 @@
-//! The sender of messages in a storm: three replicas are killed at random moments and at its
-//! failpoints, or frozen until their leases are lost, while receivers refuse, hang, cut connections and
-//! answer late. Every event arrives at each receiver that asks for it, always under its own id.
+//! Tests of the sender of messages in a storm of faults. Three replicas are killed at random
+//! moments and at the sender's failpoints, or frozen until their leases are lost. Meanwhile
+//! receivers refuse messages, hang, cut connections and answer late. Every event arrives at each
+//! receiver that asks for it, always under the event's id.
 
 mod checker;
 mod evidence;
@@ -28,14 +29,16 @@ use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 
-/// The healthy receivers: the first asks for every event of tasks and requests, the second for the
-/// usual ones, whole.
+/// The configuration's entries of the healthy receivers. The first asks for every event of tasks
+/// and requests. The second asks for the usual events, with the whole payload.
 pub const ENTRIES: [&str; 2] = ["every", "whole"];
-/// The receiver at which nothing listens.
+/// The configuration's entry of the receiver at whose address nothing listens.
 pub const DEAD: &str = "dead";
-/// The entries of mails to the approvers: each question by itself, and gathered.
+/// The configuration's entries of mails to the approvers. The first sends a mail for each question;
+/// the second gathers questions.
 pub const MAILS: [&str; 2] = ["by-mail", "gathered"];
-/// Those who may decide, with their addresses: the owner of the tasks, and finance.
+/// The people who may decide, with their mail addresses: the owner of the tasks, and a member of
+/// finance.
 pub const PEOPLE: [(&str, &str); 2] =
     [("alice", "alice@acme.example"), ("bob", "bob@acme.example")];
 
@@ -53,7 +56,7 @@ notify:
 const GATHERED: &str =
     "    - { name: gathered, mail: { to: approvers }, gather: 1s, tenants: [acme] }\n";
 
-/// Where a replica is killed.
+/// The failpoints at which a replica is killed.
 const POINTS: [&str; 7] = [
     "task_status.committed",
     "intervention_requested.committed",
@@ -63,21 +66,25 @@ const POINTS: [&str; 7] = [
     "deliver.sent",
     "deliver.recorded",
 ];
-/// The leases of tasks are short, so that they go on soon.
+/// The setting that makes the leases of tasks short, so that tasks of a killed replica go on soon.
 const LEASES: &str = "lease=3s";
-/// Longer than the lease of a message.
+/// A time that exceeds the lease of a message.
 const LEASE: Duration = Duration::from_secs(26);
 
 /// The size of a storm.
 struct Plan {
-    /// Tasks to be carried to their ends. To two of them comes a task whose question stays open.
+    /// The number of tasks that the test carries to their ends. For every second of these tasks,
+    /// the test also creates a task whose question stays open.
     tasks: u64,
-    /// `kill -9` of a replica, half of them at a failpoint. Before one in eleven it is a zombie: frozen
-    /// by `SIGSTOP` right after a message was taken, and awake again without its leases.
+    /// The number of kills of a replica by `kill -9`, about half of them at a failpoint. In one of
+    /// eleven cases the replica is a zombie before its kill: it is frozen by `SIGSTOP` right after
+    /// it has sent a message, and wakes up after its leases are lost.
     kills: u64,
-    /// Whether mails are sent also gathered. A message to a person waits for the lease of the last one.
+    /// Whether mails are also sent by the entry `gathered`. A gathered message to a person waits
+    /// for the lease of the previous message to that person.
     gathers: bool,
-    /// Whether zombies sleep until their leases are over. Otherwise the test ends all leases.
+    /// Whether zombies sleep until their leases are over. Otherwise the test ends all leases
+    /// itself.
     sleeps: bool,
     /// The time limit of the whole run.
     within: Duration,
@@ -112,14 +119,14 @@ async fn killed_between_any_two_lines_of_the_sender_every_event_arrives() {
     .await;
 }
 
-/// The faults still to come and those done.
+/// The state of a storm: the faults that are still to come and those that have happened.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,
     books: Books,
     people: &'a People,
     lives: AtomicU64,
-    /// Replicas killed at a moment of the test, and at a failpoint.
+    /// The number of all killed replicas, and the number of those killed at a failpoint.
     kills: AtomicU64,
     at_points: AtomicU64,
     zombies: AtomicU64,
@@ -153,7 +160,7 @@ async fn storm(plan: &Plan) {
         seed,
         began + plan.within,
     ));
-    // The first replica migrates the schema.
+    // The first replica migrates the schema before the storm begins.
     begin(&places[0], "", &people).await.kill().await;
     books.audit().await;
     let weather = Weather {
@@ -173,7 +180,7 @@ async fn storm(plan: &Plan) {
         weather.calm.store(true, Ordering::SeqCst);
         hooks::calm_down(world.folder());
         mail.then(Then::Take);
-        // The leases of the killed replicas are over where the clock is ahead.
+        // On replicas whose clock is ahead, the leases of the killed replicas are over.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
         let calm = join_all(places.iter().map(|place| begin(place, ahead, &people))).await;
         weather.tickets.add_permits(Semaphore::MAX_PERMITS / 2);
@@ -202,7 +209,7 @@ async fn storm(plan: &Plan) {
     assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
 }
 
-/// The part of the configuration that names the receivers.
+/// Returns the part of the configuration that names the receivers.
 fn notify(plan: &Plan, world: &World, mail: u16) -> String {
     let gathered = if plan.gathers { GATHERED } else { "" };
     format!("{NOTIFY}{gathered}")
@@ -224,8 +231,8 @@ fn configured(
     std::fs::create_dir(folder).unwrap();
     let path = configure(folder, &model.base_url, &world.url, database, 64);
     let yaml = std::fs::read_to_string(&path).unwrap();
-    // The replicas have one address, as behind a load balancer: what a message says does not depend on
-    // its sender.
+    // All replicas have one public address, as behind a load balancer, so the text of a message
+    // does not depend on the replica that sends it.
     let yaml = yaml
         .replace(
             "server: { ",
@@ -244,7 +251,7 @@ async fn begin(place: &Place, armed: &str, people: &People) -> Process {
 }
 
 impl Weather<'_> {
-    /// Runs the lives of one replica until the faults are over.
+    /// Starts and kills the processes of one replica until all faults have happened.
     async fn lives_of(&self, place: &Place) {
         while let Some(life) = self.next_life() {
             let draw = |what| dice(self.seed.wrapping_add(life), what);
@@ -295,8 +302,8 @@ impl Weather<'_> {
             .ok()
     }
 
-    /// Waits until the process has frozen itself, at its failpoint, and wakes it once its leases are
-    /// lost.
+    /// Waits until the process has frozen itself at its failpoint. Wakes the process once its
+    /// leases are lost.
     async fn freezes(&self, process: &mut Process, draw: u64) {
         let patience = Instant::now() + Duration::from_secs(4);
         while !process.frozen() && Instant::now() < patience {
@@ -304,7 +311,7 @@ impl Weather<'_> {
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);
-        // Half of the zombies wake up before another replica has looked.
+        // Half of the zombies wake up before another replica has looked for lost leases.
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {
@@ -313,25 +320,27 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
         self.zombies.fetch_add(u64::from(exact), Ordering::Relaxed);
         within(Duration::from_millis(700)).await;
-        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself.
+        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself,
+        // so it gets a second signal.
         process.signal(Signal::CONT);
     }
 
-    /// Changes the mail server's manner again and again until the faults are over.
+    /// Changes the behavior of the mail server again and again until all faults have happened.
     async fn trouble(&self, mail: &FakeMailServer) {
         let manners = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
         for round in 0.. {
             if self.calm.load(Ordering::SeqCst) {
                 return;
             }
-            // Mostly it takes mails.
+            // In most rounds the mail server takes mails.
             let draw = usize::try_from(dice(self.seed, 1_000 + round) % 16).unwrap();
             mail.then(manners.get(draw).copied().unwrap_or(Then::Take));
             within(Duration::from_millis(200)).await;
         }
     }
 
-    /// Creates the tasks, and carries to their ends all but those whose questions stay open.
+    /// Creates the tasks. Carries all of them to their ends, except those whose questions stay
+    /// open.
     async fn load(&self, people: &Arc<People>) {
         let mut running = JoinSet::new();
         for number in 0..self.plan.tasks {
@@ -374,7 +383,7 @@ impl Weather<'_> {
         )
     }
 
-    /// The kinds of events that were too rare for the run to prove anything.
+    /// Returns a message for each kind of event that was too rare for the run to prove anything.
     fn vacuous(&self, findings: &Findings) -> Vec<String> {
         let plan = self.plan;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The users of the service: an owner who creates tasks and answers their requests until they end,
-//! approvers who decide (sometimes two at once), and an auditor who answers reconcile requests from
-//! the world's ledger. A POST without a reply is repeated with its idempotency key, at any replica.
-//! Every acknowledged change goes into the history.
+//! The simulated users of the service. An owner creates tasks and answers their requests until the
+//! tasks end. Approvers decide, sometimes two at once. An auditor answers reconcile requests
+//! according to the world's ledger. A POST without a reply is repeated with the same idempotency
+//! key at a random replica. Every change that the service acknowledges goes into the history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ pub enum Deed {
     Created {
         task: String,
     },
-    /// A 2xx: this decision is stored.
+    /// A reply with a 2xx status: this decision is stored.
     Decided {
         task: String,
         request: String,
         action: &'static str,
     },
-    /// A 409: this decision of another person is stored.
+    /// A reply with the status 409: this decision of another person is stored.
     Overruled {
         task: String,
         request: String,
@@ -35,14 +35,14 @@ pub enum Deed {
     },
 }
 
-/// Counts of events without which a run proves nothing.
+/// The numbers of events without which a run proves nothing.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// POSTs that were repeated with their key.
+    /// The number of POSTs that were repeated with the same idempotency key.
     pub repeated: AtomicU64,
-    /// Replies that were replayed from the first one.
+    /// The number of replies that were replayed from the first reply.
     pub replayed: AtomicU64,
-    /// Decisions among the repeated POSTs.
+    /// The number of decisions among the repeated POSTs.
     pub repeated_decisions: AtomicU64,
     pub conflicts: AtomicU64,
 }
@@ -51,7 +51,7 @@ pub struct People {
     pub urls: Vec<String>,
     pub world: Arc<World>,
     pub seed: u64,
-    /// The deadline of every wait.
+    /// The time at which every wait must be over.
     pub until: Instant,
     /// The timeout of one HTTP request.
     pub patience: Duration,
@@ -60,7 +60,7 @@ pub struct People {
     history: Mutex<Vec<Deed>>,
     complaints: Mutex<Vec<String>>,
     attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
-    /// The last reply from each path, for error messages.
+    /// The last reply from each path, which error messages show.
     heard: Mutex<BTreeMap<String, String>>,
     drawn: AtomicU64,
 }
@@ -98,12 +98,12 @@ impl People {
         self.history.lock().unwrap().clone()
     }
 
-    /// The actions that were sent as decisions, by request id.
+    /// Returns the actions that were sent as decisions, by request id.
     pub fn attempted(&self) -> BTreeMap<String, Vec<&'static str>> {
         self.attempted.lock().unwrap().clone()
     }
 
-    /// Replies that the service should never have given.
+    /// Returns the complaints about replies that the service should never have given.
     pub fn complaints(&self) -> Vec<String> {
         self.complaints.lock().unwrap().clone()
     }
@@ -112,7 +112,7 @@ impl People {
         self.complaints.lock().unwrap().push(what);
     }
 
-    /// The next number of this run's random sequence.
+    /// Returns the next number of this run's random sequence.
     pub fn draw(&self) -> u64 {
         dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -121,7 +121,8 @@ impl People {
         &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
     }
 
-    /// Posts with one idempotency key until the reply is final: not 429, 500 or 503.
+    /// Posts with one idempotency key, again and again, until the reply is final. A reply with the
+    /// status 429, 500 or 503 is not final.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_waiting(path, body, 1).await
     }
@@ -191,7 +192,7 @@ impl People {
         let reply = request.send().await.ok()?;
         let status = reply.status().as_u16();
         let replayed = reply.headers().contains_key("idempotency-replayed");
-        // A reply that breaks off does not count.
+        // If the connection breaks in the middle of a reply, the reply does not count.
         let text = reply.text().await.ok()?;
         if status == 500 {
             self.complain(format!("{path} answered 500: {text}"));
@@ -243,7 +244,8 @@ impl People {
         task
     }
 
-    /// Looks at a task once and answers its open requests. Returns its status.
+    /// Looks at a task once and answers its open requests. Returns the status that the task had
+    /// before these answers.
     pub async fn look(&self, task: &str) -> String {
         let now = self.get(&format!("/v1/tasks/{task}")).await;
         if now["status"] == "Paused" {
@@ -254,7 +256,7 @@ impl People {
         now["status"].as_str().unwrap_or("lost").to_owned()
     }
 
-    /// Answers a task's requests until the task ends. Returns its status.
+    /// Answers a task's open requests until the task ends. Returns the task's last status.
     pub async fn settle(&self, task: &str) -> String {
         loop {
             let status = self.look(task).await;
@@ -265,7 +267,7 @@ impl People {
         }
     }
 
-    /// Like `settle`, but retries a failed task, at most five times.
+    /// Like `settle`, but retries a failed task at most five times.
     pub async fn complete(&self, task: &str) -> String {
         for _ in 0..5 {
             let status = self.settle(task).await;
@@ -287,7 +289,7 @@ impl People {
             .filter(|call| call["needs_decision"] == true)
             .collect();
         if request["kind"] == "reconcile" {
-            // The auditor: was the call executed or not?
+            // The auditor checks in the world's ledger whether the call was executed.
             let key = own[0]["tool_call_id"].as_str().unwrap();
             if self.world.of(key).is_empty() {
                 self.decide(task, id, "retry", json!({"action": "retry"}), true)
@@ -346,7 +348,8 @@ impl People {
             }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
-                // A person who alone decides a request can lose only to their own repeated POST.
+                // A person who decides a request alone can lose only against their own repeated
+                // POST.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
                     self.complain(format!(
@@ -364,7 +367,7 @@ impl People {
                     action,
                 });
             }
-            // The result arrived by itself, or the request has expired.
+            // The result of the call has arrived, or the request has expired.
             (409, Some("request_withdrawn")) | (410, _) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
             }
@@ -377,7 +380,7 @@ impl People {
         }
     }
 
-    /// Whether a task's journal has an item of this type.
+    /// Returns whether a task's journal has an item of this type.
     pub async fn has(&self, task: &str, kind: &str) -> bool {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         page["items"]
@@ -385,7 +388,7 @@ impl People {
             .is_some_and(|items| items.iter().any(|item| item["type"] == kind))
     }
 
-    /// The outcome of a task's last call with a result.
+    /// Returns the outcome of the last call of a task that has a result.
     pub async fn last_outcome(&self, task: &str) -> Option<String> {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         let last = page["items"]
@@ -396,17 +399,17 @@ impl People {
         last["outcome"].as_str().map(str::to_owned)
     }
 
-    /// Adds a change that the service acknowledged.
+    /// Adds a change that the service acknowledged to the history.
     pub fn acknowledge(&self, deed: Deed) {
         self.history.lock().unwrap().push(deed);
     }
 
-    /// Every task that the service lists.
+    /// Returns the ids of all tasks that the service lists.
     pub async fn listed(&self) -> Vec<String> {
         self.listed_at("").await
     }
 
-    /// Every task that the service lists with these further parameters.
+    /// Returns the ids of all tasks that the service lists for these further query parameters.
     pub async fn listed_at(&self, which: &str) -> Vec<String> {
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {

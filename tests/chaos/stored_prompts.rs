@@ -1,4 +1,4 @@
-//! Compares every prompt that the model received with the journals after the run.
+//! Compares every prompt that the model received with the stored journals after the run.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::checker::Told;
 
-/// The conversations of these tasks, one for each prefix of their journals.
+/// Returns the conversations of these tasks, one for each prefix of each journal.
 pub fn stored(tasks: &[Told]) -> HashSet<String> {
     let mut stored = HashSet::new();
     for told in tasks {
@@ -17,7 +17,7 @@ pub fn stored(tasks: &[Told]) -> HashSet<String> {
     stored
 }
 
-/// The prompts that match none of these conversations.
+/// Returns an error for each prompt that matches none of these conversations.
 pub fn missing(prompts: &[Value], stored: &HashSet<String>) -> Vec<String> {
     let shown: HashSet<_> = prompts.iter().map(of_prompt).collect();
     shown
@@ -70,7 +70,7 @@ fn of_prompt(messages: &Value) -> String {
     Value::from(messages.collect::<Vec<_>>()).to_string()
 }
 
-/// The text of a user message, given as one text or several parts.
+/// Returns the text of a user message, whose content is one text or several parts.
 pub fn user_text(message: &Value) -> String {
     let parts = message["content"]
         .as_array()

@@ -1,6 +1,6 @@
-//! Random `kill -9`, frozen replicas that wake up after a takeover, and crashes of Postgres, under
-//! load, checked against an independent ledger of executions. Nothing is lost, no non-repeatable
-//! call runs twice, and every task ends.
+//! Tests under load with random `kill -9`, frozen replicas that wake up after a takeover, and
+//! crashes of Postgres. The journals are checked against an independent ledger of executions.
+//! Nothing is lost, no non-repeatable call runs twice, and every task ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,15 +26,16 @@ use crate::support::repetitions;
 
 /// The size of a storm.
 struct Plan {
-    /// The first word of each task's message: the plan of the scripted model.
+    /// The first word of each task's message, which is the name of a plan of the scripted model.
     says: &'static str,
     tasks: u64,
-    /// How often `kill -9` ends a random replica.
+    /// The number of times that `kill -9` ends a random replica.
     kills: u64,
-    /// How often `pg_ctl stop -m immediate` ends Postgres.
+    /// The number of times that `pg_ctl stop -m immediate` ends Postgres.
     crashes: u64,
-    /// How often `SIGSTOP` freezes a replica, each time for two to three leases. Half of the stops
-    /// come exactly after a call's start is committed and before the call is sent.
+    /// The number of times that `SIGSTOP` freezes a replica, each time for two to three leases.
+    /// Half of the stops come exactly after the commit of a call's start and before the call is
+    /// sent.
     zombies: u64,
     replicas: u64,
     /// The length of a lease, in seconds.
@@ -44,7 +45,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// The part of the plan that a test run has.
+    /// Returns the part of the plan that one test run does.
     fn usual(self) -> Self {
         let part = |all: u64| all * repetitions(1, 5) as u64 / 5;
         Self {
@@ -57,7 +58,7 @@ impl Plan {
     }
 }
 
-/// Each test run does a fifth of this plan; `scripts/chaos counts` does all of it.
+/// Each test run does a fifth of this plan. `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,
@@ -69,8 +70,8 @@ const SHORT: Plan = Plan {
     within: Duration::from_mins(35),
 };
 
-/// A quarter of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes and 200
-/// zombies.
+/// A quarter of the storm of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes
+/// and 200 zombies.
 const QUARTER: Plan = Plan {
     says: "storm",
     tasks: 2_500,
@@ -82,7 +83,8 @@ const QUARTER: Plan = Plan {
     within: Duration::from_hours(4),
 };
 
-/// Trees of six tasks each, three levels deep. Run in the same parts as [`SHORT`].
+/// A plan with trees of six tasks each, three levels deep. A test run does the same part of it as
+/// of [`SHORT`].
 const TREES: Plan = Plan {
     says: "tree",
     tasks: 60,
@@ -132,7 +134,7 @@ async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
     }
 }
 
-/// A small part of the short storm, for trying out changes to this suite.
+/// Runs a small part of the short storm, to try out changes to this suite.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the short storm contains it"]
 async fn ten_kills_lose_nothing_and_repeat_nothing() {
@@ -146,8 +148,8 @@ async fn ten_kills_lose_nothing_and_repeat_nothing() {
     .await;
 }
 
-/// The faults still to come and those done. A life is one process of a replica, from its start to
-/// its kill.
+/// The state of a storm: the faults that are still to come and those that have happened. A life is
+/// one process of a replica, from its start to its kill.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,
@@ -159,9 +161,10 @@ struct Weather<'a> {
     inbox: InboxRows,
     /// The number of finished lives.
     over: watch::Sender<u64>,
-    /// Permits for new tasks, added when a life ends.
+    /// Permits to create tasks. Permits are added when a life ends.
     tickets: Semaphore,
-    /// Keeps at least one replica unfrozen.
+    /// Permits to freeze a replica. There is one permit less than there are replicas, so at least
+    /// one replica stays awake.
     awake: Semaphore,
 }
 
@@ -197,7 +200,7 @@ async fn storm(plan: &Plan) {
         tickets: Semaphore::new(20),
         awake: Semaphore::new(replicas - 1),
     };
-    // The first replica migrates the schema.
+    // The first replica migrates the schema before the storm begins.
     let mut begins = places[0].start("");
     assert!(
         begins.ready(people.http()).await,
@@ -267,14 +270,14 @@ async fn storm(plan: &Plan) {
 }
 
 impl Weather<'_> {
-    /// Runs the lives of one replica until the faults are over. Returns one more process, which
-    /// runs without faults.
+    /// Runs the lives of one replica until all faults have happened. Returns one more process,
+    /// which runs without faults.
     async fn lives_of(&self, place: &Place, people: &People) -> Process {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
             let draw = |what| dice(self.seed.wrapping_add(life), what);
             let zombie = self.is_zombie(life);
-            // Half of the zombies stop themselves, at the failpoint right before a call is sent.
+            // Half of the zombies stop themselves at the failpoint right before a call is sent.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
             let armed = if zombie && exact {
@@ -286,8 +289,8 @@ impl Weather<'_> {
             let mut process = place.start(&armed);
             let alive = process.ready(people.http()).await;
             assert!(alive, "a replica ended by itself: {}", place.last_words());
-            // The process is left running for about 0.1 to 3 times as long as its start took, so
-            // that the length fits this machine.
+            // The process runs for about 0.1 to 3 times as long as its start took, so the time fits
+            // this machine.
             let start = begins.elapsed();
             within(
                 start / 10
@@ -332,8 +335,8 @@ impl Weather<'_> {
         true
     }
 
-    /// Freezes the process for two to three leases, so that other replicas take its tasks over and
-    /// open reconcile requests for its calls; then lets it go on. If `exact`, first waits at most 2
+    /// Freezes the process for two to three leases, then wakes it. Meanwhile other replicas take
+    /// over its tasks and open reconcile requests for its calls. If `exact`, first waits at most 2
     /// s until the process stops itself at its failpoint.
     async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
@@ -347,7 +350,8 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
         self.zombies.fetch_add(1, Ordering::Relaxed);
         within(Duration::from_millis(1_500)).await;
-        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself.
+        // After the first `SIGCONT` the process may have reached its failpoint and stopped itself,
+        // so it gets a second signal.
         process.signal(Signal::CONT);
     }
 
@@ -362,7 +366,7 @@ impl Weather<'_> {
         self.tickets.add_permits(usize::try_from(more).unwrap());
     }
 
-    /// Crashes Postgres at even intervals, counted in finished lives.
+    /// Crashes Postgres at even intervals, which are counted in finished lives.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
         let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
         for crash in 1..=self.plan.crashes {
@@ -378,7 +382,8 @@ impl Weather<'_> {
         }
     }
 
-    /// Creates the tasks and carries each to its end, while agents ask at the gate.
+    /// Creates the tasks and carries each to its end, while agents ask at the gate. Returns the ids
+    /// of the tasks.
     async fn load(&self, people: &Arc<People>) -> Vec<String> {
         let (mut running, mut tasks) = (JoinSet::new(), Vec::new());
         let mut agents = JoinSet::new();
@@ -432,7 +437,7 @@ impl Weather<'_> {
         )
     }
 
-    /// The kinds of events that were too rare for the run to prove anything.
+    /// Returns a message for each kind of event that was too rare for the run to prove anything.
     fn vacuous(&self, found: &Findings, people: &People) -> Vec<String> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let plan = self.plan;

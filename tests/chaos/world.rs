@@ -1,7 +1,7 @@
-//! The world: a separate process that the service's tools call. It writes each execution with its
-//! idempotency key to a file before it answers, and knows nothing of the service. The arguments of
-//! a call say whether the answer is delayed, broken, an error or missing. Messages have receivers in the
-//! same process (`hooks.rs`).
+//! The world: a separate process that the service's tools call. It knows nothing of the service. It
+//! writes each execution with its idempotency key to a file before it answers. The arguments of a
+//! call determine whether the answer is delayed, broken, an error or missing. The receivers of
+//! messages run in the same process (`hooks.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -27,22 +27,22 @@ use crate::support::pause;
 /// The environment variable with the folder of the world's process.
 const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
 
-/// One execution in the world's ledger.
+/// One execution of a call in the world's ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Execution {
     pub key: String,
     pub task: String,
     pub path: String,
     pub body: String,
-    /// The manner of the response: see [`answer`].
+    /// The kind of the response to the execution: see [`answer`].
     pub mood: String,
-    /// The number of this execution among those of its key, from 1.
+    /// The number of this execution among all executions with the same key, counted from 1.
     pub nth: u32,
-    /// Microseconds since 1970.
+    /// The time of the execution, in microseconds since 1970.
     pub at: i64,
 }
 
-/// The tests' view of the world: an address, and an append-only file.
+/// The world as the tests see it: an address and an append-only file.
 pub struct World {
     pub url: String,
     folder: tempfile::TempDir,
@@ -58,7 +58,8 @@ struct Ledger {
 }
 
 impl World {
-    /// Starts the process: this program again, which serves until its standard input ends.
+    /// Starts the world's process: the test program again, which serves until its standard input
+    /// ends.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -89,17 +90,16 @@ impl World {
         }
     }
 
-    /// The folder of its files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Every execution so far.
+    /// Returns all executions so far.
     pub fn ledger(&self) -> Vec<Execution> {
         self.reading(|ledger| ledger.lines.clone())
     }
 
-    /// The executions of one key.
+    /// Returns the executions with this idempotency key.
     pub fn of(&self, key: &str) -> Vec<Execution> {
         self.reading(|ledger| {
             let places = ledger.by_key.get(key).cloned().unwrap_or_default();
@@ -110,7 +110,7 @@ impl World {
         })
     }
 
-    /// The number of a task's executions whose body contains this text.
+    /// Returns the number of a task's executions whose body contains this text.
     pub fn saw(&self, task: &str, text: &str) -> usize {
         self.reading(|ledger| {
             ledger
@@ -127,7 +127,7 @@ impl World {
         file.seek(SeekFrom::Start(ledger.offset)).unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
-        // A half-written line is left for the next read.
+        // A half-written line is left to the next read.
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         ledger.offset += whole.len() as u64;
         for line in whole.lines() {
@@ -151,7 +151,7 @@ impl Drop for World {
     }
 }
 
-/// The world's own state: its ledger file, and the number of executions of each key.
+/// The state inside the world's process: the ledger file, and the number of executions of each key.
 struct Book {
     file: File,
     counts: HashMap<String, u32>,
@@ -215,7 +215,7 @@ async fn execute(
         *count += 1;
         let execution = Execution {
             nth: *count,
-            // Only the first execution of a key has a disturbed answer.
+            // Only the first execution of a key can have a disturbed answer.
             mood: if *count == 1 {
                 said["mood"].as_str().unwrap_or("").to_owned()
             } else {
@@ -241,7 +241,7 @@ async fn execute(
     answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
 }
 
-/// Responds to an execution that has already happened; the response may fail.
+/// Responds to an execution that has already been recorded. The response may fail.
 async fn answer(execution: &Execution, wait: u64) -> Response {
     if execution.nth == 1 {
         within(Duration::from_millis(wait)).await;

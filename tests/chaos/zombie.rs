@@ -1,5 +1,5 @@
-//! A replica that is frozen exactly between a committed start and its call, and wakes up after the
-//! task has ended.
+//! Tests a replica that is frozen exactly between the commit of a start and the call itself, and
+//! that wakes up after the task has ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +62,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         second.last_words()
     );
     let task = of_second.listed().await.remove(0);
-    // The second replica takes over, opens a reconcile request, is told that the call was not
-    // executed, and sends it.
+    // The second replica takes the task over and opens a reconcile request. The auditor answers
+    // that the call was not executed, so the second replica sends the call.
     assert_eq!(of_second.settle(&task).await, "Completed");
     assert_eq!(world.ledger().len(), 1);
     zombie.signal(Signal::CONT);
@@ -72,8 +72,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         "{}",
         first.last_words()
     );
-    // The woken replica drives another task to its end; by then it would have sent the pending
-    // call.
+    // The woken replica drives another task to its end. If it wrongly sent the pending call, it
+    // would have done so by then.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);

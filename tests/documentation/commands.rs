@@ -1,9 +1,11 @@
-//! Runs the shell blocks of each page in order, in an empty folder, as a reader would: a `holdpoint
-//! serve` or `cargo run` starts the service, and the other commands send requests to it.
+//! Runs the shell blocks of each page in order, in an empty folder, as a reader would. A command
+//! `holdpoint serve` or `cargo run` starts the service, and the other commands send HTTP requests
+//! to it.
 //!
 //! The test fills in the placeholders of a command: `TASK_ID` is the last task that a command's
-//! output named; `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are those of its first open request. A
-//! page whose commands need a service and start none is run against the demonstration.
+//! output named; `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are those of the task's first open
+//! request. If a page's commands need a service and start none, they are run against the
+//! demonstration.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,23 +20,25 @@ use serde_json::{Value, json};
 use super::configurations::accepts;
 use super::{Block, blocks, pages, read, root, variables};
 
-/// The address of the service in the documentation.
+/// The address of the service that the documentation shows.
 const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
-/// Creates the task that a command needs if the page's earlier commands left no open request.
+/// A command that creates a task with an open request. It is run if a command needs such a task and
+/// the page's earlier commands left none.
 const REFUND: &str = r#"curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{"input": "Please refund 120 for order 17"}'"#;
-/// The command that runs all tests, this one included; so it is not run here.
+/// The command that runs all tests. This test does not run it, because it would run this test
+/// again.
 const ALL_TESTS: &str = "scripts/test";
 
-/// A reader of one page.
+/// A simulated reader, who runs the commands of one page.
 struct Reader {
     folder: tempfile::TempDir,
-    /// The environment variables of the commands, exported ones included.
+    /// The environment variables of the commands, including those that a command exported.
     environment: Vec<(String, String)>,
     service: Option<Service>,
     task_id: Option<String>,
 }
 
-/// A running service, killed when dropped.
+/// A running service. It is killed when this value is dropped.
 struct Service {
     process: Child,
     address: String,
@@ -62,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Writes the file that a block shows, or runs its JavaScript or its shell commands.
+    /// Writes the file that a block shows, or runs the block's JavaScript or its shell commands.
     fn read(&mut self, block: &Block) {
         if let Some(name) = block.file_name() {
             fs::write(self.folder.path().join(name), &block.text).expect("a file");
@@ -96,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Runs a command that sets variables, and keeps them for the commands after it.
+    /// Runs a command that sets variables, and keeps the variables for later commands.
     fn export(&mut self, place: &str, command: &str) {
         let done = self
             .shell(&format!("set -a\n{command}\nenv"))
@@ -139,7 +143,7 @@ impl Reader {
         self.service = Some(Service { process, address });
     }
 
-    /// Runs a command to its end. Fails if the command fails or its `curl` is answered with an
+    /// Runs a command to its end. Panics if the command fails or if its `curl` is answered with an
     /// error.
     fn ask(&mut self, place: &str, command: &str) {
         if command.contains(SHOWN_ADDRESS) && self.service.is_none() {
@@ -157,7 +161,8 @@ impl Reader {
         }
     }
 
-    /// The command with the service's address and with the ids of the reader's task.
+    /// Returns the command with the service's address and with the ids of the reader's task filled
+    /// in.
     fn filled(&mut self, place: &str, command: &str) -> String {
         let asks = ["REQUEST_ID", "TOOL_CALL_ID", "DIGEST"]
             .iter()
@@ -190,7 +195,7 @@ impl Reader {
         }
     }
 
-    /// The first open request of the last task.
+    /// Returns the first open request of the last task.
     fn open_request(&self) -> Option<Value> {
         let (service, task_id) = (self.service.as_ref()?, self.task_id.as_ref()?);
         let get = format!(
@@ -202,8 +207,8 @@ impl Reader {
         task.pointer("/pending/0").cloned()
     }
 
-    /// Runs the page's event reader (JavaScript) on the last task of the page, which has ended by
-    /// then.
+    /// Runs the event reader that the page shows in JavaScript. It reads the last task of the page,
+    /// which must have ended by then.
     fn follow_events(&mut self, block: &Block) {
         let place = block.place();
         let filled = self.filled(
@@ -227,7 +232,8 @@ impl Reader {
         );
     }
 
-    /// A shell in the reader's folder that finds `holdpoint` and stops at the first failure.
+    /// Returns a shell command that runs `script` in the reader's folder. The shell finds
+    /// `holdpoint` and stops at the first failure.
     fn shell(&self, script: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_holdpoint"));
         let mut path = OsString::from(program.parent().expect("its folder"));
@@ -250,8 +256,8 @@ impl Reader {
     }
 }
 
-/// The commands of a block, one for each line. A command goes on in the next line after a `\` or
-/// inside a quotation.
+/// Returns the commands of a block, one for each line. A command continues on the next line after a
+/// `\` or inside a quotation.
 fn commands(block: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = String::new();
@@ -270,8 +276,9 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// The id of the task in a command's output (the root's, if named). The output is an HTTP body, a
-/// head and a body, or a stream of events.
+/// Returns the id of the task that a command's output names. If the output names a root task,
+/// returns the root's id. The output is an HTTP body, an HTTP head with a body, or a stream of
+/// events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

@@ -1,5 +1,6 @@
-//! `holdpoint check` accepts the configurations of the documentation: whole ones unchanged,
-//! fragments merged into a whole one. The documentation's JSON, JavaScript and Python parse.
+//! Checks that `holdpoint check` accepts the configurations of the documentation. Whole
+//! configurations are checked unchanged; fragments are merged into a whole one. Also checks that
+//! the documentation's JSON, JavaScript and Python can be parsed.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Block, blocks, pages, read, variables};
 
-/// The configuration that a fragment is merged into: it has the names that the pages use.
+/// The configuration into which a fragment is merged. It defines the names that the pages use.
 const BASE: &str = r#"
 auth:
   api_keys:
@@ -41,15 +42,15 @@ const GENERATED: &str = "docs/configuration.md";
 #[test]
 fn configurations_of_the_documentation_pass_check() {
     let mut refused = Vec::new();
-    // The examples of the generated page are the parts of one configuration, which has its own
-    // test.
+    // The examples of the generated page are parts of one configuration. Another test checks that
+    // configuration.
     for page in pages().into_iter().filter(|page| page != GENERATED) {
         let folder = tempfile::tempdir().expect("a folder");
         let blocks: Vec<Block> = blocks(&page)
             .into_iter()
             .filter(|block| block.language == "yaml")
             .collect();
-        // A configuration may name a script that a later block shows.
+        // A configuration may name a file that a later block shows.
         for (name, block) in blocks
             .iter()
             .filter_map(|one| Some((one.file_name()?, one)))
@@ -181,7 +182,7 @@ fn json_and_program_blocks_of_the_documentation_parse() {
     }
 }
 
-/// Asserts that a program ends with 0 when it reads the text.
+/// Asserts that a program exits with 0 after it has read `text` from its standard input.
 pub(super) fn accepts(place: &str, program: &str, arguments: &[&str], text: &str) {
     let mut process = Command::new(program)
         .args(arguments)
@@ -197,8 +198,8 @@ pub(super) fn accepts(place: &str, program: &str, arguments: &[&str], text: &str
     assert!(done.status.success(), "{place}: {complaint}");
 }
 
-/// Whether a document belongs to the service: manifests of Kubernetes, alerts of Prometheus and
-/// scripts of the scripted model do not.
+/// Returns whether a document is a configuration of the service. Manifests of Kubernetes, alerts of
+/// Prometheus and scripts of the scripted model are not.
 fn is_configuration(value: &Value) -> bool {
     value.is_object() && value.get("apiVersion").is_none() && value.get("groups").is_none()
 }
@@ -207,7 +208,8 @@ fn parse(place: &str, yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{place}: {error}"))
 }
 
-/// The base with the fragment in it: maps are merged, everything else is replaced.
+/// Returns the base with the fragment merged into it. Maps are merged; every other value is
+/// replaced.
 fn merged(base: &Value, fragment: &Value) -> Value {
     let (Value::Object(base), Value::Object(fragment)) = (base, fragment) else {
         return fragment.clone();
@@ -222,7 +224,7 @@ fn merged(base: &Value, fragment: &Value) -> Value {
     Value::Object(whole)
 }
 
-/// Runs `holdpoint check`; the error is what it prints.
+/// Runs `holdpoint check`. The error is the text that the command prints.
 fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
     let done = checked(folder, &configuration.to_string());
     if done.status.success() {
@@ -232,7 +234,7 @@ fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
     }
 }
 
-/// The tools of the MCP servers in the documentation, as their servers list them.
+/// The MCP servers in the documentation, each with the names of the tools that it lists.
 const SERVED: [(&str, &[&str]); 3] = [
     (
         "files",
@@ -242,7 +244,7 @@ const SERVED: [(&str, &[&str]); 3] = [
     ("every", &["get-sum"]),
 ];
 
-/// A lock file with these tools.
+/// Returns the text of a lock file with the tools of [`SERVED`].
 fn lock_file() -> String {
     let mut lock = Lock::default();
     for (server, tools) in SERVED {
@@ -263,7 +265,7 @@ fn lock_file() -> String {
     lock.text()
 }
 
-/// Runs `holdpoint check` with the variables that the configuration asks for.
+/// Runs `holdpoint check` with values for the variables that the configuration names.
 fn checked(folder: &Path, configuration: &str) -> Output {
     fs::write(folder.join("holdpoint.mcp.json"), lock_file()).expect("a file");
     fs::write(folder.join("checked.yaml"), configuration).expect("a file");

@@ -1,11 +1,12 @@
-//! Links inside the repository lead to a file that exists, and to a heading that the page has.
+//! Checks that each link inside the repository leads to a file that exists and to a heading that
+//! the page has.
 
 use std::fs;
 use std::path::Path;
 
 use super::root;
 
-/// Pages outside of `docs`.
+/// The pages outside of `docs` whose links are checked.
 const OTHER_PAGES: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -35,7 +36,7 @@ fn links_of_the_documentation_resolve() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// The page without its fenced blocks.
+/// Returns the page without its fenced blocks.
 fn prose(text: &str) -> String {
     let mut fenced = false;
     let lines = text.lines().filter(|line| {
@@ -46,7 +47,7 @@ fn prose(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The targets of links and pictures, except web addresses.
+/// Returns the targets of links and pictures, except web addresses.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     let end_at = |end| move |rest: &'_ str| rest.find(end);
     let links = text
@@ -62,7 +63,7 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.contains("://") && !target.contains([' ', '\n']))
 }
 
-/// Why a link of a page leads nowhere; `None` if it does lead somewhere.
+/// Returns the reason why a link of a page leads nowhere, or `None` if its target exists.
 fn problem_of(page: &Path, target: &str) -> Option<&'static str> {
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     let file = if path.is_empty() {
@@ -84,7 +85,7 @@ fn problem_of(page: &Path, target: &str) -> Option<&'static str> {
     (!found).then_some("the page has no such heading")
 }
 
-/// The anchor that GitHub gives to a heading.
+/// Returns the anchor that GitHub gives to a heading.
 fn slug(heading: &str) -> String {
     let kept = heading
         .chars()

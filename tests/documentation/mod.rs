@@ -1,5 +1,6 @@
-//! The documentation keeps its promises: commands run, configurations load, links lead somewhere.
-//! A fenced block without a way to be tested fails a test, so that no example goes untested.
+//! Tests of the documentation: its commands run, its configurations load, and its links lead to
+//! existing pages. A fenced block in a language that is neither tested nor known as untestable
+//! fails a test, so that no example goes untested.
 
 mod commands;
 mod configurations;
@@ -10,18 +11,18 @@ use std::path::{Path, PathBuf};
 
 /// A fenced block of a page.
 struct Block {
-    /// The page's path in the repository.
+    /// The path of the block's page in the repository.
     page: String,
     line: usize,
-    /// The first word after the fence.
+    /// The first word after the opening fence.
     language: String,
-    /// The other words after the fence.
+    /// The other words after the opening fence.
     options: String,
     text: String,
 }
 
 impl Block {
-    /// The place of the block, for messages.
+    /// Returns the page and the line of the block, for messages.
     fn place(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
@@ -30,12 +31,13 @@ impl Block {
         ["sh", "bash", "console"].contains(&self.language.as_str())
     }
 
-    /// A shell block that needs more than this machine: a cluster, Docker, a remote database.
+    /// Returns whether the shell block needs more than this machine, for example a cluster, Docker
+    /// or a remote database.
     fn is_no_run(&self) -> bool {
         self.options == "no-run"
     }
 
-    /// The YAML file that the block's first line names in a comment.
+    /// Returns the name of the YAML file that the block's first line gives in a comment.
     fn file_name(&self) -> Option<&str> {
         let name = self.text.lines().next()?.strip_prefix("# ")?;
         (Path::new(name).extension() == Some("yaml".as_ref()) && !name.contains(' '))
@@ -43,8 +45,8 @@ impl Block {
     }
 }
 
-/// The pages whose blocks are tested: the README and `docs/*.md`. `operator/refunds_example.rs`
-/// runs the commands of `examples/refunds`.
+/// Returns the pages whose blocks are tested: the README and `docs/*.md`.
+/// (`operator/refunds_example.rs` runs the commands of `examples/refunds`.)
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> = fs::read_dir(root().join("docs"))
         .expect("the folder docs")
@@ -58,7 +60,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The fenced blocks of a page, in order, without their indentation.
+/// Returns the fenced blocks of a page, in order, without their indentation.
 fn blocks(page: &str) -> Vec<Block> {
     let text = read(page);
     let mut lines = text.lines().enumerate();
@@ -88,7 +90,8 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The variables that a text asks for as `${NAME}`, each with a value that `check` accepts.
+/// Returns the variables that a text names as `${NAME}`, each with a value that `holdpoint check`
+/// accepts.
 fn variables(text: &str) -> Vec<(String, String)> {
     let names = text
         .split("${")
@@ -124,8 +127,8 @@ fn root() -> PathBuf {
 #[test]
 fn every_block_has_a_language_whose_blocks_are_tested_or_shown_only() {
     let tested = ["sh", "bash", "console", "yaml", "json", "js", "python"];
-    // These blocks are not tested, because the programs that read these languages are not installed
-    // here. `scripts/clients` compiles TypeScript clients, but not these blocks.
+    // The blocks of these languages are not tested, because the programs that read them are not
+    // installed here. `scripts/clients` compiles TypeScript clients, but not these blocks.
     let shown = ["ts", "nginx", "caddy", "sql", "text", "toml"];
     for block in pages().iter().flat_map(|page| blocks(page)) {
         let language = block.language.as_str();

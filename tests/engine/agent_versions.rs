@@ -1,5 +1,5 @@
-//! The agent version pinned to a task between two messages of the user, while the configuration or
-//! stored bytes change.
+//! Tests of the agent version that is pinned to a task between two messages of the user, while the
+//! configuration or the stored bytes change.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -16,8 +16,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
 
-/// The refund agent with other instructions, another model, fewer tools, and another description of
-/// the tool `refund`.
+/// Changes the refund agent: it gets other instructions, another model and fewer tools, and the
+/// tool `refund` gets another description.
 fn changed(yaml: &str) -> String {
     with_another_model(yaml)
         .replace(
@@ -37,7 +37,8 @@ fn with_another_model(yaml: &str) -> String {
     )
 }
 
-/// The model's name, the instructions, and the tools with their descriptions, from the last prompt.
+/// Returns from the last prompt: the model's name, the instructions, and the tools with their
+/// descriptions.
 fn shown(harness: &EngineHarness) -> (String, String, Vec<String>) {
     let (model, prompt) = harness.prompted();
     let tools = prompt
@@ -93,14 +94,14 @@ async fn retry(harness: &EngineHarness, task: TaskId) {
     harness.run().await;
 }
 
-/// A task whose call is approved and not started.
+/// Creates a task whose call is approved and has not started. Returns the task's id.
 async fn approved(harness: &EngineHarness) -> TaskId {
     let task = harness.held().await;
     harness.answer_all(&harness.engine(0), task).await;
     task
 }
 
-/// Replaces a text in the stored items of a type.
+/// Replaces a text in the task's stored items of the type `kind`, directly in the database.
 async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     let id = task.to_string();
@@ -117,8 +118,9 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
     fixture.numbers(&sql).await.unwrap();
 }
 
-/// Pairs (before, after) of JSON members of a call: in each pair one byte of the text is changed,
-/// at its beginning, middle or end. The tests of `RequestSpec::has_valid_digests` cover every byte.
+/// Returns pairs (before, after) of members of a call's JSON. In each pair one byte of the member's
+/// text is changed: the first, the middle or the last. The tests of
+/// `RequestSpec::has_valid_digests` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
@@ -172,7 +174,7 @@ pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Loses the result of a repeatable call, then replaces the tool's effect and URL in the
+/// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
 /// configuration by `now`, and asserts that the call is not repeated.
 async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
@@ -418,7 +420,7 @@ both! {
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         assert_eq!(failure(&harness, waiting).await, Some(FailureCode::Integrity));
         assert_eq!(harness.tool.ledger().len(), 0);
-        // A replica that still has the definition restores it.
+        // A replica whose configuration still has the definition stores it again.
         harness.configure(|_| original.clone());
         harness.engine(0);
         harness.configure(changed);

@@ -1,5 +1,5 @@
-//! The rights of approvers are checked again when a call starts: keys, groups and rules may have
-//! changed since the approval.
+//! Tests that the rights of approvers are checked again when a call starts, because keys, groups
+//! and rules may have changed since the approval.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::store::store_fixture::{StoreFixture, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const EDITED: &str = r#"{"order":1,"amount":44.40}"#;
 
-/// A user with a key of their own.
+/// Returns the account of a user with their own key.
 pub fn account(user: &str, groups: &[&str]) -> Account {
     Account {
         user: user.to_owned(),
@@ -45,7 +45,7 @@ fn web() -> Account {
     }
 }
 
-/// A caller with their own key.
+/// Returns a caller who uses their own key.
 fn keyed(user: &str, groups: &[&str]) -> Caller {
     Caller {
         via: None,
@@ -54,7 +54,7 @@ fn keyed(user: &str, groups: &[&str]) -> Caller {
     }
 }
 
-/// A user in finance for whom the key `web` speaks.
+/// Returns a user of the group finance for whom the key `web` speaks.
 fn vouched(user: &str) -> Caller {
     Caller {
         groups: vec!["finance".to_owned()],
@@ -70,7 +70,7 @@ fn local() -> Caller {
     }
 }
 
-/// An engine with this roster.
+/// Creates an engine with this roster that runs at most `room` tasks at once.
 fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
     Engine::new(EngineParts {
         roster: roster.clone(),
@@ -177,7 +177,7 @@ both! {
             (vec![Account { act_as: false, ..web() }], false),
             (vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..web() }], false),
             (vec![Account { tenant: "other".to_owned(), ..web() }], false),
-            // Bob's own key does not vouch for an approval given through `web`.
+            // Bob's own key does not vouch for an approval that he gave through the key `web`.
             (vec![account("bob", &["finance"])], false),
         ];
         for (accounts, counts) in table {
@@ -208,7 +208,7 @@ both! {
                 ran(&harness, task).await;
                 continue;
             }
-            // The new request starts without approvals.
+            // The new request begins without approvals.
             let anew = asked_again(&harness, task, request).await;
             process(&harness, &now, 0).decide(&keyed("bob", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
             assert!(process(&harness, &now, 1).claim().await.unwrap().is_empty());
@@ -275,7 +275,7 @@ both! {
         for action in [Action::Approve, Action::Reject] {
             assert!(matches!(refused(&harness, &door, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
         }
-        // An earlier vote of the owner in the journal does not count either.
+        // A vote of the owner that is already in the journal does not count either.
         let roster = known([web()]);
         let approvers = asked(&harness, task).await.terms.approvers;
         let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()], door: None };
@@ -289,7 +289,7 @@ both! {
         let door = harness.engine(0);
         door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
-            // The same person through another key is still the same person.
+            // A person who answers again through another key is still the same person.
             for caller in [vouched("bob"), keyed("bob", &["finance"])] {
                 let lost = Refusal::AlreadyDecided { request, call: Some(call) };
                 assert_eq!(refused(&harness, &door, &caller, task, again.clone()).await, lost);
@@ -321,7 +321,8 @@ both! {
             let bodies: Vec<_> = bodies(&harness, task, "/refund").into_iter().map(|(_, body)| body).collect();
             assert_eq!(bodies, ran_with);
         }
-        // Approvals given with accounts do not count without accounts, and vice versa.
+        // Approvals given in a service with accounts do not count in a service without accounts,
+        // and vice versa.
         let (task, request, _) = begun(&harness).await;
         for user in ["bob", "carol"] {
             harness.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();

@@ -1,5 +1,6 @@
-//! Single bits that flip in the database between an approval and the start of the call: whatever
-//! the bit, only approved bytes run, nothing runs with too few approvals, and nothing runs twice.
+//! Tests of single bits that flip in the database between an approval and the start of the call.
+//! Whichever bit flips, only approved bytes run, nothing runs with too few approvals, and nothing
+//! runs twice.
 
 mod database;
 
@@ -29,17 +30,17 @@ const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
 const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
 
-/// The decisions made before the bit flips.
+/// The decisions that are made before a bit flips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scene {
     Approved,
     Edited,
     ByTwo,
-    /// One call approved, one rejected.
+    /// One of two calls is approved, and the other is rejected.
     Mixed,
-    /// One of two required approvals; after the flip the same person approves again.
+    /// One of two required approvals is given. After the flip the same person approves again.
     Half,
-    /// One person edited, two others approved.
+    /// One person has edited the arguments, and two others have approved the new arguments.
     WrittenForTwo,
 }
 
@@ -51,21 +52,21 @@ const SCENES: [Scene; 6] = [
     Scene::Half,
     Scene::WrittenForTwo,
 ];
-/// Tasks of each scene.
+/// The number of tasks for each scene.
 const TASKS: usize = 60;
 
-/// The end of a task after its flip.
+/// The end of a task whose stored data had a flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// The approved bytes ran, once: the bit changed nothing that matters.
+    /// The approved bytes ran once, because the bit changed nothing that matters.
     Harmless,
-    /// The task failed with `integrity`.
+    /// The task failed with the error code `integrity`.
     Integrity,
-    /// The task is paused: its request is still open, or another one was opened.
+    /// The task is paused: its request is still open, or another request was opened.
     Paused,
-    /// The journal cannot be read.
+    /// The task's journal cannot be read.
     Unreadable,
-    /// Nothing ran; the task has ended or goes on.
+    /// No call ran; the task has ended or is still running.
     NothingRan,
 }
 
@@ -78,7 +79,7 @@ impl Scene {
         }
     }
 
-    /// The arguments that may run, byte for byte.
+    /// Returns the arguments that may run, byte for byte, or `None` if no call may run.
     fn approved(self) -> Option<&'static str> {
         match self {
             Self::Approved | Self::Mixed => Some(ONE[0].1),
@@ -89,7 +90,7 @@ impl Scene {
         }
     }
 
-    /// Decides a held task up to the state in which the bit flips.
+    /// Makes the decisions of this scene about a held task, after which a bit flips.
     async fn decided(self, harness: &EngineHarness, door: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(harness, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
@@ -111,7 +112,8 @@ impl Scene {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // The open request is now the one for the arguments that Bob edited.
+            // The arguments that Bob edited have already led to a new request, which is now the
+            // open one.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;
@@ -120,7 +122,7 @@ impl Scene {
     }
 }
 
-/// Pseudo-random numbers, the same in every run.
+/// A source of pseudo-random numbers, which are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -132,8 +134,9 @@ impl Dice {
     }
 }
 
-/// SQL that flips one bit of one cell, and a description of the flip. Four times in five the cell
-/// is an item's body, chosen with a probability in proportion to its length.
+/// Returns SQL that flips one bit of one cell, and a description of the flip. In four of five cases
+/// the cell is the body of an item; long bodies are chosen more often, in proportion to their
+/// length.
 fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
     let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();
@@ -213,7 +216,8 @@ async fn ended(
     }
 }
 
-/// Claims every task that can run, in a new engine, and drives the tasks in parallel.
+/// Creates a new engine, which claims every task that can run. Drives the claimed tasks in
+/// parallel.
 async fn driven(harness: &EngineHarness) {
     let engine = harness.engine(512);
     loop {
@@ -330,7 +334,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     }
 }
 
-/// In `Half` scenes, the same person approves once more.
+/// Approves once more as the same person in every task of a `Half` scene.
 async fn once_more(harness: &EngineHarness, tasks: &[(Scene, TaskId)]) {
     let door = harness.engine(0);
     let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);

@@ -1,4 +1,5 @@
-//! Shared by the engine tests: answers to single calls, and views of the calls' results.
+//! Helpers of the engine tests: answers to single calls, and functions that read the results of
+//! calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,12 +62,12 @@ pub fn respond(result: &str) -> CallReply {
     }
 }
 
-/// A decision with one answer for each of these calls.
+/// Returns a decision that has one answer for each of these calls.
 pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
 
-/// Like [`each`], with the call ids as text.
+/// Like [`each`], but the ids of the calls are given as text.
 pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
     DecisionInput {
         digest: None,
@@ -74,7 +75,7 @@ pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput
     }
 }
 
-/// The id of the last request, and the calls it decides.
+/// Returns the id of the last open request, and the ids of the calls that it decides.
 pub async fn question(harness: &EngineHarness, task: TaskId) -> (RequestId, Vec<CallId>) {
     let asked = asked(harness, task).await;
     (
@@ -83,7 +84,7 @@ pub async fn question(harness: &EngineHarness, task: TaskId) -> (RequestId, Vec<
     )
 }
 
-/// The last request, which is still open.
+/// Returns the last open request.
 pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let open = harness.open(task).await;
     let Some((request, _)) = open.last() else {
@@ -99,7 +100,7 @@ pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
         .spec
 }
 
-/// The result of each call. Asserts that no call has two results.
+/// Returns the result of each call in a journal. Asserts that no call has two results.
 pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     let mut results = BTreeMap::new();
     for item in &journal.items {
@@ -114,7 +115,7 @@ pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     results
 }
 
-/// The outcomes of these calls; `None` for a call without a result.
+/// Returns the outcome of each of these calls, or `None` for a call without a result.
 pub async fn became<const N: usize>(
     harness: &EngineHarness,
     task: TaskId,
@@ -124,7 +125,8 @@ pub async fn became<const N: usize>(
     calls.map(|call| results.get(&call).map(|(outcome, _)| *outcome))
 }
 
-/// The refusal of a decision; asserts that the journal and the rows stay unchanged.
+/// Sends a decision and returns its refusal. Asserts that the journal and the rows of the request
+/// stay unchanged.
 pub async fn refused(
     harness: &EngineHarness,
     engine: &Arc<Engine>,
@@ -158,7 +160,7 @@ pub async fn refused(
     refusal
 }
 
-/// The JSON pointers that a refusal names.
+/// Returns the JSON pointers that a refusal names.
 pub fn places(refusal: &Refusal) -> Vec<&str> {
     let Refusal::Invalid(errors) = refusal else {
         panic!("not invalid: {refusal:?}")
@@ -166,7 +168,7 @@ pub fn places(refusal: &Refusal) -> Vec<&str> {
     errors.iter().map(|error| error.pointer.as_str()).collect()
 }
 
-/// The bodies that the tool at this path received, by call id.
+/// Returns the bodies that the tool at this path received for the task, each with the call's id.
 pub fn bodies(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = harness.tool.ledger().into_iter();
     let of_task = ledger
@@ -176,7 +178,7 @@ pub fn bodies(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String,
         .collect()
 }
 
-/// The results in the last prompt, in the prompt's order.
+/// Returns the contents of the tool results in the last prompt, in the order of the prompt.
 pub fn shown(harness: &EngineHarness) -> Vec<String> {
     let messages = harness.prompted().1.messages.into_iter();
     let content = |message| {
@@ -189,7 +191,7 @@ pub fn shown(harness: &EngineHarness) -> Vec<String> {
     messages.filter_map(content).collect()
 }
 
-/// The user's next message, which supersedes open requests.
+/// Returns a next message of the user, which supersedes open requests.
 pub fn message() -> MessageInput {
     let items = vec![Part {
         content_type: PartType::Text,

@@ -1,5 +1,5 @@
-//! A tool of which only some attempts may run at once: a call that waits for its turn has not
-//! started, and uses up no time to send.
+//! Tests of a tool of which only some attempts may run at once. A call that waits for a slot has
+//! not started, and its time limit for sending does not run.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Tool for Limited {
     }
 }
 
-/// A harness whose tool has one slot, and the slot.
+/// Creates a harness whose tool has one slot. Returns the harness and the slot.
 async fn harness(
     calls: &'static [(&'static str, &'static str)],
 ) -> (EngineHarness, Arc<Semaphore>) {
@@ -60,7 +60,7 @@ async fn harness(
     (harness, slots)
 }
 
-/// The starts and results so far, in order.
+/// Returns the judgements, starts and results in the task's journal so far, in order.
 async fn progress(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     let journal = harness.journal(task).await;
     let word = |fact: &Fact| {

@@ -1,5 +1,6 @@
-//! After a cancel was answered no call starts: a thousand tasks, canceled around the start of their
-//! call, checked against the tool's ledger.
+//! Tests that no call of a task starts after a cancel of the task was answered. A thousand tasks
+//! are canceled around the start of their call, and the results are checked against the tool's
+//! ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// Rounds of each variant (on SQLite, on Postgres, and with the cancel on another replica): a
-/// thousand in all.
+/// The number of rounds of each of the three variants (on SQLite, on Postgres, and with the cancel
+/// on another replica). In all there are about a thousand rounds.
 const TIMES: usize = 334;
 
-/// The clock of a machine that stalls: reading the uptime may block until the cancels of the round
-/// are answered, but at most 5 ms.
+/// The clock of a machine that stalls. A reading of the uptime may block until the cancels of the
+/// round are answered, but for at most 5 ms.
 struct Stalling {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,
@@ -41,7 +42,7 @@ impl Clock for Stalling {
     }
 
     fn uptime(&self) -> Duration {
-        // Blocks at about every other reading, out of step with the rounds.
+        // About every other reading blocks, out of step with the rounds.
         if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
             let end = Instant::now() + Duration::from_millis(5);
             while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
@@ -56,7 +57,7 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits until the task's call has started, except in a third of the rounds; then yields up to 89
+/// Waits until the task's call has started, except in a third of the rounds. Then yields 0 to 89
 /// times.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
@@ -79,8 +80,8 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
-/// More than the tasks of two chunks, so that each task finds a slot: no worker runs here that
-/// would claim a queued task.
+/// The number of tasks that the engine runs at once. It exceeds the number of tasks in two chunks,
+/// so each task finds a slot. No worker runs in this test, so a queued task would never be claimed.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
@@ -108,8 +109,8 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // If the driver is on another replica, a cancel may wait until the call can no longer be sent. To
-    // save time, 48 rounds run together then.
+    // If the driver is on another replica, a cancel may wait until the call can no longer be sent.
+    // To save time, 48 rounds run at once in that case.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);
@@ -143,7 +144,7 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     journals_match_the_ledger(&harness, tasks, &canceled).await;
 }
 
-/// Asserts that no call of a task was executed after the task's cancel was answered.
+/// Asserts that no call of a task was executed after the task's cancel had been answered.
 fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<String, Instant>) {
     let late = harness.tool.ledger().into_iter().filter(|call| {
         canceled
@@ -164,7 +165,7 @@ fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<Str
     );
 }
 
-/// Compares the journals of all tasks with their statuses and their executions.
+/// Asserts that the journals of all tasks agree with the tasks' statuses and executions.
 async fn journals_match_the_ledger(
     harness: &EngineHarness,
     tasks: Vec<TaskId>,
@@ -206,8 +207,8 @@ async fn journals_match_the_ledger(
     assert!(started > 0, "some had started");
 }
 
-/// A listener whose queue is full, and the connections that fill it. Further `connect`s hang until
-/// the listener accepts one.
+/// Returns a listener whose queue is full, and the connections that fill the queue. A further
+/// `connect` hangs until the listener accepts a connection.
 async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

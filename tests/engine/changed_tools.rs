@@ -1,5 +1,6 @@
-//! A tool whose server changes it after the review: before its call is asked about, while the call
-//! is held, and after it was approved. No call runs under another definition than the approved one.
+//! Tests of a tool that its server changes after the review: before a person is asked about its
+//! call, while the call is held, and after the call was approved. No call runs under another
+//! definition than the approved one.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,18 +22,18 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 const REASON: &str = "The server changed this tool.";
 
-/// The server of a tool.
+/// The server of a tool whose definition can change.
 #[derive(Default)]
 struct Server {
-    /// The difference that the server would show now.
+    /// The difference between the reviewed definition and the one that the server has now.
     live: Mutex<Option<DefinitionChange>>,
-    /// The difference as of the last comparison.
+    /// The difference that the last comparison found.
     known: Mutex<Option<DefinitionChange>>,
-    /// The number of looks after which another task's comparison finds the difference, and the
-    /// looks so far since the last comparison before a start.
+    /// `finds` is the number of looks after which the comparison of another task finds the
+    /// difference. `looks` is the number of looks since the last comparison before a start.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
-    /// Whether the server cannot be asked for its tools.
+    /// Whether the server does not answer when it is asked for its tools.
     down: Mutex<bool>,
     starts: Mutex<Vec<Option<StartReason>>>,
     calls: Mutex<u32>,
@@ -112,7 +113,7 @@ async fn harness(calls: &'static [(&'static str, &'static str)]) -> (EngineHarne
     (harness, server)
 }
 
-/// The one open request, which asks about the changed tool.
+/// Returns the only open request. Asserts that it asks about the changed tool.
 async fn asked_about_change(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let mut open = harness.asked(task).await;
     assert_eq!(open.len(), 1, "{open:?}");
@@ -169,7 +170,8 @@ async fn approval_of_the_reviewed_definition_starts_nothing_after_a_change() {
     harness.run().await;
     let second = asked_about_change(&harness, task).await;
     assert_eq!(server.calls(), 0);
-    // Another change after the second approval is asked about, too.
+    // If the tool changes again after the second approval, a person is asked about that change,
+    // too.
     approve(&harness, &second).await.unwrap();
     server.changes("sha256:third", false);
     harness.run().await;

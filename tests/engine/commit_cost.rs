@@ -1,5 +1,5 @@
-//! The cost of a cycle (task → held → approved → completed) on Postgres, in statements and
-//! transactions rather than time.
+//! Tests of the cost of a cycle on Postgres: a task is created, held, approved and completed. The
+//! cost is measured in statements and transactions and not in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, go, whole};
 use crate::store::store_fixture::StoreFixture;
 
-/// Waits until the store shows the task with that status.
+/// Waits until the store shows the task with this status.
 async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
     let mut news = harness.fixture.store.watch(task);
     while harness.status(task).await != status {
@@ -34,7 +34,8 @@ async fn cycle(harness: &EngineHarness, engine: &Arc<Engine>) {
     until(harness, task, TaskStatus::Completed).await;
 }
 
-/// Statements that the committer sent, and distinct transactions named by the journal's rows.
+/// The number of statements that the committer sent, and the number of distinct transactions that
+/// wrote the rows of the journal.
 struct Counted {
     statements: usize,
     transactions: i64,
@@ -48,7 +49,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // Enough slots that nothing is queued: no worker runs here.
+    // The engine has enough slots that no task is queued, because no worker runs in this test.
     let engine = harness.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

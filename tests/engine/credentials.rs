@@ -1,5 +1,5 @@
-//! Credentials: requested by the agent or by a call that needs one; the form of an answer; each
-//! call is sent with the filled-in value and runs once.
+//! Tests of credentials. The agent requests a credential, or a call that needs the credential does.
+//! An answer has to fit the form. Each call is sent with the filled-in value and runs once.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
 
-/// Tools that take credentials in a header, a path and a query; one that is held; one without
-/// credentials.
+/// A configuration with tools that take credentials in a header, in a path and in a query, with a
+/// tool whose calls are held, and with a tool without credentials.
 const TOOLS: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:
@@ -44,12 +44,13 @@ policy:
 
 pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
 
-/// The response that fills in the credential `jira`.
+/// Returns the response that fills in the credential `jira`.
 pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }
 
-/// A harness whose model makes these calls (tool, JSON arguments), turn by turn, and then finishes.
+/// Creates a harness whose model makes the calls in `turns` (tool, JSON arguments), turn by turn,
+/// and then finishes.
 pub(super) async fn clerk(
     fixture: StoreFixture,
     turns: &'static [&'static [(&'static str, &'static str)]],
@@ -71,7 +72,7 @@ pub(super) fn says(
     });
 }
 
-/// A new task, driven until it waits or ends.
+/// Creates a task and drives it until it waits or ends. Returns the task's id.
 pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
@@ -83,7 +84,7 @@ pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// The only open credential request.
+/// Returns the only open request. Asserts that it is a credential request.
 pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let mut open = harness.asked(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
@@ -103,7 +104,7 @@ pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value
     harness.run().await;
 }
 
-/// Approves the one held call and drives the task on.
+/// Approves the only held call as Bob, and drives the task on.
 pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
     let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
         panic!("an approval is open")
@@ -116,7 +117,7 @@ pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
     harness.run().await;
 }
 
-/// The results of a task: tool name, outcome, text.
+/// Returns the results of a task, each as (tool name, outcome, text).
 pub(super) async fn results(
     harness: &EngineHarness,
     task: TaskId,
@@ -132,15 +133,15 @@ pub(super) async fn results(
     results.collect()
 }
 
-/// How many credential requests the task has opened.
+/// Returns the number of credential requests that the task has opened.
 pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize {
     let items = harness.journal(task).await.items;
     let credentials = |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
-/// Asserts that the task has completed, and that the tool at `path` was called `times` times, each
-/// time with this header.
+/// Asserts that the task has completed. Asserts that the tool at `path` was called `times` times,
+/// each time with the header `header`.
 pub(super) async fn ran(
     harness: &EngineHarness,
     task: TaskId,

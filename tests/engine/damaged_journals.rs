@@ -1,5 +1,6 @@
-//! A task whose journal is unreadable ends as `Failed` with `integrity`. Ending it reads only its
-//! row, runs none of its calls, and delays no other task.
+//! Tests of a task whose journal is unreadable. The task ends as `Failed` with `integrity`. To end
+//! it, the service reads only the task's row. No call of the task runs, and no other task is
+//! delayed.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Runs an SQL statement, of which `what` is the part before `where`, on the task's items that
-/// match the condition `which`.
+/// Runs an SQL statement on those of the task's items that match the condition `which`. `what` is
+/// the part of the statement before `where`.
 async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = quoted(fixture, task);
     fixture
@@ -49,8 +50,8 @@ async fn created(harness: &EngineHarness) -> TaskId {
         .task_id
 }
 
-/// The task's failure code, read from its row; `None` unless the task failed. Asserts that the task
-/// counts as idle, has no open request and is not leased.
+/// Returns the task's failure code from its row, or `None` if the task has not failed. Asserts that
+/// the task counts as idle, has no open request and is not leased.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));

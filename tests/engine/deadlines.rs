@@ -1,6 +1,6 @@
-//! Deadlines of approvals and reconcile requests under each `on_expiry`: decisions made right at
-//! the deadline, and the task after the sweep. Also a task that failed because its takeovers made
-//! no progress.
+//! Tests of deadlines of approvals and reconcile requests under each `on_expiry`: decisions made
+//! right at the deadline, and the state of the task after the sweep. Also tests a task that failed
+//! because its takeovers made no progress.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-/// The outcome and text of the task's only result.
+/// Returns the outcome and the text of the task's only result.
 async fn told(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     let journal = harness.journal(task).await;
     let results: Vec<_> = journal
@@ -43,8 +43,8 @@ async fn told(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     result.clone()
 }
 
-/// A task with an open request of that kind: about a held refund, or (`Reconcile`) about a refund
-/// of unknown outcome.
+/// Creates a task with an open request of this kind. The request is about a held refund or, for
+/// `Reconcile`, about a refund of unknown outcome.
 async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId) {
     harness.tool.answers(502, "");
     let task = harness.held().await;
@@ -60,7 +60,7 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
     (task, request)
 }
 
-/// A task that started a refund and then failed because no takeover made progress.
+/// Creates a task that has started a refund and then failed because no takeover made progress.
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     harness.tool.close();
@@ -77,13 +77,15 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
         assert!(driver.await.unwrap_err().is_cancelled());
     }
     harness.tool.open();
-    // The first two times the task is driven together with other tasks, the next five times alone.
+    // The first two times, the task may be driven together with other tasks. The next five times it
+    // is driven alone.
     for fruitless in 1..=7 {
         harness.later();
         let mut engine = harness.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // The claim has put the task to sleep: it is driven alone after its backoff.
+            // The claim has put the task to sleep until the end of its backoff. After the backoff
+            // the task is driven alone.
             harness.later();
             engine = harness.engine(1);
             drivers = engine.claim().await.unwrap();
@@ -129,8 +131,8 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-/// Asserts that the started refund is reconciled before the model is called; then lets the task
-/// end.
+/// Asserts that a person is asked about the started refund before the model is called. Then lets
+/// the task end.
 async fn asked_first(harness: &EngineHarness, task: TaskId) {
     harness.script(|_| panic!("the model is asked too early"));
     harness.later();
@@ -194,7 +196,8 @@ both! {
                 assert!(text.contains("No human has said no"), "{text}");
                 (seen[0], before) = (seen[0] + 1, before * 2);
             } else {
-                // One answer won. The other came after it, or after the deadline.
+                // One of the two answers won. The other came after the winner or after the
+                // deadline.
                 let [refusal] = &refusals[..] else { panic!("both have won") };
                 let late = matches!(refusal, Refusal::AlreadyDecided { .. });
                 assert!(late || *refusal == Refusal::Expired(request), "{refusal}");

@@ -1,5 +1,6 @@
-//! Decisions against decisions, cancels, messages and other commits: one winner, one outcome, and
-//! every loser is told the reason. Outcomes are read from the journal and the tool's ledger.
+//! Tests of decisions that race with decisions, cancels, messages and other commits. There is one
+//! winner and one outcome, and every loser is told the reason. The outcomes are read from the
+//! journal and the tool's ledger.
 
 use std::sync::Arc;
 
@@ -28,10 +29,10 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-/// Decisions in flight at once, at most.
+/// The maximum number of decisions that are in flight at once.
 const AT_ONCE: usize = 128;
 
-/// Two replicas whose refunds only members of `finance` may decide.
+/// Creates two replicas. Only members of `finance` may decide their refunds.
 async fn of_finance(fixture: StoreFixture) -> Pair {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
@@ -53,7 +54,7 @@ fn answer(action: Action) -> DecisionInput {
     }
 }
 
-/// Creates one request, which `deciders` people decide at once on both replicas; half of them
+/// Creates one request, which `deciders` people decide at once on both replicas. Half of them
 /// approve. Returns the task and the winner's action.
 async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId, Action) {
     let (task, requests) = pair.held().await;
@@ -127,7 +128,8 @@ async fn many_decided_at_once(pair: &Pair, requests: usize, deciders: usize) {
     );
 }
 
-/// The task's status, its outcomes, and how often its call ran.
+/// Returns the task's status, the outcomes of its calls, and the number of executions of its
+/// refund.
 async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
     let journal = pair.lawful(task).await;
     (
@@ -172,8 +174,9 @@ both! {
             match (approved, canceled) {
                 (Ok(_), Ok(_)) => {
                     assert_eq!(status, TaskStatus::Canceled);
-                    // A result stored before the cancel is kept. Without a stored result, the
-                    // outcome is unknown if the call had started, and canceled if not.
+                    // If a result was stored before the cancel, the result is kept. Otherwise the
+                    // outcome is unknown if the call had started, and canceled if the call had not
+                    // started.
                     let [result] = results[..] else { panic!("{results:?}") };
                     let may = match result {
                         Outcome::Succeeded => ran == 1,
@@ -260,7 +263,8 @@ both! {
                         let code = ConflictCode::TaskRunning;
                         assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Running });
                     } else {
-                        // The message came after the task had ended: an ordinary next message.
+                        // The message came after the task had ended, so it is an ordinary next
+                        // message.
                         let result = place(&journal, |fact| matches!(fact, Fact::ToolResult(_))).unwrap();
                         let last = journal.items.iter().rposition(|item| matches!(item.fact, Fact::UserMessage { .. }));
                         assert!(result < last.unwrap());
@@ -289,7 +293,7 @@ both! {
             let [first, second] = requests[..] else { panic!("two are open") };
             let (here, there) = pair.turned(round);
             let (owner, bob) = (alice(), person("bob"));
-            // Alice's approval is sent twice and accepted once; bob's rejection is always accepted.
+            // Alice's approval is sent twice and accepted once. Bob's rejection is always accepted.
             let (one, other, again) = tokio::join!(
                 here.decide(&owner, first, answer(Action::Approve), None),
                 there.decide(&bob, second, answer(Action::Reject), None),
@@ -342,7 +346,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
                 }
             }
         );
-        // After the request is closed, the task is queued, or a driver drives it already.
+        // After the request is closed, the task is queued or already driven by a driver.
         while pair.harness.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
             crate::support::pause().await;
@@ -380,7 +384,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     );
 }
 
-/// Decides after `round % 12` reads of the database, as a delay.
+/// Reads the database `round % 12` times, as a delay, and then decides.
 async fn decided_later(
     engine: &Arc<Engine>,
     caller: &holdpoint::people::Caller,

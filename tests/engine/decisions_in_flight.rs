@@ -1,5 +1,5 @@
-//! The effect of a decision on the rest of its turn while calls are in flight, and the result text
-//! of a call that may have run.
+//! Tests of the effect of a decision on the rest of its turn while calls are in flight. Also tests
+//! the text of the result of a call that may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
 /// Three calls that a client answers, and one non-repeatable call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
-/// The refund agent with an external tool.
+/// Creates a harness of the refund agent with an additional external tool.
 async fn with_outside(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -48,7 +48,7 @@ fn posted(text: &str) -> holdpoint::engine::DecisionInput {
     whole(Action::Respond, Some(Value::from(text)))
 }
 
-/// Runs rounds of these engines' workers until the task stops running.
+/// Runs rounds of these engines' workers until the task stops running. Panics if it does not stop.
 async fn settled(harness: &EngineHarness, engines: &[&Arc<Engine>], task: TaskId) {
     for _ in 0..5000 {
         if harness.status(task).await != TaskStatus::Running {
@@ -69,8 +69,8 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
     harness.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Answers all requests while the only call that is not external is in flight: once through the
-/// process that drives the task, and once through another.
+/// Answers all requests of a task while its only call that is not external is in flight. Does so
+/// once through the process that drives the task, and once through another process.
 async fn answered_while_one_is_out(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -78,7 +78,7 @@ async fn answered_while_one_is_out(
 ) {
     let harness = with_outside(fixture, calls).await;
     let here = harness.engine(8);
-    // An embedded database has only the process that drives the task.
+    // With an embedded database, the process that drives the task is the only process.
     let places: &[bool] = if harness.fixture.store.is_sole() {
         &[false]
     } else {
@@ -154,8 +154,8 @@ async fn answered_while_one_is_out(
     }
 }
 
-/// A `read_only` call whose start is stored and whose process is gone. The policy now holds such
-/// calls for approval. Returns the open approval request.
+/// Creates a task with a `read_only` call whose start is stored and whose process has ended. Then
+/// changes the policy so that such calls are held for approval. Returns the open approval request.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness
@@ -188,7 +188,8 @@ async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, 
     (harness, task, asked.request_id)
 }
 
-/// Asserts that the model is told that the started call may have taken effect.
+/// Drives the task to its end. Asserts that the model is told that the started call may have taken
+/// effect.
 async fn is_not_denied(harness: &EngineHarness, task: TaskId, outcome: Outcome) {
     harness.run().await;
     assert_eq!(

@@ -1,5 +1,6 @@
-//! Arguments that a person edited: parsed as strictly as the model's, judged again, sent byte for
-//! byte, and, under `required: n`, approved by other people.
+//! Tests of arguments that a person has edited. They are parsed as strictly as the model's
+//! arguments, judged again, and sent byte for byte. Under `required: n`, other people must approve
+//! them.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -24,14 +25,15 @@ use super::engine_harness::{EngineHarness, alice, person, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-/// Text that would not survive parsing and printing: its spacing, key order and trailing zero would
-/// be lost.
+/// Arguments that parsing and printing would change: the spacing, the order of the keys and the
+/// trailing zero would be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules on the arguments, put before the harness's rule `small`, whose beginning is the last line.
+/// Rules on the arguments, which come before the harness's rule `small`. The last line is the
+/// beginning of that rule.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -48,7 +50,7 @@ async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
     harness
 }
 
-/// Terms under which two of alice (the owner), bob and carol must approve.
+/// Terms that require the approvals of two people among Alice (the owner), Bob and Carol.
 const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
 
 async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
@@ -57,8 +59,8 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engin
     (task, request, calls[0], harness.engine(0))
 }
 
-/// Bob edits a call that needs two approvals; `text` are the new arguments. Returns the request
-/// that follows.
+/// Edits a call that needs two approvals as Bob; `text` is the new arguments. Returns the request
+/// that follows the edit.
 async fn rewritten(
     harness: &EngineHarness,
     text: &str,
@@ -78,7 +80,7 @@ async fn rewritten(
     (task, anew, call, door)
 }
 
-/// Replaces a text in the task's stored items of type `of`, directly in the database.
+/// Replaces a text in the task's stored items of the type `of`, directly in the database.
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
     let id = task.to_string();
     let id = if harness.fixture.is_postgres() {
@@ -92,7 +94,7 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-/// Asserts that the task failed with `integrity`, and that no call of it ran.
+/// Asserts that the task failed with `integrity`, and that no refund of the task ran.
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!(
@@ -102,7 +104,7 @@ async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
-/// The actions that a caller may take on the request.
+/// Returns the actions that a caller may take on the task's last request.
 async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
     permitted_actions(
         &harness.parts(0).roster,
@@ -113,8 +115,8 @@ async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<
     )
 }
 
-/// The digests of the calls that were asked about (the first of each request), and of the calls
-/// that were started.
+/// Returns the digests of the calls that people were asked about (the first call of each request),
+/// and the digests of the calls that were started.
 async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<String>) {
     let (mut asked, mut ran) = (Vec::new(), Vec::new());
     for item in harness.journal(task).await.items {
@@ -196,15 +198,15 @@ both! {
         let denied = refused(&harness, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
-        // In turn, the edited arguments are allowed, held by the same rule, and held by another
-        // rule with equal terms.
+        // The first text is allowed by a rule, the second is held by the same rule as before, and
+        // the third is held by another rule with equal terms.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
             let (task, request, call, door) = begun(&harness).await;
             door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             harness.run().await;
             assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
-        // A rule with other approvers holds these arguments.
+        // These arguments are held by a rule with other approvers.
         let text = r#"{"order":1,"amount":5000.00}"#;
         let (task, request, call, door) = begun(&harness).await;
         door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
@@ -254,8 +256,8 @@ both! {
 
     async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(fixture) {
         let harness = harness(fixture, TWO).await;
-        // Whether the rules hold or allow the edited arguments, the edit does not count as an
-        // approval.
+        // The edit does not count as an approval, whether the rules hold or allow the edited
+        // arguments.
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
             let (task, request, call, door) = rewritten(&harness, text).await;
             assert_eq!(harness.executions(task, "/refund"), 0);
@@ -288,12 +290,12 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         harness.run().await;
         let (third, _) = question(&harness, task).await;
-        // Approvals of earlier arguments no longer count, and bob cannot approve the arguments that
-        // bob wrote.
+        // Approvals of earlier arguments no longer count, and Bob cannot approve the arguments that
+        // he wrote.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());
-        // Carol edits again: now bob may be one of the two approvers.
+        // Carol edits the arguments again, so Bob may now be one of the two approvers.
         door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         let (fourth, _) = question(&harness, task).await;
@@ -312,8 +314,8 @@ both! {
             let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // The rule names three people. An edit by bob leaves two approvers only if dave has a key,
-        // too.
+        // The rule names three people. After an edit by Bob, two approvers are left only if Dave
+        // has a key, too.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&harness).await;
         let asked = asked(&harness, task).await;
@@ -374,8 +376,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // Each driver is dropped after 1 to 16 polls. Its progress by then varies, so the loop goes
-        // on until a driver was dropped during its call.
+        // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
+        // the loop goes on until a driver was dropped during its call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;
@@ -384,7 +386,7 @@ both! {
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
-                // After `polls` polls the driver is dropped, whatever it waits for.
+                // After `polls` polls the driver is dropped, whatever it is waiting for.
                 let done = poll_fn(|context| {
                     left -= 1;
                     match driver.as_mut().poll(context) {

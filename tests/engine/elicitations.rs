@@ -1,5 +1,5 @@
-//! Questions of a tool's server in the middle of a call: they become requests, and the answers go
-//! back with the next attempt at the call.
+//! Tests of questions that a tool's server asks in the middle of a call. The questions become
+//! requests, and the answers go back to the server with the next attempt at the call.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,8 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 const SEALING: &str =
     "\nsecrets: { keys: [ { id: k1, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\" } ] }\n";
 
-/// Answers each attempt from a list, and keeps what the attempt returned to the server.
+/// A server that answers the attempts from a list and records the data that each attempt brings
+/// back.
 #[derive(Default)]
 struct Server {
     answers: Mutex<VecDeque<ToolAnswer>>,
@@ -79,7 +80,7 @@ fn asks(keys: &[&str]) -> ToolAnswer {
     }))
 }
 
-/// A harness in which the server of `refund` answers as listed.
+/// Creates a harness in which the server of the tool `refund` gives these answers, in order.
 async fn harness(
     calls: &'static [(&'static str, &'static str)],
     answers: Vec<ToolAnswer>,
@@ -101,7 +102,7 @@ async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     open.remove(0)
 }
 
-/// Answers the open request in a new engine, and drives the task on in another.
+/// Answers the only open request in a new engine, then drives the task on in another engine.
 async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let request = the_request(harness, task).await.request_id;
     let door = harness.engine(0);
@@ -109,7 +110,7 @@ async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     harness.run().await;
 }
 
-/// The attempts that were journaled, in order.
+/// Returns the numbers of the attempts in the task's journal, in order.
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
     let journal = harness.journal(task).await;
     let started = journal.items.iter().filter_map(|item| {
@@ -145,7 +146,7 @@ async fn question_of_a_server_pauses_the_task_and_its_answer_returns_with_the_ne
     assert!(asked.form.is_some() && asked.has_valid_digests("acme", task));
     let stored = serde_json::to_string(&asked).unwrap();
     assert!(!stored.contains("state-of-server"), "{stored}");
-    // An answer that does not fit the form changes nothing.
+    // An answer that does not fit the request's form changes nothing.
     let door = harness.engine(0);
     let misfit = fills(&json!({"folder": 1}));
     let refused = door.decide(&alice(), asked.request_id, misfit, None).await;

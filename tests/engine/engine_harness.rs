@@ -1,5 +1,5 @@
-//! Engines without workers: a test holds the drivers, polls them as far as it needs, and drops
-//! them.
+//! A harness of engines without workers. A test holds the drivers, polls them as far as it needs,
+//! and drops them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,28 +43,28 @@ use crate::support::test_app::{ACCOUNTS, REFUNDS};
 /// Maps the name of a model and its prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
-/// Makes the implementation of a tool.
+/// Creates the implementation of a tool from the tool's specification.
 pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
 
-/// Spawns a driver, which ends at the latest with the test's runtime.
+/// Spawns a driver, which ends no later than the test's runtime.
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
 pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(driver)
 }
 
-/// Claims tasks for an engine and spawns their drivers.
+/// Claims tasks for an engine and spawns their drivers. Returns the handles of the drivers.
 pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
     let drivers = engine.claim().await.unwrap();
     drivers.into_iter().map(spawn).collect()
 }
 
-/// A model in this process, which answers with a delay and keeps its prompts.
+/// A model inside the test's process, which answers with a delay and records its prompts.
 pub struct StubModel {
     script: Mutex<Script>,
     shown: Mutex<Vec<(String, Prompt)>>,
 }
 
-/// A [`StubModel`] under the name that an agent uses for it.
+/// A [`StubModel`], with the name by which an agent refers to it.
 struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,7 +92,7 @@ impl ModelClient for Named {
     }
 }
 
-/// A turn of the model: the calls, or a text when there are none.
+/// Returns a turn of the model: the calls, or a text if there are no calls.
 pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
     let calls: Vec<_> = calls
         .iter()
@@ -116,23 +116,23 @@ pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
     }
 }
 
-/// A database, a model and a tool, shared by the engines that a test starts.
+/// A database, a model and a tool, which all engines of a test share.
 pub struct EngineHarness {
     pub fixture: StoreFixture,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
-    /// Performs the calls of `refund` in place of the tool that the configuration describes.
+    /// If set, creates the tool `refund` in place of the one that the configuration describes.
     pub refund: Option<MakeTool>,
     /// If set, compares each prompt with the journal.
     witness: Option<Arc<Witness>>,
-    /// The values of `${…}` for engines started from now on.
+    /// The values of `${…}` in the configuration of engines that are created from now on.
     pub variables: Vec<(&'static str, &'static str)>,
     yaml: String,
 }
 
 impl EngineHarness {
-    /// A harness of the refund agent. The model makes these calls (tool, JSON arguments) in its
-    /// first turn and then finishes.
+    /// Creates a harness of the refund agent. The model makes these calls (tool, JSON arguments) in
+    /// its first turn and then finishes.
     pub async fn new(
         fixture: StoreFixture,
         calls: &'static [(&'static str, &'static str)],
@@ -159,14 +159,15 @@ impl EngineHarness {
         }
     }
 
-    /// From now on new engines compare each prompt with the journal while the model is asked.
+    /// Makes engines that are created from now on compare each prompt with the journal while the
+    /// model is asked. Returns the witness that does so.
     pub fn witness(&mut self) -> Arc<Witness> {
         let witness = Arc::new(Witness::new(self.fixture.store.clone()));
         self.witness = Some(Arc::clone(&witness));
         witness
     }
 
-    /// Sets the model's answers, by the number of the turn.
+    /// Sets the function that gives the model's answer for the number of a turn.
     pub fn script(
         &self,
         script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
@@ -174,7 +175,7 @@ impl EngineHarness {
         self.script_by_name(move |_, prompt| script(prompt.turn));
     }
 
-    /// Sets the answers of several models, by name and prompt.
+    /// Sets the function that gives the answers of all models, by the model's name and the prompt.
     pub fn script_by_name(
         &self,
         script: impl Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
@@ -182,32 +183,33 @@ impl EngineHarness {
         *held(&self.model.script) = Arc::new(script);
     }
 
-    /// The last prompt, and the name under which the model got it.
+    /// Returns the last prompt, and the name under which the model got it.
     pub fn prompted(&self) -> (String, Prompt) {
         held(&self.model.shown).last().cloned().unwrap()
     }
 
-    /// The number of model calls, over all models.
+    /// Returns the number of calls of all models.
     pub fn prompt_count(&self) -> usize {
         held(&self.model.shown).len()
     }
 
-    /// The prompts after the first `count`, each with its model's name.
+    /// Returns the prompts after the first `count` prompts, each with the name of its model.
     pub fn prompts_since(&self, count: usize) -> Vec<(String, Prompt)> {
         held(&self.model.shown)[count..].to_vec()
     }
 
-    /// Changes the configuration of engines started from now on.
+    /// Changes the configuration of engines that are created from now on.
     pub fn configure(&mut self, change: impl Fn(&str) -> String) {
         self.yaml = change(&self.yaml);
     }
 
-    /// An engine; with `max_running` 0 it queues every task it accepts.
+    /// Creates an engine that runs at most `max_running` tasks at once. With 0 it queues every task
+    /// that it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
         Engine::new(self.parts(max_running))
     }
 
-    /// The parts from which [`Self::engine`] builds an engine.
+    /// Returns the parts from which [`Self::engine`] creates an engine.
     pub fn parts(&self, max_running: usize) -> EngineParts {
         let yaml = self
             .yaml
@@ -268,7 +270,7 @@ impl EngineHarness {
         }
     }
 
-    /// Advances the clock past every lease and every attempt.
+    /// Advances the clock past the end of every lease and every attempt.
     pub fn later(&self) {
         self.fixture.forward(Duration::from_mins(2));
     }
@@ -281,7 +283,7 @@ impl EngineHarness {
         self.journal(task).await.row.status
     }
 
-    /// The open requests with their kinds.
+    /// Returns the task's open requests, each as (id, kind).
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
         let progress = Progress::from_items(&self.journal(task).await.items);
         progress
@@ -291,14 +293,14 @@ impl EngineHarness {
             .collect()
     }
 
-    /// The open requests in full.
+    /// Returns the full specifications of the task's open requests.
     pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
         let progress = Progress::from_items(&self.journal(task).await.items);
         progress.open.into_iter().map(|open| open.spec).collect()
     }
 
-    /// Approves held calls, confirms calls of unknown outcome as done, and fills in every
-    /// credential field.
+    /// Answers all open requests of the task. Approves held calls, confirms calls of unknown
+    /// outcome as done, and fills in every credential field.
     pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
         for asked in self.asked(task).await {
             let answer = match (asked.kind, &asked.form) {
@@ -324,7 +326,7 @@ impl EngineHarness {
         }
     }
 
-    /// A task that waits for its approvals.
+    /// Creates a task and drives it until it waits for an approval. Returns the task's id.
     pub async fn held(&self) -> TaskId {
         let task = self
             .engine(0)
@@ -337,19 +339,20 @@ impl EngineHarness {
         task
     }
 
-    /// Drives the tasks that can run now, at most 4, in a new engine, as a restarted process would.
+    /// Drives at most 4 tasks that can run now. Uses a new engine, as a restarted process would.
     pub async fn run(&self) {
         for driver in self.engine(4).claim().await.unwrap() {
             driver.await;
         }
     }
 
-    /// The configuration of engines started from now on.
+    /// Returns the configuration of engines that are created from now on.
     pub fn yaml(&self) -> String {
         self.yaml.clone()
     }
 
-    /// Drives the task to its end in a new engine, advancing the clock and answering its requests.
+    /// Drives the task to its end in a new engine. Advances the clock and answers the task's
+    /// requests on the way.
     pub async fn finish(&self, task: TaskId) {
         let engine = self.engine(4);
         for _ in 0..20 {
@@ -369,7 +372,7 @@ impl EngineHarness {
         );
     }
 
-    /// How often the tool at this path was executed for the task.
+    /// Returns the number of times that the tool at this path was executed for the task.
     pub fn executions(&self, task: TaskId, path: &str) -> usize {
         let ledger = self.tool.ledger();
         let task = task.to_string();
@@ -380,7 +383,7 @@ impl EngineHarness {
     }
 }
 
-/// A roster with one key that speaks for every user.
+/// Returns a roster with one key that may speak for every user.
 fn roster() -> Roster {
     let web = Account {
         user: "web".to_owned(),
@@ -411,7 +414,7 @@ pub fn person(user: &str) -> Caller {
     }
 }
 
-/// The outcomes of a task's results, in the journal's order.
+/// Returns the outcomes of a task's results, in the journal's order.
 pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
     let results = journal.items.iter().filter_map(|item| match &item.fact {
         Fact::ToolResult(result) => Some(result.outcome),
@@ -454,12 +457,12 @@ pub fn go() -> TaskInput {
     }
 }
 
-/// Whether the refusal says that another answer to that request came first.
+/// Returns whether the result is a refusal because another answer to the request came first.
 pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
     matches!(said, Err(Refusal::AlreadyDecided { request, .. }) if *request == to)
 }
 
-/// An answer that fills in a credential.
+/// Returns an answer that fills in a credential.
 pub fn fills(response: &Value) -> DecisionInput {
     let response = Some(Secret::new(response.to_string()));
     let body = DecisionBody::Whole {

@@ -1,5 +1,5 @@
-//! Calls at a gate in the engine: the asker that leaves, comes back or crashes, against people,
-//! clocks, rules and replicas.
+//! Tests of calls at a gate in the engine. An asker leaves, comes back or crashes, while people
+//! decide, clocks advance, rules change and replicas compete.
 
 mod failures;
 mod guards;
@@ -39,7 +39,7 @@ async fn harness(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-/// Alice's agent, whose key may only ask.
+/// Returns Alice's agent, whose key may only propose calls.
 pub fn agent() -> Caller {
     let permissions = Permissions {
         create: false,
@@ -85,7 +85,7 @@ fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, Gat
     tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
 }
 
-/// The calls at the gate.
+/// Returns a filter for all calls at the gate.
 fn every_call() -> TaskFilter {
     TaskFilter {
         tenant: "acme".to_owned(),
@@ -95,7 +95,8 @@ fn every_call() -> TaskFilter {
     }
 }
 
-/// Waits until the asker of the only open call of this order is stored as present.
+/// Waits until `is` accepts the stored time up to which the asker of the task's call counts as
+/// present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
     while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
         crate::support::pause().await;
@@ -112,7 +113,8 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
         .unwrap();
 }
 
-/// A yes meets the asker's leaving, `times` times: the call runs with its asker, or waits for it.
+/// Approves a call while its asker leaves, `times` times. Asserts that the call runs exactly once:
+/// either with this asker, or with the next one that asks for it.
 async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
@@ -126,7 +128,8 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
             let _ = asking.await;
         };
         tokio::join!(approve(&harness, &engine, task), leaves);
-        // The asker has left, or a result waits for it.
+        // The asker has left. If the call has already run, its result is still waiting for an
+        // asker.
         until_present(&harness, task, |until| until == Time(0)).await;
         let answer = ask(&engine, order, Duration::from_mins(1)).await;
         assert_eq!(
@@ -197,7 +200,7 @@ async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_not
     approve(&harness, &engine, task).await;
     let lost = ask(&engine, 1, Duration::from_mins(1)).await;
     assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
-    // The process ends before the body is handed over.
+    // The process ends before it has handed over the body of the answer.
     drop(lost);
     let restarted = harness.engine(8);
     let again = ask(&restarted, 1, Duration::from_mins(1)).await;

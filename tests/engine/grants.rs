@@ -1,5 +1,6 @@
-//! Standing decisions: an approval with `remember` lets later calls of its rule through, within its
-//! time and number of uses. It lets no other call through, and a stricter judgement wins over it.
+//! Tests of standing decisions. An approval with `remember` lets later calls of its rule through,
+//! within its time and its number of uses. It lets no other call through, and a stricter judgement
+//! wins over it.
 
 use std::time::Duration;
 
@@ -30,14 +31,14 @@ const TAG: (&str, &str) = ("tag", r#"{"text":"paid"}"#);
 const TAG_AGAIN: (&str, &str) = ("tag", r#"{ "text" : "paid" }"#);
 const OTHER_TAG: (&str, &str) = ("tag", r#"{"text":"open"}"#);
 
-/// The offer of the rule for large refunds.
+/// The `remember` setting of the rule for large refunds.
 const OFFER: &str = r#"{ when: "args.amount <= 500.0", for: [task, owner], most: 4h, uses: 3 }"#;
 const APPROVERS: &str = "approvers: { owner: true }";
 const BY_BOB: &str = "approvers: { users: [bob] }";
 
-/// A harness whose model makes these calls, turn by turn, and then finishes. Bob decides about
-/// large refunds and may remember it. Calls of `tag` are held, too, and remembered by their
-/// arguments.
+/// Creates a harness whose model makes the calls in `turns`, turn by turn, and then finishes. Bob
+/// decides about large refunds and may remember an approval. Calls of `tag` are also held, and an
+/// approval of them can be remembered for the same arguments.
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or(&[]))));
@@ -55,7 +56,7 @@ fn hours(hours: u64) -> Duration {
     Duration::from_hours(hours)
 }
 
-/// An approval of all calls of a request, with `remember`.
+/// Returns an approval of all calls of a request, with `remember`.
 fn remembered(scope: GrantScope, expires_in: Duration) -> DecisionInput {
     let mut answer = whole(Action::Approve, None);
     if let DecisionBody::Whole { remember, .. } = &mut answer.body {
@@ -75,7 +76,7 @@ async fn begun(harness: &EngineHarness) -> TaskId {
     begun_by(harness, &alice()).await
 }
 
-/// Bob's answer to the open request; the task goes on in a new process.
+/// Answers the open request as Bob. Then a new process drives the task on.
 async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     let engine = harness.engine(0);
@@ -113,7 +114,8 @@ async fn grant(harness: &EngineHarness) -> GrantRow {
     all.remove(0)
 }
 
-/// Asserts that the task waits for an answer, after this many calls of the tool.
+/// Asserts that the task waits for an answer, and that the tool at `path` was called `after` times
+/// before.
 async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
     let seen = (harness.status(task).await, harness.executions(task, path));
     assert_eq!(
@@ -124,7 +126,7 @@ async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
     );
 }
 
-/// Asserts that the task is over, after this many calls of the tool.
+/// Asserts that the task has completed, and that the tool at `path` was called `calls` times.
 async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls: usize) {
     let seen = (harness.status(task).await, harness.executions(task, path));
     assert_eq!(
@@ -206,7 +208,7 @@ both! {
         let (first, second) = (begun(&harness).await, begun(&harness).await);
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, first, "/refund", 1).await;
-        // A damaged row names the other tree.
+        // The row of the standing decision is damaged: it names the other tree.
         let moved = "update standing_grant set root_task_id =
             (select a.task_id from agent_task a where a.task_id <> standing_grant.root_task_id) returning used";
         harness.fixture.numbers(moved).await.unwrap();
@@ -310,7 +312,7 @@ both! {
         let harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
         let task = begun(&harness).await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
-        // The refund is allowed, and waits for the answer about the tag.
+        // The refund is allowed by the standing decision, but waits for the answer about the tag.
         asks(&harness, task, "/refund", 1).await;
         assert!(judgements(&harness, task).await.iter().any(|it| it.grant_id.is_some()));
         let row = grant(&harness).await;
@@ -400,7 +402,7 @@ both! {
                 assert!(matches!(refused(&harness, &door, &caller, task, answer).await, Refusal::Forbidden(_)));
             }
         }
-        // The rule has changed since the call was asked about.
+        // The rule has changed since the request was opened.
         let before = harness.yaml();
         harness.configure(|yaml| yaml.replace("args.amount <= 500.0", "args.amount <= 400.0"));
         let later = harness.engine(0);

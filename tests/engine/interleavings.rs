@@ -1,6 +1,6 @@
-//! Another commit while a driver is suspended at any of its await points: nothing is lost, and no
-//! non-repeatable call is repeated. Also commits whose answer from the database is lost, panics,
-//! processes that die, and configurations that change while a call is in flight.
+//! Tests of another commit while a driver is suspended at any of its await points. Nothing is lost,
+//! and no non-repeatable call is repeated. Also tests commits whose answer from the database is
+//! lost, panics, processes that die, and configurations that change while a call is in flight.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -38,9 +38,8 @@ const MIXED: &[(&str, &str)] = &[
 /// An event that happens while the driver is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
-    /// The user cancels.
     Cancel,
-    /// Another replica takes the task over and drives it as far as it goes.
+    /// Another replica takes the task over and drives it as far as possible.
     Takeover,
     /// An item that does not concern the driver is appended.
     Append,
@@ -99,9 +98,9 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
     }
 }
 
-/// Creates a task and suspends its driver after `polls` polls. Then the event happens, the driver
-/// is resumed, and the task is driven to its end. Returns whether the driver ended before it could
-/// be suspended.
+/// Creates a task and suspends its driver after `polls` polls. Then the event `meanwhile` happens,
+/// the driver is resumed, and the task is driven to its end. Returns the task, and whether the
+/// driver ended before it could be suspended.
 async fn lived(harness: &EngineHarness, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
     let task = harness
         .engine(0)
@@ -154,7 +153,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
             "{}",
             said()
         );
-        // A model's answer is discarded only if the task was canceled or taken over while the
+        // An answer of the model is discarded only if the task was canceled or taken over while the
         // driver was suspended.
         let (asked, stored) = (harness.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
@@ -167,7 +166,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
             harness.executions(task, "/refund"),
             harness.executions(task, "/lookup"),
         );
-        // The journal and the ledger agree: nothing executed without a committed start.
+        // The journal and the ledger agree: each execution has a committed start.
         assert!(
             paid <= 1
                 && read <= 3
@@ -217,7 +216,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     assert!(polls > 5, "only {polls} await points");
 }
 
-/// A clock whose nth reading of the uptime panics, once.
+/// A clock that panics once, at one reading of the uptime. The field counts the readings that are
+/// left before the panic.
 struct Breaking(AtomicI64);
 
 #[async_trait::async_trait]
@@ -313,7 +313,6 @@ both! {
                 }
                 polls += 1;
                 assert!(polls < 5000, "{round} {journal:#?}");
-                // A worker's round.
                 engine.round().await.unwrap();
                 tokio::task::yield_now().await;
             };
@@ -361,7 +360,7 @@ both! {
     }
 }
 
-/// A task whose process died while its refund was in flight.
+/// Creates a task whose process dies while the task's refund is in flight. Returns the task's id.
 async fn lost_call(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
@@ -380,8 +379,8 @@ async fn lost_call(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Retries a failed task; asserts that this opens a reconcile request about the started refund and
-/// does not repeat it.
+/// Retries a failed task and drives it to its end. Asserts that a reconcile request is opened about
+/// the started refund, and that the refund is not repeated.
 async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.later();
@@ -398,7 +397,7 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// For several kinds of commit of a task: the commit takes effect and the database's answer is
+/// For each of several kinds of commit, the commit takes effect but the database's answer to it is
 /// lost, 1 or 3 times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {

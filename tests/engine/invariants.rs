@@ -1,4 +1,4 @@
-//! Invariants that the driver's loop keeps, checked on a journal.
+//! Checks a journal against the invariants of the driver's loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,11 +29,11 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     }
 }
 
-/// Asserts that each start of a call uses up a permission given since the call's previous start: an
-/// `allow` verdict, or a person's decision that lets the call run (the last approval or retry that
-/// it needs, or an edit). A later verdict withdraws an unused permission. Only a repeatable call
-/// (`read_only` or `idempotent`) may start again without a permission; a sub-agent starts at most
-/// once for each call.
+/// Asserts that each start of a call uses up a permission given since the call's previous start. A
+/// permission is an `allow` verdict, or a person's decision that lets the call run: the last
+/// approval or retry that the call needs, or an edit. A later verdict withdraws an unused
+/// permission. Only a repeatable call (`read_only` or `idempotent`) may start again without a
+/// permission. A call starts at most one sub-agent.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
@@ -101,7 +101,7 @@ pub fn check(journal: &[Item]) {
     }
 }
 
-/// Whether this item is a person's approval or retry of the call.
+/// Returns whether this item is a person's approval or retry of the call.
 pub fn retried(item: &Item, id: CallId) -> bool {
     matches!(&item.fact, Fact::Decision { decision, .. }
         if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))

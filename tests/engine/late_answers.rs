@@ -1,4 +1,4 @@
-//! Answers of a tool that come after the timeout of their attempt.
+//! Answers that a tool sends after the timeout of the attempt.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// A tool whose attempts have no answer in time. The test sends the answers later.
+/// A tool that answers no attempt in time. The test sends the answers later.
 struct Late(
     ToolSpec,
     Arc<Mutex<VecDeque<oneshot::Receiver<ToolAnswer>>>>,
@@ -42,7 +42,8 @@ impl Tool for Late {
     }
 }
 
-/// A task whose call has an unknown outcome, and the channels of the late answers of `N` attempts.
+/// Returns a harness, a task whose call has an unknown outcome, and the channels on which the test
+/// sends the late answers of `N` attempts.
 async fn unknown<const N: usize>() -> (EngineHarness, TaskId, [oneshot::Sender<ToolAnswer>; N]) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, SMALL).await;
     let mut answers = VecDeque::new();
@@ -68,7 +69,7 @@ fn paid() -> ToolAnswer {
     }
 }
 
-/// Waits until the journal has a fact like this.
+/// Waits until the task's journal has a fact for which `found` is true.
 async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> bool) {
     let look = async {
         while !harness

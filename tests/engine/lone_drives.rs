@@ -1,5 +1,5 @@
-//! A task that kills its process takes no other task with it, and a process that dies for another
-//! reason fails no task.
+//! A task that kills its process makes no other task fail. If a process dies for another reason,
+//! none of its tasks fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
 use crate::store::store_fixture::both;
 
-/// Longer than a lease: after this time each lease has run out.
+/// A time longer than a lease. When this time has passed, every lease has run out.
 const LEASE: Duration = Duration::from_secs(31);
 /// The message of a task that kills its process.
 const POISON: &str = "poison";
@@ -40,7 +40,8 @@ fn says(prompt: &Prompt, text: &str) -> bool {
     format!("{:?}", prompt.messages).contains(text)
 }
 
-/// A model that answers poisonous tasks only when the test permits it, and counts its calls.
+/// A model that counts the prompts that it gets. If a task's message is `POISON`, the model answers
+/// only when the test adds a permit to `gate`.
 struct Gated {
     asked: Semaphore,
     gate: Semaphore,
@@ -56,7 +57,7 @@ impl Gated {
         })
     }
 
-    /// A process that uses this model.
+    /// Returns a process that uses this model.
     fn engine(self: &Arc<Self>, harness: &EngineHarness, max_running: usize) -> Arc<Engine> {
         let mut parts = harness.parts(max_running);
         parts
@@ -66,7 +67,7 @@ impl Gated {
         Engine::new(parts)
     }
 
-    /// Returns once the model is asked about a poisonous task.
+    /// Returns once the model is asked about a task whose message is `POISON`.
     async fn is_asked(&self) {
         self.asked.acquire().await.unwrap().forget();
     }
@@ -89,9 +90,9 @@ impl ModelClient for Gated {
     }
 }
 
-/// Claims tasks and drives them all at once, until none is left to claim. When the model is asked
-/// about a poisonous task, the process is killed: all its drivers are dropped. Returns whether it
-/// was killed.
+/// Claims tasks and drives the claimed tasks at once, until no task is left to claim. When the
+/// model is asked about a task whose message is `POISON`, the process is killed: all its drivers
+/// are dropped. Returns whether the process was killed.
 async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
     loop {
         let drivers = engine.claim().await.unwrap();
@@ -113,8 +114,8 @@ async fn running(harness: &EngineHarness) -> i64 {
         .await
 }
 
-/// Starts a new process for each killed one until every task has ended. Returns how many were
-/// killed.
+/// Starts a new process for each killed process until every task has ended. Returns the number of
+/// killed processes.
 async fn outlived(harness: &EngineHarness, model: &Arc<Gated>) -> usize {
     let (mut engine, mut killed) = (model.engine(harness, 64), 0);
     for _ in 0..1000 {
@@ -139,8 +140,8 @@ async fn queued(harness: &EngineHarness, text: &str) -> TaskId {
         .task_id
 }
 
-/// Runs these processes at the same time until every task has ended. Returns how many tasks have
-/// completed.
+/// Runs these processes at the same time until every task has ended. Returns the number of
+/// completed tasks.
 async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
     for _ in 0..100 {
         if running(harness).await == 0 {
@@ -273,8 +274,8 @@ both! {
         harness.tool.close();
         let here = model.engine(&harness, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
-        // The tool has received the call, so `tool_started` is committed, and the lone drive is
-        // over.
+        // The tool has received the call, so `tool_started` is committed, and from then on the task
+        // is no longer driven alone.
         harness.tool.reached(1).await;
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = harness.journal(other).await.row;
@@ -304,8 +305,8 @@ both! {
             crate::support::pause().await;
         }
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
-        // A task that could not be driven alone and was given back is not claimed again at once, so
-        // the slots are free for new tasks.
+        // The process has given back the task that it could not drive alone. That task is not
+        // claimed again at once, so the slots are free for new tasks.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(door).await == TaskStatus::Running {
             crate::support::pause().await;

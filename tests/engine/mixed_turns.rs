@@ -1,6 +1,6 @@
-//! An edit, a credential and an external result in one turn: wherever a driver or a decision is
-//! dropped, nothing is lost, no non-repeatable call is repeated, and a credential is stored exactly
-//! when its answer is.
+//! An edit, a credential and an external result in one turn. Wherever a driver or a decision is
+//! dropped, nothing is lost and no non-repeatable call is repeated. A credential is stored exactly
+//! when the answer that gives the credential is stored.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,7 +27,7 @@ const COMMENT: (&str, &str) = ("comment", "{}");
 const OUTSIDE: (&str, &str) = ("outside", "{}");
 const ALL: &[(&str, &str)] = &[HELD, COMMENT, OUTSIDE, ("lookup", r#"{"order":1}"#)];
 const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
-/// The value of a credential; it is also a valid number.
+/// The value of a credential. The value is also a valid number.
 const TOKEN: &str = "4711471147114711";
 
 async fn set(
@@ -116,7 +116,8 @@ async fn finish(harness: &EngineHarness, task: TaskId) {
     panic!("it does not end: {:#?}", harness.journal(task).await.items);
 }
 
-/// Polls at most `left` times; `None` if the work was not done by then.
+/// Polls `work` at most `left` times and counts `left` down. Returns `None` if `work` is not done
+/// by then.
 async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -130,7 +131,8 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
 }
 
 /// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
-/// has not ended by then, other processes finish it. Returns whether no other process was needed.
+/// has not ended by then, other processes finish it. Returns the task, and whether the first
+/// process finished it.
 async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -148,7 +150,7 @@ async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     (task, true)
 }
 
-/// The bodies and `Authorization` headers that the tool at this path received for a task.
+/// Returns the bodies and `Authorization` headers that the tool at this path received for a task.
 fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = harness.tool.ledger().into_iter();
     let of_task = ledger
@@ -158,7 +160,8 @@ fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, Strin
         .collect()
 }
 
-/// Makes the model repeat the credential wherever it can.
+/// Scripts a model that repeats the credential in its texts, in its raw answers and in the id of a
+/// call.
 fn babbling(harness: &EngineHarness, calls: &'static [(&'static str, &'static str)]) {
     harness.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
@@ -196,8 +199,8 @@ both! {
         let harness = set(fixture, ALL).await;
         babbling(&harness, ALL);
         let (mut whole_lives, mut polls) = (0, 0);
-        // On a fast disk the first task completes after few polls, so the loop does not end with
-        // it.
+        // On a fast disk, the first task may complete after few polls, so the loop goes on with
+        // further tasks.
         while whole_lives < 1 || polls <= 20 {
             let (task, by_itself) = lived(&harness, polls).await;
             polls += 1;

@@ -1,5 +1,6 @@
-//! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's
-//! final ids, not before the prompt is stored, and reset where the answer is not stored.
+//! Deltas of a model's answer. They are published while the answer arrives: complete, in order, and
+//! under the answer's final ids. No delta is published before the prompt is stored. The deltas are
+//! reset if the answer is not stored.
 
 mod delta_rate;
 
@@ -25,7 +26,7 @@ use super::engine_harness::{EngineHarness, alice, fills, go, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::sqlite_file;
 
-/// Steps that the test orders the model to take.
+/// A step that the test orders the model to take.
 enum Order {
     Text(String),
     Named(usize, &'static str),
@@ -36,7 +37,7 @@ enum Order {
     Answer(Result<Answer, ModelError>),
 }
 
-/// A model that follows the test's orders and counts its calls.
+/// A model that follows the test's orders and counts the prompts that it gets.
 struct Speaker {
     orders: Mutex<UnboundedReceiver<Order>>,
     asked: Arc<AtomicUsize>,
@@ -116,14 +117,15 @@ impl Scene {
         self.order(Order::Text(text.to_owned()));
     }
 
-    /// Waits until the model has carried out all orders so far. Returns the turn of its prompt.
+    /// Waits until the model has carried out all orders so far. Returns the turn of the prompt that
+    /// the model is answering.
     async fn reached(&self) -> u32 {
         let (told, reached) = oneshot::channel();
         self.order(Order::Reached(told));
         reached.await.unwrap()
     }
 
-    /// The next delta.
+    /// Waits for the next delta and returns it.
     async fn next(&mut self) -> Delta {
         loop {
             if let Notification::Delta(delta) = self.listener.next().await {
@@ -132,7 +134,7 @@ impl Scene {
         }
     }
 
-    /// The published deltas that were not read yet.
+    /// Returns the published deltas that the test has not read yet.
     fn heard(&mut self) -> Vec<Delta> {
         let mut heard = Vec::new();
         while let Some(delta) = self.listener.try_next_delta() {
@@ -141,7 +143,7 @@ impl Scene {
         heard
     }
 
-    /// Waits until the task has that status. Returns its turns.
+    /// Waits until the task has this status. Returns the turns in the task's journal.
     async fn until(&self, status: TaskStatus) -> Vec<Turn> {
         let mut news = self.harness.fixture.store.watch(self.task);
         loop {
@@ -161,7 +163,7 @@ impl Scene {
     }
 }
 
-/// An answer with this text and these calls.
+/// Returns the order to answer with this text and these calls.
 fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     Order::Answer(Ok(Answer {
         text: Some(text.to_owned()),
@@ -169,8 +171,8 @@ fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     }))
 }
 
-/// The sum of the deltas of one model call: the text, and each call's id, name and arguments, in
-/// the order in which the calls were named.
+/// Adds up the deltas of one model call. Returns the text, and each call's id, name and arguments,
+/// in the order in which the calls were named.
 fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
     for piece in pieces {
@@ -201,7 +203,7 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     (text, calls)
 }
 
-/// A stored turn in the form that [`sum`] returns.
+/// Returns a stored turn in the form that [`sum`] returns.
 fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     let calls = turn.tool_calls.iter();
     let calls = calls.map(|call| {
@@ -214,7 +216,7 @@ fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     (turn.text.clone().unwrap_or_default(), calls.collect())
 }
 
-/// Keeps the database from storing anything until released.
+/// A lock that keeps the database from storing anything until the test releases the lock.
 enum Locked {
     Sqlite(rusqlite::Connection),
     Postgres(PgConnection),
@@ -384,7 +386,7 @@ both! {
             scene.order(Order::Arguments(0, letter.to_string()));
         }
         scene.reached().await;
-        // The name and some text are published before the answer is complete.
+        // The call's name and some of the text are published before the answer is complete.
         let mut heard = vec![scene.next().await, scene.next().await];
         scene.order(Order::Answer(Ok(Answer {
             text: Some(said),

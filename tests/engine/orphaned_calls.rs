@@ -1,6 +1,6 @@
 //! Journals that an import or a crash left with unfinished calls after a long regular history. The
-//! ordinary loop repairs these calls; the model is shown a well-formed conversation, and nothing
-//! runs without a permission.
+//! driver's ordinary loop repairs these calls. The model is shown a well-formed conversation, and
+//! nothing runs without a permission.
 
 mod past_calls;
 
@@ -30,7 +30,7 @@ use crate::store::store_fixture::{
     StoreFixture, asked, both, decided, fresh, new_task, said, status,
 };
 
-/// A model that finishes at once and keeps its prompts.
+/// A model that answers each prompt without a call and keeps the prompts that it gets.
 #[derive(Default)]
 struct Witness(Mutex<Vec<Prompt>>);
 
@@ -132,7 +132,7 @@ impl Scene {
         }
     }
 
-    /// The request about a call, as this service would have opened it.
+    /// Returns the request about a call, as the service would have opened it.
     fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
         let mut question = asked(kind, Terms::default(), 1);
@@ -187,7 +187,7 @@ impl Scene {
         calls.iter().map(result).collect()
     }
 
-    /// The result of a call, as the model was last shown it.
+    /// Returns the result of a call from the last prompt that the model received.
     fn shown(&self, call: &Past) -> String {
         let prompts = self.witness.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
@@ -213,8 +213,8 @@ impl Scene {
     }
 }
 
-/// Asserts that each turn is followed by one result for each call, in the calls' order, and that
-/// the ids within a turn are present and differ.
+/// Asserts that each turn is followed by one result for each call of the turn, in the order of the
+/// calls. Asserts also that each call has an id and that the ids of one turn differ.
 fn well_formed(messages: &[Message]) {
     let mut wanted: Vec<String> = Vec::new();
     for message in messages {
@@ -245,7 +245,7 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// An approval by a person for whom a service key speaks.
+/// Returns an approval by `caller`, a person on whose behalf a service key acts.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {
@@ -377,7 +377,8 @@ both! {
             }
             scene.imported(task, &groups).await;
             if scene.driven(task).await == TaskStatus::Paused {
-                // The request is still open: whatever the decision, the call's turn is over.
+                // The request is still open, but the call's turn is over, so no decision can start
+                // the call.
                 scene.harness.answer_all(&scene.harness.engine(0), task).await;
                 scene.driven(task).await;
             }

@@ -27,7 +27,7 @@ const FOUR: &[(&str, &str)] = &[
 ];
 const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
-/// A harness whose rule for large refunds has these terms.
+/// Returns a harness whose rule for large refunds has these terms.
 async fn harness(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -38,7 +38,7 @@ async fn harness(
     harness
 }
 
-/// A harness whose held calls alice and bob may decide.
+/// Returns a harness whose held calls alice and bob may decide.
 async fn of_two(fixture: StoreFixture) -> EngineHarness {
     harness(fixture, FOUR, "{ owner: true, users: [bob] }").await
 }
@@ -79,7 +79,7 @@ async fn waits(harness: &EngineHarness, task: TaskId, request: RequestId) {
     assert!(harness.engine(1).claim().await.unwrap().is_empty());
 }
 
-/// One answer for each of the four calls: approve, reject, edit, respond.
+/// Returns an answer for each of the four calls: approve, reject, edit and respond.
 fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     let [first, second, third, fourth] = calls;
     [
@@ -90,7 +90,8 @@ fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     ]
 }
 
-/// Checks the results of `mixture`, whatever the order of the answers.
+/// Runs the task and checks that each call has the result that `mixture` decided, whatever the
+/// order of the answers.
 async fn as_decided(harness: &EngineHarness, task: TaskId, calls: [CallId; 4]) {
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -147,7 +148,7 @@ both! {
                 let mut answer = each([]);
                 answer.body = DecisionBody::PerCall(replies.collect());
                 if !matches!(&answer.body, DecisionBody::PerCall(replies) if replies.is_empty()) {
-                    // A new process each time.
+                    // A new process stores each of the two answers.
                     harness.fixture.forward(Duration::from_hours(3));
                     harness.engine(0).decide(&person("bob"), request, answer, None).await.unwrap();
                 }

@@ -13,7 +13,7 @@ use crate::store::store_fixture::both;
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// The configuration without the tool `refund` and without the rules that name it.
+/// Returns the configuration without the tool `refund` and without the rules that name it.
 fn without_refund(yaml: &str) -> String {
     let (before, rest) = yaml.split_once("  refund:").unwrap();
     let (_, after) = rest.split_once("  forbidden:").unwrap();
@@ -55,9 +55,10 @@ both! {
         let door = harness.engine(0);
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
-        // Claims 1 to 3 drive the task beside others, claim 4 puts it to sleep, and claim 5 begins
-        // the first lone drive. Each further lone drive takes three claims: one for other tasks
-        // only, one that puts the task to sleep, and one that drives it. Claim 20 ends the task.
+        // Claims 1 to 3 drive the task together with other tasks, claim 4 puts the task to sleep,
+        // and claim 5 drives it alone for the first time. Each further drive alone takes three
+        // claims: one that takes only other tasks, one that puts the task to sleep, and one that
+        // drives it alone. Claim 20 ends the task.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;
@@ -223,7 +224,7 @@ both! {
     }
 
     async fn process_clock_does_not_count_as_duration(fixture) {
-        // On Postgres this process's clock is years behind the database's.
+        // On Postgres the clock of the test's process is years behind the clock of the database.
         let harness = EngineHarness::new(fixture, SMALL).await;
         let engine = harness.engine(1);
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;

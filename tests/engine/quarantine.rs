@@ -13,11 +13,11 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, go, rejects, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// A rule allows this refund.
+/// A refund that a rule allows.
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 
-/// An agent that pays back a small sum in each of its first `turns` turns, and a tool that first
-/// answers with `status`.
+/// Returns a harness with an agent that pays back a small sum in each of its first `turns` turns.
+/// The tool answers with `status` until the test changes the tool's answer.
 async fn harness(fixture: StoreFixture, turns: u32, status: u16) -> EngineHarness {
     let harness = EngineHarness::new(fixture, &[]).await;
     harness.script(move |asked| Ok(turn(if asked <= turns { &[SMALL] } else { &[] })));
@@ -55,7 +55,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
     harness.run().await;
 }
 
-/// The reason why the last call was held.
+/// Returns the reason why the last call was held.
 async fn reason(harness: &EngineHarness, task: TaskId) -> String {
     let items = harness.journal(task).await.items;
     let reason = items.iter().rev().find_map(|item| {
@@ -79,7 +79,8 @@ fn message(supersede: bool) -> MessageInput {
     }
 }
 
-/// Checks that the next call is held, although a rule allows it, after `paid` executions.
+/// Checks that `paid` calls were executed and that the next call is held, although a rule allows
+/// it.
 async fn is_held(harness: &EngineHarness, task: TaskId, paid: usize) {
     assert_eq!(asked(harness, task).await.1, RequestKind::Approval);
     assert_eq!(harness.executions(task, "/refund"), paid);

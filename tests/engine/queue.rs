@@ -1,5 +1,5 @@
-//! Tasks beyond a process's slots wait for a slot for a moment, and then in the database. Tenants
-//! take turns, and no new task overtakes a waiting task.
+//! If a process has no free slot for a task, the task waits a moment for a slot of that process,
+//! and after that in the database. Tenants take turns, and no new task overtakes a waiting task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ both! {
         assert!(tokio::time::timeout(wait, &mut second).await.is_err(), "there is no slot");
         harness.tool.open();
         let task = second.await.unwrap().task_id;
-        // No worker runs here, so a task that was queued would stay so.
+        // No worker runs in this test, so a queued task would never run.
         let ended = async { while harness.status(task).await == TaskStatus::Running { crate::support::pause().await; } };
         tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is not queued");
     }

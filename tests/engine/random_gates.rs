@@ -1,7 +1,8 @@
-//! The laws of calls at a gate in random lives on real databases: askers that come, leave and come
-//! back by bytes or by key, people, deadlines, reports, changed rules, crashes and takeovers. Each
-//! replica has a runtime of its own, so that a crash drops all its work at once. A seed draws the
-//! same schedule each time.
+//! Checks random sequences of events ("lives") at a gate against the laws of gate calls, on real
+//! databases. Askers come, leave, and come back with equal arguments or with a key. People decide,
+//! deadlines pass, runners report, rules change, processes crash, and replicas take over. Each
+//! replica has a runtime of its own, so that a crash drops all work of the replica at once. A seed
+//! always draws the same schedule.
 
 mod laws;
 mod moves;
@@ -39,10 +40,10 @@ const TOOLS: &str = "
   Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
 agents:";
 
-/// How long an asker waits that waits at all; longer than any step of a life.
+/// The time that an asker waits, if it waits at all. It is longer than any step of a life.
 const WAIT: Duration = Duration::from_mins(5);
 
-/// The calls of the lives: the tool, and spellings of its arguments that are one value.
+/// The calls of the lives: for each, the tool and three spellings of the same arguments.
 const CALLS: [(&str, [&str; 3]); 6] = [
     (
         "refund",
@@ -86,7 +87,7 @@ const CALLS: [(&str, [&str; 3]); 6] = [
     ),
 ];
 
-/// One process: its engine, and the runtime that its crash takes down.
+/// One process: its engine, and the runtime that ends when the process crashes.
 pub struct Replica {
     pub engine: Arc<Engine>,
     runtime: Runtime,
@@ -106,7 +107,7 @@ impl Replica {
         Self { engine, runtime }
     }
 
-    /// Runs in the process.
+    /// Runs `work` in the process.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -114,7 +115,7 @@ impl Replica {
         self.runtime.spawn(work)
     }
 
-    /// Drops everything that the process does.
+    /// Ends the process and drops all its work.
     pub fn crash(self) {
         tokio::task::block_in_place(|| self.runtime.shutdown_timeout(Duration::from_mins(1)));
     }
@@ -124,7 +125,7 @@ impl Replica {
 struct Ask {
     number: u32,
     call: usize,
-    /// Whether the ask finds its call by bytes.
+    /// Whether the ask identifies its call by the tool and the arguments (`Identity::Value`).
     by_bytes: bool,
     runner: Option<&'static str>,
     replica: usize,
@@ -132,7 +133,7 @@ struct Ask {
     handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
 }
 
-/// The time in which an asker of a call was there, as far as the database can know.
+/// The period in which an asker of a call was present, as far as the database can know.
 struct Presence {
     ask: u32,
     call: usize,
@@ -140,15 +141,16 @@ struct Presence {
     until: Option<Time>,
 }
 
-/// A result that was handed to an asker by bytes.
+/// A result that was handed to an ask whose `by_bytes` is true.
 struct Handed {
     replica: usize,
     crashes: u32,
-    /// Set once the row says that the result was delivered: the number of the next ask.
+    /// `None` until the row says that the result was delivered. Then the number of the first ask
+    /// after that moment.
     noted_before: Option<u32>,
 }
 
-/// The events without which the lives prove nothing.
+/// The numbers of the events without which the lives would prove nothing.
 #[derive(Debug, Default)]
 struct Seen {
     crashes: usize,
@@ -166,24 +168,25 @@ struct Seen {
 /// One life: the calls of one session at a gate.
 struct World<'h> {
     harness: &'h EngineHarness,
-    /// The parts of a process under each set of rules.
+    /// The parts of a process, for each set of rules.
     rules: &'h [EngineParts],
     replicas: &'h mut Vec<Replica>,
     seed: u64,
     dice: Dice,
     session: String,
-    /// The calls of this life.
+    /// The calls of this life, as indexes into [`CALLS`].
     calls: Vec<usize>,
     asks: Vec<Ask>,
     asked: u32,
     presences: Vec<Presence>,
-    /// Decisions, drives and reports that run beside the next steps.
+    /// Decisions, drives and reports that run in parallel with the next steps.
     beside: Vec<JoinHandle<()>>,
     handed: BTreeMap<TaskId, Vec<Handed>>,
-    /// The runner, or the ask without one, of each permit.
+    /// For each permit (a task and an attempt): the runner, if any, and the number of the ask that
+    /// got the permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
     crashes: u32,
-    /// Whether a presence of before a crash may still be stored.
+    /// Whether the store may still show a presence from before a crash.
     crashed_lately: bool,
     /// The number of executions before this life.
     executions: usize,
@@ -195,7 +198,7 @@ impl World<'_> {
         self.harness.fixture.store.now().await.unwrap()
     }
 
-    /// The tasks of the life, oldest first.
+    /// Returns the tasks of the life, oldest first.
     async fn tasks(&self) -> Vec<TaskId> {
         let filter = TaskFilter {
             tenant: "acme".to_owned(),
@@ -214,7 +217,7 @@ impl World<'_> {
         rows.iter().rev().map(|row| row.task_id).collect()
     }
 
-    /// Carries out the life and compares it with the laws.
+    /// Takes the steps of the life and checks its laws.
     async fn live(mut self) {
         for _ in 0..8 + self.dice.below(14) {
             self.step().await;
@@ -224,7 +227,7 @@ impl World<'_> {
         self.check().await;
     }
 
-    /// Carries every call of the life to its end.
+    /// Lets time pass and settles open requests until every call of the life has ended.
     async fn ends(&mut self) {
         for _ in 0..12 {
             self.later(Duration::from_hours(4)).await;

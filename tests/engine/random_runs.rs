@@ -1,5 +1,6 @@
-//! The invariants of the loop in random runs with random crashes, without a database. The model,
-//! the policy and the people choose at random, and a crashed driver loses its uncommitted facts.
+//! Checks the invariants of the driver's loop in random runs with random crashes, without a
+//! database. The model, the policy and the people choose at random. A crashed driver loses its
+//! uncommitted facts.
 
 mod driver;
 
@@ -30,7 +31,7 @@ use crate::support::repetitions;
 mod people;
 mod sub_agents;
 
-/// The state of one run: the journal, the driver's view of it, and the events outside it.
+/// The state of one run: the journal, the driver's view of the journal, and the events outside it.
 struct World {
     dice: Dice,
     ids: u128,
@@ -118,7 +119,8 @@ impl World {
         }
     }
 
-    /// A crash before the commit loses the pending facts; a crash after it only ends the driver.
+    /// Commits the pending facts, and may crash before or after the commit. A crash before the
+    /// commit loses the pending facts. A crash after it only ends the driver.
     fn commit(&mut self) -> Result<(), Crash> {
         self.maybe_crash()?;
         self.commit_surely();
@@ -148,7 +150,7 @@ impl World {
         self.push(Fact::ToolResult(result));
     }
 
-    /// A random answer of the model.
+    /// Adds a random answer of the model to the pending facts.
     fn answer(&mut self) {
         self.model_calls += 1;
         let count = if self.dice.one_in(3) {

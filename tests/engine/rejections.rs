@@ -25,7 +25,7 @@ type Change = fn(&str) -> String;
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
 
-/// A harness whose model makes these calls, turn by turn, and then finishes.
+/// Returns a harness whose model makes these calls, turn by turn, and then finishes.
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let harness = EngineHarness::new(fixture, &[]).await;
     script(&harness, turns);
@@ -47,7 +47,7 @@ async fn begun(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Answers the open request and drives the task on, in a new process each time.
+/// Answers the open request in one new process and then drives the task on in another.
 async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     harness
@@ -58,7 +58,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) 
     harness.run().await;
 }
 
-/// Rejects every call of the open request with a reason; the model then goes on.
+/// Rejects every call of the open request with a reason. After that the model goes on.
 async fn no(harness: &EngineHarness, task: TaskId) {
     let (request, calls) = question(harness, task).await;
     let mut answer = each([]);
@@ -79,7 +79,7 @@ async fn no(harness: &EngineHarness, task: TaskId) {
     harness.run().await;
 }
 
-/// The number of requests in the journal.
+/// Returns the number of requests in the journal.
 async fn questions(harness: &EngineHarness, task: TaskId) -> usize {
     let items = harness.journal(task).await.items;
     items
@@ -88,7 +88,7 @@ async fn questions(harness: &EngineHarness, task: TaskId) -> usize {
         .count()
 }
 
-/// The verdicts, in the journal's order.
+/// Returns the verdicts, in the journal's order.
 async fn verdicts(harness: &EngineHarness, task: TaskId) -> Vec<Verdict> {
     let judged = harness
         .journal(task)

@@ -21,7 +21,8 @@ const BOTH: &[(&str, &str)] = &[
 ];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 
-/// A task with one request for alice and one, with `terms`, for bob.
+/// Returns a harness, a task, and the task's two requests: one for alice, and one for bob with
+/// `terms`.
 async fn two_questions(
     fixture: StoreFixture,
     terms: &str,
@@ -51,7 +52,7 @@ async fn statuses(harness: &EngineHarness, requests: [RequestId; 2]) -> [Request
     [status(first).await, status(second).await]
 }
 
-/// The types of the items after the last request and the `Paused` status that follows it.
+/// Returns the types of the items that follow the last request and its `Paused` status.
 async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     let items = harness.journal(task).await.items;
     let asked = items
@@ -64,7 +65,8 @@ async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str>
         .collect()
 }
 
-/// A task paused by a reconcile request about its refund.
+/// Returns a harness, a task that is paused by a reconcile request about its refund, and the
+/// request.
 async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));

@@ -25,7 +25,8 @@ async fn doubt(harness: &EngineHarness) {
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
 }
 
-/// A task whose refund is approved and not started, since no process has a free slot.
+/// Returns a harness, and a task whose refund is approved but not started, because no process has a
+/// free slot.
 async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, LARGE).await;
     let task = harness.held().await;
@@ -37,7 +38,7 @@ async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-/// The only open request.
+/// Returns the only open request.
 async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::from_items(&harness.journal(task).await.items);
     let [open] = &progress.open[..] else {
@@ -153,8 +154,8 @@ both! {
     }
 }
 
-/// The driver loaded its journal before the restore; another process may have driven the task
-/// since.
+/// The driver loaded its journal before the restore. Since then, another process may have driven
+/// the task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

@@ -25,7 +25,7 @@ const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
     &[("pay", "{}")],
 ];
 
-/// A task whose login is filled in with this token and whose payment waits for approval.
+/// Returns a task whose login is filled in with this token and whose payment waits for approval.
 async fn given(harness: &EngineHarness, token: &str) -> TaskId {
     let task = begun(harness).await;
     fill(harness, task, &jira(token)).await;
@@ -44,7 +44,7 @@ async fn asks_again(harness: &EngineHarness, task: TaskId) {
     ran(harness, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
 }
 
-/// A task's id as an SQL literal.
+/// Returns a task's id as an SQL literal.
 fn id(fixture: &StoreFixture, task: TaskId) -> String {
     let task = task.to_string();
     if fixture.is_postgres() {
@@ -54,7 +54,7 @@ fn id(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// The task's items and the last prompt, as text.
+/// Returns the task's items and the last prompt, as text.
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     format!(
         "{:?} {:?}",
@@ -63,7 +63,7 @@ async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     )
 }
 
-/// Every scalar and every member name in a JSON value, as text.
+/// Returns every scalar and every member name in a JSON value, as text.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(all) => all.iter().flat_map(texts).collect(),
@@ -96,8 +96,8 @@ both! {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         for when in [Drop::AtOnce, Drop::Woken] {
             let (mut polls, mut whole) = (0, 0);
-            // On a fast disk the first task completes after few polls, so the loop does not end
-            // with it.
+            // On a fast disk, the first task may complete after few polls, so the loop goes on with
+            // further tasks.
             while whole < 1 || polls <= 12 {
                 let (task, by_itself) = lived(&harness, when, polls).await;
                 polls += 1;

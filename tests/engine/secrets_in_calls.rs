@@ -1,5 +1,6 @@
-//! No call that holds a secret is rewritten and run, whatever brings the secret in: a credential
-//! that an owner fills in, a model that repeats one, a person's edit, a tool's response.
+//! A call that contains a secret is never rewritten and then run, whatever the source of the
+//! secret: a credential that an owner fills in, a model that repeats a credential, a person's edit,
+//! or a tool's response.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -41,14 +42,14 @@ policy:
   - { name: rest, tools: ["*"], decide: allow }
 "#;
 
-/// A text with each of its bytes percent-encoded.
+/// Returns a text with each of its bytes percent-encoded.
 fn percent(text: &str) -> String {
     text.bytes()
         .fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
 }
 
-/// A task whose login was filled in for its first call; its model then makes these calls in one
-/// turn.
+/// Returns a harness, and a task whose login was filled in for its first call. After that the model
+/// makes these calls in one turn.
 async fn given(
     fixture: StoreFixture,
     email: &str,
@@ -73,7 +74,7 @@ async fn given_by(
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|_| yaml.to_owned() + ACCOUNTS);
     harness.script_by_name(move |_, prompt| {
-        // The sub-agent's prompt offers few tools; for it the model makes no calls.
+        // The model makes no calls for a sub-agent, whose prompt offers fewer than three tools.
         let calls: Vec<_> = calls
             .iter()
             .map(|(name, text)| (*name, text.as_str()))
@@ -91,7 +92,7 @@ async fn given_by(
     (harness, task)
 }
 
-/// The calls of the model's second turn: name, verdict, stored arguments.
+/// Returns the name, the verdict and the stored arguments of each call in the model's second turn.
 async fn judged(harness: &EngineHarness, task: TaskId) -> Vec<(String, Verdict, String)> {
     let items = harness.journal(task).await.items;
     let calls = items.iter().find_map(|item| {
@@ -126,7 +127,7 @@ async fn judged(harness: &EngineHarness, task: TaskId) -> Vec<(String, Verdict, 
         .collect()
 }
 
-/// The task's items and all prompts, as text.
+/// Returns the task's items and all prompts, as text.
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     format!(
         "{:?} {:?}",

@@ -1,5 +1,6 @@
-//! A call that is not sent in time after the commit of its start is never sent later. An attempt
-//! that may still run on another replica is not asked about before its timeout and lease are over.
+//! A call that is not sent in time after the commit of its start is never sent later. If an attempt
+//! may still run on another replica, people are asked about it only after its timeout and its lease
+//! are over.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -137,8 +138,8 @@ both! {
     }
 }
 
-/// The timeout and the lease must both be over: a replica that takes the task over earlier waits,
-/// and asks afterwards.
+/// A replica that takes the task over before the timeout and the lease are both over waits for
+/// their end, and asks afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
@@ -170,7 +171,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// A clock that does not wait, and sums up the requested sleeps.
+/// A clock whose sleeps end at once. The clock adds up the requested sleeps.
 #[derive(Default)]
 struct Remembering(Mutex<Duration>);
 

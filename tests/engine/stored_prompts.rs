@@ -29,8 +29,8 @@ use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// Compares each prompt with the journal while the model is asked, and keeps the prompts that
-/// differ.
+/// Compares each prompt with the journal while the model is asked. Keeps the prompts that are not
+/// in the journal.
 pub struct Witness {
     store: Store,
     missing: Mutex<Vec<String>>,
@@ -44,7 +44,7 @@ impl Witness {
         }
     }
 
-    /// Compares a prompt with the journals of its tree as they are now.
+    /// Compares a prompt with the current journals of its task tree.
     pub async fn reads(&self, prompt: &Prompt) {
         let journals = self.journals(prompt).await;
         if !journals
@@ -59,8 +59,8 @@ impl Witness {
         }
     }
 
-    /// The journals of the tree whose session has the first message as its name. If there is no
-    /// such session, the journals of the youngest tree.
+    /// Returns the journals of the tree whose session is named like the first message of the
+    /// prompt. If there is no such session, returns the journals of the youngest tree.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
         let all = TaskFilter {
@@ -91,7 +91,7 @@ impl Witness {
         journals
     }
 
-    /// The prompts that were not in the journal when they were sent.
+    /// Returns the prompts that were not in the journal when they were sent.
     pub fn missing(&self) -> Vec<String> {
         self.missing
             .lock()
@@ -100,7 +100,7 @@ impl Witness {
     }
 }
 
-/// Whether these messages are the conversation of a prefix of a journal.
+/// Returns whether these messages are the conversation of a prefix of a journal.
 fn stands_in(messages: &[Message], items: &[Item]) -> bool {
     (0..=items.len())
         .rev()
@@ -119,7 +119,7 @@ fn first_message(prompt: &Prompt) -> String {
         .collect()
 }
 
-/// The number of the model's answers in a journal.
+/// Returns the number of the model's answers in a journal.
 pub fn answers(items: &[Item]) -> usize {
     items
         .iter()
@@ -127,7 +127,7 @@ pub fn answers(items: &[Item]) -> usize {
         .count()
 }
 
-/// A task in its own session, whose message is the session's name.
+/// Returns the input of a task in a session of its own. The task's message is the session's name.
 fn named(session: &str) -> TaskInput {
     let items = vec![Part {
         content_type: PartType::Text,
@@ -140,8 +140,8 @@ fn named(session: &str) -> TaskInput {
     }
 }
 
-/// A harness whose model asks for guidance when told `guide …`, and otherwise makes a refund that
-/// is held.
+/// Returns a harness whose model asks for guidance if the task's message begins with `guide`, and
+/// otherwise makes a refund that is held.
 async fn asking(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|yaml| {
@@ -163,7 +163,7 @@ async fn asking(fixture: StoreFixture) -> EngineHarness {
     harness
 }
 
-/// Answer number `person`. Every text in it has this number.
+/// Returns answer number `person`. Every text in the answer contains this number.
 fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     match (kind, person % 3) {
         (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
@@ -187,7 +187,8 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     }
 }
 
-/// Creates a task with one request, which gets `deciders` answers at once, on both replicas.
+/// Creates a task with one request. Sends `deciders` answers to the request at once, on both
+/// replicas.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
     let plan = if round.is_multiple_of(2) {
         "guide"
@@ -216,7 +217,7 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
     task
 }
 
-/// Many requests, each answered many times at once.
+/// Opens many requests and answers each of them many times at once.
 async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     let mut harness = asking(fixture).await;
     let witness = harness.witness();
@@ -277,8 +278,8 @@ both! {
         let mut harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
         let witness = harness.witness();
         let (mut whole, mut polls) = (0, 0);
-        // On a fast disk the first task completes after few polls, so the loop does not end with
-        // it.
+        // On a fast disk, the first task may complete after few polls, so the loop goes on with
+        // further tasks.
         while whole < 1 || polls <= 12 {
             let before = harness.prompt_count();
             let (task, over) = lived(&harness, Drop::AtOnce, polls).await;

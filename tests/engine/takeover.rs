@@ -18,7 +18,7 @@ pub(super) enum Drop {
     Woken,
 }
 
-/// Polls the driver at most `left` times; returns whether it finished.
+/// Polls the driver at most `left` times. Returns whether the driver finished.
 async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) -> bool {
     let mut driver = pin!(driver);
     poll_fn(|context| {
@@ -36,7 +36,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
 }
 
 /// Drives a new task in a process whose drivers are polled at most `left` times in all. If the task
-/// has not ended by then, other processes finish it. Returns whether no other process was needed.
+/// has not ended by then, other processes finish it. Returns the task, and whether the first
+/// process finished it.
 pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = harness.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;

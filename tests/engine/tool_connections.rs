@@ -1,6 +1,5 @@
-//! The connection to a tool is made while the start of its call is being committed, and carries
-//! nothing before the commit. These tests need Postgres, where another transaction can hold the
-//! commit up.
+//! The service connects to a tool while the start of the call is being committed, and sends nothing
+//! before the commit. These tests need Postgres, where another transaction can hold the commit up.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::store::store_fixture::{StoreFixture, TASKS};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
-/// A held refund, whose task's row another transaction holds.
+/// A held refund. Another transaction holds the row of the refund's task.
 struct HeldUp {
     harness: EngineHarness,
     task: TaskId,
@@ -26,7 +25,7 @@ struct HeldUp {
 }
 
 impl HeldUp {
-    /// A refund whose tool is at `listener`.
+    /// Returns a refund whose tool is at `listener`.
     async fn at(listener: &TcpListener) -> Self {
         let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -43,7 +42,7 @@ impl HeldUp {
     }
 }
 
-/// Approves the request in a new engine.
+/// Approves the request in a new engine. Returns whether the approval was accepted.
 async fn approve(harness: &EngineHarness, request: RequestId) -> bool {
     let approval = whole(Action::Approve, None);
     let engine = harness.engine(1);
@@ -53,7 +52,8 @@ async fn approve(harness: &EngineHarness, request: RequestId) -> bool {
         .is_ok()
 }
 
-/// The connection to the tool, once the service has opened it. Asserts that it carries nothing yet.
+/// Returns the connection to the tool once the service has opened it. Asserts that the connection
+/// carries nothing yet.
 async fn connected_early(listener: &TcpListener) -> TcpStream {
     let (mut peer, _) = listener.accept().await.unwrap();
     let pause = Duration::from_millis(100);

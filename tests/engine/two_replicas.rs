@@ -1,4 +1,4 @@
-//! Two replicas of one service. On `SQLite` a single process serves a file, so both names refer to
+//! Two replicas of one service. On `SQLite`, a single process serves a file, so both replicas are
 //! the same engine.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, go, person};
 use super::invariants::{check, every_call_has_one_result};
 
-/// Enough slots that nothing is queued for a worker.
+/// A number of slots so large that no task is queued for a worker.
 const ROOM: usize = 256;
 
 /// Two replicas that drive the tasks they accept.
@@ -56,7 +56,7 @@ impl Pair {
         }
     }
 
-    /// The two engines, swapped in every other round.
+    /// Returns the two engines, swapped in every other round.
     pub fn turned(&self, round: usize) -> (&Arc<Engine>, &Arc<Engine>) {
         if round.is_multiple_of(2) {
             (&self.here, &self.there)
@@ -73,7 +73,8 @@ impl Pair {
         }
     }
 
-    /// A task that waits for its approvals, accepted by `here`.
+    /// Creates a task through `here`. Returns the task and its approval requests once the task
+    /// waits for them.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
         let task = self
             .here
@@ -99,7 +100,8 @@ impl Pair {
         )
     }
 
-    /// The task's journal once it has stopped running, whichever replica drove it.
+    /// Returns the task's journal once the task has stopped running, whichever replica drove the
+    /// task.
     pub async fn settled(&self, task: TaskId) -> Journal {
         let (mut here, mut there) = (
             self.harness.fixture.store.watch(task),
@@ -132,7 +134,7 @@ impl Pair {
         journal
     }
 
-    /// Checks the invariants of an ended task, whichever side won. Returns its journal.
+    /// Checks the invariants of an ended task, whichever replica won. Returns the task's journal.
     pub async fn lawful(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
@@ -147,7 +149,7 @@ impl Pair {
         journal
     }
 
-    /// The number of executions, by task.
+    /// Returns the number of executions, by task.
     pub fn executions(&self) -> BTreeMap<String, usize> {
         let mut counted = BTreeMap::new();
         for call in self.harness.tool.ledger() {
@@ -168,7 +170,7 @@ impl Pair {
     }
 }
 
-/// A member of `finance`.
+/// Returns a member of `finance`.
 pub fn finance(name: &str) -> Caller {
     Caller {
         groups: vec!["finance".to_owned()],
@@ -176,7 +178,8 @@ pub fn finance(name: &str) -> Caller {
     }
 }
 
-/// The reason why a request was closed without a decision; `None` if it was not.
+/// Returns the reason why a request was closed without a decision, or `None` if it was not closed
+/// so.
 pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     journal.items.iter().find_map(|item| {
         let Fact::RequestClosed {
@@ -189,7 +192,7 @@ pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     })
 }
 
-/// The index of the first item that matches.
+/// Returns the index of the first item that matches.
 pub fn place(journal: &Journal, which: impl Fn(&Fact) -> bool) -> Option<usize> {
     journal.items.iter().position(|item| which(&item.fact))
 }

@@ -1,6 +1,7 @@
-//! A task that kills every process that loads it is failed with `no_progress` from its row alone,
-//! after one more lost lease than a task that can be loaded. The tests damage the journal: if the
-//! task were loaded nevertheless, it would fail with `integrity`.
+//! A task that kills every process that loads it fails with `no_progress`. The service fails such a
+//! task from its row alone, after one more lost lease than a task that can be loaded. The tests
+//! damage the journal: if the service loaded the task nevertheless, the task would fail with
+//! `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -13,7 +14,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// Lost leases: two while the task is driven together with other tasks, five alone, and one more.
+/// The number of lost leases: two while the task is driven together with other tasks, five while it
+/// is driven alone, and one more.
 const DEATHS: i32 = 8;
 
 fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
@@ -54,7 +56,7 @@ async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-/// The status and failure, from the row.
+/// Returns the status and the failure of a task, from its row alone.
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which entry gets which messages.
+//! Tests which entry gets which messages.
 
 use std::collections::BTreeSet;
 

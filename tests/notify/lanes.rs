@@ -1,4 +1,4 @@
-//! One receiver does not delay another, and one message is in flight once.
+//! One receiver does not delay another, and a message is never in flight twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn ends(name: &str) -> String {
         .replace("tenants: [acme]", named)
 }
 
-/// How often each message arrived at this path.
+/// Returns how often each message arrived at this path.
 fn arrivals(hook: &FakeReceiver, path: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for message in hook.all().iter().filter(|message| message.path == path) {
@@ -45,8 +45,8 @@ on_both! {
             scene.short().await;
         }
         scene.hook.reached(4).await;
-        // The time limit of an attempt is far longer, so none fails. The sender looks again
-        // meanwhile.
+        // The leap is far shorter than the time limit of an attempt, so no attempt fails. During
+        // the leap the sender looks for due messages again.
         scene.leap(Duration::from_secs(5));
         scene.hook.open();
         scene.counted(&[("sent", 10), ("due", 0)]).await;

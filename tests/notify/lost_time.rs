@@ -1,4 +1,4 @@
-//! Notices and deliveries that an earlier process has left, and a restored database.
+//! Notices and deliveries that an earlier process has left behind, and a restored database.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Messages to receivers: which are sent, what they say, when they are tried again, and that no
-//! receiver delays another.
+//! Messages to receivers: which messages are sent, what they say, when they are tried again, and
+//! that no receiver delays another.
 
 mod content;
 mod entries;
@@ -27,7 +27,7 @@ pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 /// An entry with the usual events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
-/// Makes two tests of each body: one per engine.
+/// Makes two tests of each body: one per database engine.
 macro_rules! on_both {
     ($($(#[$doc:meta])* async fn $name:ident($on:ident) $body:block)*) => {
         $($(#[$doc])* async fn $name($on: $crate::support::test_app::On) $body)*
@@ -50,7 +50,7 @@ pub struct Scene {
     clock: Arc<Leaping>,
 }
 
-/// The configuration with these entries; `{approvers}` of the rule are the owner.
+/// Returns the configuration with these entries, where the owner is the approver.
 pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
     let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
     let notify = entries
@@ -75,7 +75,7 @@ impl Scene {
         self.clock.leap(by);
     }
 
-    /// A task that is held, approved and completed. Returns its id.
+    /// Creates a task, which is held, approved and completed. Returns the task's id.
     pub async fn cycle(&self) -> String {
         let held = self.app.held().await;
         self.approve(&held).await;
@@ -89,7 +89,8 @@ impl Scene {
         assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
     }
 
-    /// A task that completes at once, which is one message to an entry with the usual events.
+    /// Creates a task that completes at once. An entry with the usual events gets one message about
+    /// it. Returns the task's id.
     pub async fn short(&self) -> String {
         self.app.model.then(says("done"));
         let reply = self
@@ -101,7 +102,7 @@ impl Scene {
         reply.str("/task_id")
     }
 
-    /// The deliveries as an admin sees them, newest first.
+    /// Returns the deliveries as an admin sees them, newest first.
     pub async fn deliveries(&self, query: &str) -> Vec<Value> {
         let path = format!("/v1/deliveries?limit=200{query}");
         let reply = self.app.actor(OPS).get(&path).await;
@@ -131,7 +132,7 @@ impl Scene {
     }
 }
 
-/// The time in microseconds of a member such as `/last/at`.
+/// Returns the time at a JSON pointer such as `/last/at`, in microseconds.
 pub fn micros(delivery: &Value, pointer: &str) -> i64 {
     let text = delivery.pointer(pointer).and_then(Value::as_str).unwrap();
     text.parse::<jiff::Timestamp>().unwrap().as_microsecond()

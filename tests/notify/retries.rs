@@ -1,4 +1,4 @@
-//! When a message is tried again, and when its attempts end.
+//! Tests when a message is tried again and when its attempts end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::fake_receiver::Received;
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
 
-/// An entry that gets one message of each task: its end.
+/// Returns an entry that gets one message about each task: the task's end.
 fn ends() -> String {
     BACKEND.replace(
         "tenants: [acme]",
@@ -19,7 +19,7 @@ fn ends() -> String {
     )
 }
 
-/// The wait before the next attempt, in seconds.
+/// Returns the wait from the last attempt to the next one, in seconds.
 fn wait(delivery: &Value) -> i64 {
     (micros(delivery, "/due_at") - micros(delivery, "/last/at")) / 1_000_000
 }
@@ -112,7 +112,7 @@ on_both! {
         for _ in 0..6 {
             scene.short().await;
         }
-        // The success before may make the first failures due at once.
+        // The earlier success may make the first failed messages due again at once.
         let failed = |least: i64| move |found: &[Value]| {
             let attempts = |one: &Value| one["attempts"].as_i64().unwrap();
             found.iter().filter(|one| one["state"] == "due" && attempts(one) >= least).count() == 6

@@ -1,12 +1,13 @@
-//! Mistakes in a room's own settings, which only that room can find: each is reported at its place
-//! in the file, together with all others.
+//! Mistakes in the settings of a model provider or of a kind of tool, which only the code of that
+//! provider or kind can find. Each mistake is reported at its place in the file, together with all
+//! others.
 
 use holdpoint::app;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
 
-/// The report about a file, each mistake on a line.
+/// Returns the report about a file, with one mistake per line.
 fn report(models: &str, tools: &str) -> String {
     let text = format!(
         "models: {{ m: {{ {models} }} }}\nagents: {{ a: {{ model: m }} }}\ntools:\n{tools}"

@@ -12,7 +12,8 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
-/// A configuration with a `once` tool whose calls are held, few database connections and few slots.
+/// Returns a configuration with few database connections and few slots, and with a `once` tool
+/// whose calls are held.
 fn paying(model: &FakeModel, tool: &FakeTool, server: &str) -> String {
     format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
@@ -25,7 +26,7 @@ server: {{ max_running: 4{server} }}
     )
 }
 
-/// The log line with this message, if there is one.
+/// Returns the log line with this message, if there is such a line.
 fn logged(served: &Served, message: &str) -> Option<Value> {
     let lines = served.lines();
     let mut lines = lines
@@ -34,8 +35,8 @@ fn logged(served: &Served, message: &str) -> Option<Value> {
     lines.find(|line| line["message"] == message)
 }
 
-/// 200 connections of a client without a key: some silent, some with half a request, and some kept
-/// open after a whole request.
+/// Opens 200 connections of a client without a key: some silent, some with half a request, and some
+/// kept open after a whole request.
 async fn flood(address: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for number in 0..200 {
@@ -59,7 +60,7 @@ async fn flood(address: &str) -> Vec<TcpStream> {
     held
 }
 
-/// The sockets that the service has open.
+/// Returns the number of sockets that the service has open.
 fn sockets(served: &Served) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -157,8 +158,8 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
         events.iter().any(|event| event.name == "request.decided"),
         "{events:?}"
     );
-    // Two strangers fitted next to the stream. Three were closed to make room for the other two
-    // strangers and the approval.
+    // The limit left room for two strangers beside the stream. The connections of three strangers
+    // were closed to make room for the other two strangers and the approval.
     let ends = strangers.iter_mut().map(|stranger| async {
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest).await;

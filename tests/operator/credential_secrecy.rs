@@ -1,5 +1,5 @@
-//! A credential that a user fills in appears only in the HTTP request to the tool that takes it:
-//! not in a reply, a page, an item, a table, a file of the database, a log or a prompt; in no
+//! A credential that a user fills in appears only in the HTTP request to the tool that takes it. It
+//! is not in a reply, a page, an item, a table, a file of the database, a log or a prompt: in no
 //! spelling, and not as a hash that could be guessed. The same holds for refused values.
 
 mod refused_answers;
@@ -18,7 +18,7 @@ use crate::support::test_app::{ACCOUNTS, ALICE, On};
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml";
-/// Part of the user's messages: the search must find it.
+/// A part of the user's messages, which the search must find.
 const SEEN: &str = "canary-that-may-be-seen/\"é+0123456789";
 
 const FILE: &str = r#"
@@ -35,7 +35,8 @@ policy:
   - { name: rest, tools: [use, sh], decide: allow }
 "#;
 
-/// How often the tool received the planted values; asserts that they arrived unchanged.
+/// Returns how often the tool received the planted values. Asserts that the values arrived
+/// unchanged.
 fn received(tool: &FakeTool, planted: &Planted) -> usize {
     let long = |call: &crate::support::fake_tool::Execution| call.header("x-long") == planted.long;
     let calls = tool.ledger();
@@ -63,8 +64,8 @@ fn received(tool: &FakeTool, planted: &Planted) -> usize {
     calls.iter().filter(|call| long(call)).count()
 }
 
-/// Answers a credential request as JSON. The tool, a command and the model echo everything they
-/// get.
+/// Answers a credential request as JSON. The tool, a command and the model echo everything that
+/// they get.
 async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool) {
     let (task, request) = scene.task("task-1", "use").await;
     scene.refused(&request).await;
@@ -130,8 +131,8 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
     );
 }
 
-/// Answers a credential request by the page's form; a call that uses the credential then waits for
-/// its approval. Returns the task, its credential request and its approval request.
+/// Answers a credential request by the page's form. After that, a call that uses the credential
+/// waits for its approval. Returns the task, its credential request and its approval request.
 async fn answered_by_form(
     scene: &mut Scene,
     model: &FakeModel,

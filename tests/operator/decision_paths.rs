@@ -26,7 +26,7 @@ struct Scene {
     _database: Database,
 }
 
-/// The refund agent; its large refunds need these approvers.
+/// Starts the refund agent, whose large refunds need these approvers.
 async fn serve(on: On, approvers: &str) -> Scene {
     let (folder, model, tool) = (
         Folder::new(),
@@ -74,7 +74,8 @@ impl Scene {
         self.served.exchange(method, path, &headers, text).await
     }
 
-    /// A task with a held refund: the request's path, and the reply that created the task.
+    /// Creates a task with a held refund. Returns the request's path and the reply that created the
+    /// task.
     async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
         self.model
             .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
@@ -103,7 +104,7 @@ impl Scene {
         );
     }
 
-    /// The number of requests in the caller's inbox.
+    /// Returns the number of requests in the caller's inbox.
     async fn inbox(&self, headers: &[(&str, &str)]) -> usize {
         let inbox = self.as_("GET", "/v1/requests", headers, &Value::Null).await;
         assert_eq!(inbox.status, 200, "{}", inbox.text);
@@ -283,7 +284,7 @@ fn form(fields: &[(&str, &str)]) -> String {
         .finish()
 }
 
-/// The value of a hidden field of a page.
+/// Returns the value of a hidden field of a page.
 fn hidden(page: &str, name: &str) -> String {
     let (_, rest) = page
         .split_once(&format!("name=\"{name}\" value=\""))

@@ -58,7 +58,8 @@ impl ServedGate {
         gate(self.folder.path(), &self.url(), arguments, wait)
     }
 
-    /// Answers a hook's input that waits for `wait`.
+    /// Runs `holdpoint gate hook` for this host on a hook's input. The command waits for at most
+    /// `wait`.
     fn hook(&self, host: &str, options: &[&str], input: &Value, wait: &str) -> Output {
         let arguments = [&["hook", host], options].concat();
         run(self.gate(&arguments, wait), input.to_string().as_bytes())
@@ -92,7 +93,7 @@ impl ServedGate {
         }
     }
 
-    /// The items of the calls so far that have this type.
+    /// Returns the items of this type from the journals of all calls so far.
     async fn items(&self, kind: &str) -> Vec<Value> {
         let authorization = format!("Bearer {ALICE}");
         let read = async |path: &str| {
@@ -113,7 +114,7 @@ impl ServedGate {
     }
 }
 
-/// `holdpoint gate …` with nothing but its own variables.
+/// Returns the command `holdpoint gate …` with no environment variables but its own.
 fn gate(folder: &Path, url: &str, arguments: &[&str], wait: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
     command
@@ -143,7 +144,7 @@ fn run(command: Command, input: &[u8]) -> Output {
     begin(command, input).wait_with_output().unwrap()
 }
 
-/// The input of `PreToolUse` in the shape of both hosts.
+/// Returns the input of a `PreToolUse` hook, in the form that both hosts use.
 fn before(usage: &str, command: &str) -> Value {
     json!({
         "session_id": "5f3c-session", "transcript_path": "/t.jsonl", "cwd": "/work", "permission_mode": "default",
@@ -155,7 +156,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The permission in an answer with exit code 0.
+/// Returns the permission in the hook's answer. Asserts that the exit code is 0.
 fn permission(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -164,7 +165,7 @@ fn permission(output: &Output) -> Value {
     told.clone()
 }
 
-/// Runs `work` on a thread where it may block.
+/// Runs `work` on a thread that it may block.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

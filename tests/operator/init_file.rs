@@ -104,7 +104,7 @@ fn printed_schema_accepts_the_init_file_and_finds_a_misspelt_key() {
     assert!(!validator.is_valid(&file));
 }
 
-/// YAML, as the program reads it.
+/// Parses YAML as the program does.
 fn read(text: &str) -> Value {
     let mut mistakes = ::holdpoint::world::Mistakes::default();
     let node = ::holdpoint::config::tree::parse(text, None, &mut mistakes).unwrap();

@@ -1,6 +1,6 @@
-//! The log as an operator reads it: pauses, decisions and failures, each once, by ids and names; an
-//! unreachable database, with its address and the reason. The log shows no health check and nothing
-//! that a client sent.
+//! The log as an operator reads it. Each pause, decision and failure has one line, with ids and
+//! names. An unreachable database is reported with its address and the reason. The log shows no
+//! health check and nothing that a client sent.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ auth: {{ api_keys: [ {{ user: alice, key: {ALICE} }} ] }}
     )
 }
 
-/// The lines with this message, without the fields that every line has.
+/// Returns the lines with this message, without the fields that every line has.
 fn lines(log: &str, message: &str) -> Vec<Value> {
     let all = log
         .lines()
@@ -178,8 +178,8 @@ fn tells_failures(log: &str, held: &Value, unsure: &Value, [refused, unreached]:
     );
 }
 
-/// Asserts that HTTP requests are logged by operation and `http_request_id`, and health checks not
-/// at all.
+/// Asserts that HTTP requests are logged by operation and `http_request_id`, and that health checks
+/// are not logged.
 fn tells_answers(log: &str, request_id: &str) {
     let answered = lines(log, "answered");
     let operations: Vec<_> = answered
@@ -203,8 +203,8 @@ fn tells_answers(log: &str, request_id: &str) {
     );
 }
 
-/// Asserts that every warning reports the unreachable database with its place and a reason, and
-/// that at most one is logged at first and one per 10 s after that.
+/// Asserts that every warning names the unreachable database and a reason. Asserts also that there
+/// is at least one warning, and at most one plus one more for every 10 s since `since`.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()
@@ -253,7 +253,7 @@ async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_e
     let mut served = Served::start(folder.path(), SMALL, &[("HOLDPOINT_DATABASE__URL", &url)]);
     let since = Instant::now();
     cluster.crash();
-    // Two refusals, so that more than one attempt has failed.
+    // Waits for two refusals, so that more than one attempt has failed.
     for _ in 0..2 {
         while served.status("/readyz").await != 503 {
             crate::support::pause().await;

@@ -1,5 +1,5 @@
-//! The token of Slack and the password of the mail server appear only where they are sent: in no log
-//! line, row, answer or metric, also where what they are sent to repeats them.
+//! The token of Slack and the password of the mail server appear only where they are sent. They are
+//! in no log line, row, answer or metric, even if their receiver repeats them.
 
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ notify:
     )
 }
 
-/// Returns once each of the entries has had its first attempt, and what was listed then.
+/// Returns the listed deliveries once each of the two entries has had its first attempt.
 async fn attempted(served: &Served) -> String {
     loop {
         let text = served.get("/v1/deliveries").await;

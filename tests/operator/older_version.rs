@@ -10,17 +10,17 @@ use crate::support::test_app::ALICE;
 
 const CONFIGURATION: &str = include_str!("data/older_version.yaml");
 const SCRIPT: &str = include_str!("data/older_version_script.yaml");
-/// A database that a service of version 0.1.0 wrote, as SQL, with the ids of its four tasks and of
-/// the two open requests. The second task was created with the idempotency key `once-only`.
+/// The SQL dump of a database that a service of version 0.1.0 wrote, and the ids of its four tasks
+/// and two open requests. The second task was created with the idempotency key `once-only`.
 struct Older {
     dump: &'static str,
     finished: &'static str,
     held: &'static str,
     asking: &'static str,
     rejected: &'static str,
-    /// The request of `held`.
+    /// The open request of the task `held`.
     approval: &'static str,
-    /// The request of `asking`.
+    /// The open request of the task `asking`.
     question: &'static str,
 }
 
@@ -84,7 +84,7 @@ async fn serve(older: &Older) -> Upgraded {
     }
 }
 
-/// A test on the older databases of both engines.
+/// Makes a test on the older databases of both engines.
 macro_rules! on_both {
     ($test:ident($older:ident) $body:block) => {
         mod $test {
@@ -109,7 +109,7 @@ async fn read(served: &Served, path: &str) -> Value {
     serde_json::from_str(&served.get(path).await).unwrap()
 }
 
-/// The items of one type in a task's journal.
+/// Returns the items of one type in a task's journal.
 async fn items(served: &Served, task: &str, of_type: &str) -> Vec<Value> {
     let page = read(served, &format!("/v1/tasks/{task}/items?limit=200")).await;
     let all = page["items"].as_array().unwrap().iter();

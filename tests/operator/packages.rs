@@ -1,7 +1,7 @@
-//! The packages of `scripts/release`, each installed into an empty folder, where its commands run
-//! the cycle of the demonstration. The suite packs the binary under test. If
-//! `HOLDPOINT_TEST_PACKAGES` names a folder (as `scripts/release --check` sets it), the suite takes
-//! the packages there instead, and also runs `uvx`.
+//! Installs each package of `scripts/release` into an empty folder and runs the cycle of the
+//! demonstration with the installed commands. Usually the suite packs the binary under test. If
+//! `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check` sets it), the suite takes
+//! the packages from that folder and also runs `uvx`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use super::served_binary::Folder;
 use crate::first_run::{Demonstration, json, run};
 
-/// The time from a package's command to the first held refund, at most.
+/// The longest permitted time from a package's command to the first held refund.
 const TO_THE_FIRST_HELD_REFUND: Duration = Duration::from_secs(5);
 
 /// The wheel, the npm package and the tarball.
 struct Packages {
     folder: PathBuf,
-    /// Whether `scripts/release` built their binary.
+    /// Whether `scripts/release` built the binary of the packages.
     are_released: bool,
     _packed: Option<Folder>,
 }
@@ -52,7 +52,7 @@ impl Packages {
         }
     }
 
-    /// The one package with this ending.
+    /// Returns the only package whose name has this ending.
     fn with_ending(&self, ending: &str) -> PathBuf {
         let entries = fs::read_dir(&self.folder).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -181,7 +181,8 @@ fn tarball(packages: &Packages) {
     runs_the_cycle(&mut command(folder.file("holdpoint"), &folder));
 }
 
-/// Runs the cycle, up to three times if other processes keep it from being fast.
+/// Runs the cycle up to three times, because other processes may slow it down. Asserts that one run
+/// is fast enough.
 fn runs_the_cycle(command: &mut Command) {
     command.args(["--listen", "127.0.0.1:0"]);
     let is_fast = (0..3).any(|_| cycle(command) < TO_THE_FIRST_HELD_REFUND);
@@ -210,7 +211,8 @@ fn cycle(command: &mut Command) -> Duration {
     took
 }
 
-/// A command with no environment but a path, and with the folder as its home and working folder.
+/// Returns a command that has the folder as its home and its working folder. The only other
+/// environment variable of the command is `PATH`.
 fn command(program: impl AsRef<OsStr>, folder: &Folder) -> Command {
     let mut command = Command::new(program);
     command

@@ -1,5 +1,5 @@
-//! `examples/refunds/`, started as its README says, command by command: the service that pays
-//! really runs. Only the model's endpoint, the database and the ports are the test's.
+//! Runs `examples/refunds/` as its README says, command by command. The service that pays really
+//! runs. The test replaces only the model's endpoint, the database and the ports.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -23,8 +23,8 @@ struct Shell {
 }
 
 impl Shell {
-    /// Starts a script; returns once it has printed `words`, on standard output or on standard
-    /// error.
+    /// Starts a script. Returns once the script has printed `words` on standard output or on
+    /// standard error.
     fn until(words: &str, script: &str, folder: &Path, variables: &[(&str, &str)]) -> Self {
         let mut command = shell(script, folder, variables);
         let mut process = command
@@ -67,7 +67,7 @@ impl Shell {
         }
     }
 
-    /// The loopback address in `said`.
+    /// Returns the loopback address in `said`.
     fn address(&self) -> String {
         let (_, rest) = self.said.split_once("127.0.0.1:").unwrap();
         format!(
@@ -86,7 +86,8 @@ impl Drop for Shell {
     }
 }
 
-/// A shell that stops at the first command that fails, and finds `holdpoint`.
+/// Returns the command of a shell that stops at the first failing command and finds `holdpoint` in
+/// its `PATH`.
 fn shell(script: &str, folder: &Path, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new("sh");
     let program = Path::new(env!("CARGO_BIN_EXE_holdpoint")).parent().unwrap();
@@ -104,7 +105,7 @@ fn shell(script: &str, folder: &Path, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The JSON that a script prints.
+/// Runs a script and returns the JSON that the script prints.
 fn run(script: &str, folder: &Path) -> Value {
     let done = shell(script, folder, &[]).output().unwrap();
     assert!(

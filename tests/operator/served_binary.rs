@@ -39,7 +39,7 @@ impl Served {
         )
     }
 
-    /// Like `start`, in a process with these limits of open files: soft and hard.
+    /// Like `start`, but in a process with these soft and hard limits of open files.
     pub fn limited(folder: &Path, yaml: &str, soft: u32, hard: u32) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
         let program = env!("CARGO_BIN_EXE_holdpoint");
@@ -111,7 +111,7 @@ impl Served {
         }
     }
 
-    /// Sends this key from now on.
+    /// Makes all later requests carry this key.
     pub fn bearer(mut self, key: &'static str) -> Self {
         self.key = Some(key);
         self
@@ -122,7 +122,7 @@ impl Served {
             .await
     }
 
-    /// The status of a GET; 0 without an answer.
+    /// Returns the status of a GET, or 0 if there is no answer.
     pub async fn status(&self, path: &str) -> u16 {
         let reply = self
             .client
@@ -140,7 +140,7 @@ impl Served {
         serde_json::from_str(&self.send(request).await).unwrap()
     }
 
-    /// Any request, with these headers and no others; redirects are not followed.
+    /// Sends any request, with these headers and no others. Redirects are not followed.
     pub async fn exchange(
         &self,
         method: &str,
@@ -183,7 +183,7 @@ impl Served {
         self.post("/v1/tasks", &json!({"input": input})).await
     }
 
-    /// The log lines so far.
+    /// Returns the log lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -213,7 +213,7 @@ impl Served {
         self.process.wait().unwrap();
     }
 
-    /// The whole log; call it when the process has ended.
+    /// Returns the whole log. Call this method only when the process has ended.
     pub fn log(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
@@ -229,7 +229,6 @@ impl Drop for Served {
     }
 }
 
-/// A temporary folder.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {

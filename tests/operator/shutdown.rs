@@ -13,7 +13,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::On;
 
-/// A configuration with one tool at the fake endpoint, whose calls are all allowed.
+/// Returns a configuration with one tool at the fake endpoint. All calls of the tool are allowed.
 fn paying(model: &FakeModel, tool: &FakeTool, database: &Database, effect: &str) -> String {
     format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
@@ -33,14 +33,15 @@ fn signal(served: &Served) {
     rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
 }
 
-/// Returns once the service reports not ready: by then the rest of the shutdown has begun, too.
+/// Returns once the service reports that it is not ready. By then the rest of the shutdown has
+/// begun, too.
 async fn not_ready(served: &Served) {
     while served.status("/readyz").await != 503 {
         crate::support::pause().await;
     }
 }
 
-/// The task once it no longer runs.
+/// Returns the task once it no longer runs.
 async fn ended(served: &Served, task: &Value) -> Value {
     let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
     loop {

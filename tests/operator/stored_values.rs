@@ -1,5 +1,5 @@
-//! Everything that is stored, as text; and every spelling in which a value, or a hash of it, could
-//! be read again.
+//! Reads everything that is stored, as text. Lists the spellings and hashes by which a stored value
+//! could be recognized.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::variable_secrecy::spellings;
 use crate::support::database::Database;
 use crate::support::sqlite_file;
 
-/// Every row of every table, and of `SQLite` every byte of its files, too.
+/// Returns every row of every table. On `SQLite`, also returns every byte of the database files.
 pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
     let (mut all, database) = (Vec::new(), Database::at(url));
     if url.starts_with("postgres") {
@@ -49,7 +49,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
     let tables = "select name from sqlite_master where type = 'table'";
     for table in database.texts(tables).await {
         let columns = format!("select name from pragma_table_info('{table}')");
-        // Each column twice: quoted, which shows bytes that are no text as hex, and as text.
+        // Selects each column twice: quoted, which shows bytes that are no text as hex, and as
+        // text.
         let columns: Vec<_> = database
             .texts(&columns)
             .await
@@ -68,8 +69,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
     all
 }
 
-/// Every text in which these bytes could be found again: spelled otherwise, inside a longer text in
-/// base64, or hashed.
+/// Returns every text by which these bytes could be found again: other spellings, base64 inside a
+/// longer text, and hashes.
 pub fn traces(value: &str) -> Vec<String> {
     let mut all = spellings(value);
     all.extend(
@@ -90,8 +91,8 @@ pub fn traces(value: &str) -> Vec<String> {
     all
 }
 
-/// The base64 characters that the value alone determines, when it begins `offset` bytes after the
-/// start of a group of three.
+/// Returns the base64 characters that the value alone determines, if the value begins `offset`
+/// bytes after the start of a group of three bytes.
 fn in_base64(value: &[u8], offset: usize) -> [String; 2] {
     let padded = [&[0; 2][..offset], value].concat();
     let (from, to) = ((offset * 8).div_ceil(6), padded.len() * 8 / 6);
@@ -107,7 +108,7 @@ pub fn hex(bytes: &[u8]) -> String {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// The unkeyed hashes of these bytes, in hex.
+/// Returns the unkeyed hashes of these bytes, in hex.
 pub fn hashes(bytes: &[u8]) -> Vec<String> {
     ["md5sum", "sha1sum", "sha256sum", "sha512sum"]
         .map(|program| hash(program, bytes))

@@ -13,7 +13,7 @@ const TOOL_KEY: &str = "tool-key/0123456789~xyz";
 const ENV_VALUE: &str = "shell-value/0123456789";
 const API_KEY: &str = "alice-key-0123456789";
 
-/// Every spelling from which a value could be read again.
+/// Returns every spelling from which the value could be read again.
 pub(super) fn spellings(value: &str) -> Vec<String> {
     use base64::Engine as _;
     let percent = |keep: &str, lower: bool| {

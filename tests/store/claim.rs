@@ -15,7 +15,7 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
-/// The number of leased tasks that a claim would look at in vain.
+/// Returns the number of leased tasks that are listed as due, so that a claim reads them in vain.
 async fn stale(fixture: &StoreFixture) -> i64 {
     if !fixture.is_postgres() {
         return 0;

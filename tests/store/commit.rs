@@ -273,7 +273,8 @@ both! {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // A commit that ends within its only poll does not count: its caller was there to the end.
+            // A commit that ends within its only poll does not count, because its caller was there
+            // until the commit ended.
             gone += usize::from(commit.now_or_never().is_none());
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());

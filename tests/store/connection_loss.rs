@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, UnixStream};
 use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
-/// A proxy to the server. It swallows the replies to the next `swallow` marked commits, and cuts
-/// the connection each time.
+/// A proxy to the server. For each of the next `swallow` marked commits, the proxy swallows the
+/// reply and cuts the connection.
 pub(crate) struct Lossy {
     pub(crate) url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
@@ -28,7 +28,7 @@ pub(crate) struct Lossy {
 /// The text of an item, by which the proxy recognizes the commit that writes the item.
 const MARK: &[u8] = b"the text that marks the commit";
 
-/// A proxy that may lose the replies to commits that contain `mark`.
+/// Starts a proxy that may lose the replies to commits that contain `mark`.
 pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> Lossy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -126,7 +126,7 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
     }
 }
 
-/// No item tells whether such a commit was written: only a read of the row does.
+/// Such a commit writes no item, so only a read of the row tells whether the commit was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
     let fixture = StoreFixture::postgres().await;

@@ -6,9 +6,9 @@ use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
 
-/// In each round, one commit at freshly read versions adds two items and a model call to every
-/// child of one tree, and counts these calls on the root. Returns the number of commits that were
-/// written.
+/// Submits one commit in each round. The commit uses freshly read versions. It adds two items and a
+/// model call to every child of one tree, and counts these model calls on the root. Returns the
+/// number of commits that were written.
 async fn write_on(
     store: Store,
     trees: Vec<(TaskId, Vec<TaskId>)>,
@@ -73,7 +73,8 @@ both! {
             }
             trees.push((root, children));
         }
-        // On Postgres a second replica writes, too: it shares no queue with the first.
+        // On Postgres a second replica writes, too. The second replica shares no queue with the
+        // first.
         let other = if fixture.is_postgres() {
             Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {

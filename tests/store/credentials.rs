@@ -20,7 +20,7 @@ fn sealer() -> Sealer {
     Sealer::new(vec![("k1".to_owned(), Secret::new([7; 32]))]).unwrap()
 }
 
-/// A sealed credential of a task, as the commit of an answer contains it.
+/// Returns a sealed credential of a task, in the form in which the commit of an answer contains it.
 fn given(task: TaskId, name: &str, plain: &[u8]) -> SealedCredential {
     let request_id = RequestId(fresh());
     let Sealed { key_id, text } = sealer()
@@ -49,7 +49,7 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
         .map(|plain| plain.reveal().clone())
 }
 
-/// The next change of a task: one item, and these credentials.
+/// Returns the next change of a task: one item, and these credentials.
 async fn giving(
     fixture: &StoreFixture,
     task: TaskId,
@@ -62,7 +62,7 @@ async fn giving(
     }
 }
 
-/// The change with which a task ends.
+/// Returns the change with which a task ends.
 async fn ending(fixture: &StoreFixture, task: TaskId, end: TaskStatus) -> TaskChange {
     let counters = Counters {
         busy: -1,
@@ -293,7 +293,7 @@ fn has(whole: &[u8], wanted: &[u8]) -> bool {
     whole.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Everything in the database: the files of `SQLite`, every row of Postgres.
+/// Returns everything in the database as bytes: the files of `SQLite`, or every row of Postgres.
 async fn raw(fixture: &StoreFixture) -> Vec<u8> {
     if let Some(file) = fixture.settings.url.reveal().strip_prefix("sqlite://") {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();

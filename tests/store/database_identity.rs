@@ -1,5 +1,5 @@
-//! The database's identity: stored at the first start, compared on every new connection, and the
-//! consequences of a difference.
+//! The database's identity is stored at the first start and compared on every new connection. The
+//! tests also cover what follows from a difference.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use holdpoint::world::SystemClock;
 use super::store_fixture::{StoreFixture, both, finance};
 use crate::support::postgres::{Cluster, run};
 
-/// The same database, opened by another process.
+/// Opens the same database as another process would.
 async fn again(fixture: &StoreFixture, restored: bool) -> Store {
     let settings = Settings {
         restored,

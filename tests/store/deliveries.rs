@@ -13,7 +13,7 @@ use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
-/// The lease of the claims here.
+/// The lease of the claims in these tests.
 const LEASE: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ fn seconds_before(time: Duration, seconds: u64) -> Duration {
     Duration::from_secs(time.as_secs() - seconds)
 }
 
-/// Deliveries of a question (`request.created`, then `task.paused`) to `backend`.
+/// Makes the deliveries of a question to `backend`: `request.created`, then `task.paused`.
 async fn two(fixture: &StoreFixture) {
     want(fixture, &["request.created"]);
     fixture.paused(finance(1)).await;

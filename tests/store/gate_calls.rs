@@ -22,7 +22,7 @@ use super::store_fixture::{
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A call at the gate `cli` of `alice`, in the session `gate`.
+/// A call at a gate.
 struct Call {
     tenant: &'static str,
     gate: &'static str,
@@ -63,7 +63,7 @@ async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
     id
 }
 
-/// A call that waits for a decision of this kind.
+/// Creates a call that waits for a decision of this kind.
 async fn pending(fixture: &StoreFixture, call: Call, kind: RequestKind) -> TaskId {
     let id = propose(fixture, call).await;
     fixture.pause(id, &asked(kind, Terms::default(), 1)).await;
@@ -78,7 +78,7 @@ async fn end(fixture: &StoreFixture, id: TaskId) {
     fixture.write(end).await.unwrap();
 }
 
-/// A change of the asker alone.
+/// Returns a change of the asker's presence and of nothing else.
 async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> TaskChange {
     let mut change = fixture.next(id).await;
     change.asker = Some(asker);
@@ -102,7 +102,8 @@ fn key(task_id: TaskId) -> IdempotencyRow {
     }
 }
 
-/// The calls equal to [`CALL`] under the keys `b:1` and `k:1`, that are open or ended since `since`.
+/// Returns the calls that equal [`CALL`] under the key `b:1` or `k:1`, and that are open or have
+/// ended since `since`.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture
@@ -197,7 +198,7 @@ both! {
         let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.updated_at, journal.row.asker_until), (at, Some(at + MINUTE)));
         assert_eq!(journal.items.last().unwrap().at, at);
-        // A change of two tasks takes the general statement.
+        // A change of two tasks is written by the general statement.
         let mut parent = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
         parent.facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, Terms::default(), 1))];
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
@@ -344,7 +345,7 @@ both! {
             pending(&fixture, other, RequestKind::Approval).await;
         }
         propose(&fixture, CALL).await;
-        // A task of an agent is no call, whatever its agent is called.
+        // An agent's task does not count as a call, whatever the agent's name is.
         let task = fixture.task().await;
         fixture.pause(task, &asked(RequestKind::Approval, Terms::default(), 1)).await;
         assert_eq!(open("billing", &alice, 10).await, 0);
@@ -359,8 +360,8 @@ both! {
     }
 }
 
-/// On Postgres an update that touches no index leaves no dead entries behind. The counts are
-/// published when the connections of the store have ended.
+/// On Postgres, an update that touches no index leaves no dead index entries behind. Postgres
+/// publishes the counts of updates when the connections of the store have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_touches_no_index() {
     let fixture = StoreFixture::postgres().await;

@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(25);
 const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// Makes a question, with a delivery of it to each person.
+/// Opens a request, with a delivery of it to each person.
 async fn question(fixture: &StoreFixture, people: &[&str]) {
     fixture.paused(finance(1)).await;
     for notice in notices(fixture).await {
@@ -96,7 +96,7 @@ both! {
     }
 }
 
-/// On Postgres another process may still hold the claim.
+/// The test runs only on `SQLite`. On Postgres, another process may still hold the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
     let fixture = StoreFixture::sqlite().await;

@@ -1,5 +1,6 @@
-//! Standing decisions: written with the decision that gives them, counted in the commits that start
-//! their calls, and refused by those commits once they no longer count.
+//! Standing decisions. They are written with the decision that gives them, and counted in the
+//! commits that start their calls. Such a commit is refused once the standing decision no longer
+//! counts.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A standing decision of Bob's, given with the answer to a task's request.
+/// Stores a standing decision of Bob's, given with the answer to a task's request. Returns the id
+/// of the standing decision.
 async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
     let (task, asked) = fixture.paused(finance(1)).await;
     let grant_id = GrantId(fresh());
@@ -42,7 +44,7 @@ async fn row(fixture: &StoreFixture, id: GrantId) -> GrantRow {
     fixture.store.grant(id).await.unwrap().unwrap()
 }
 
-/// The change that starts a call with this standing decision.
+/// Returns the change that starts a call with this standing decision.
 async fn start(fixture: &StoreFixture, task: TaskId, grant_id: GrantId, again: bool) -> TaskChange {
     let mut change = fixture.next(task).await;
     change.facts = vec![Fact::ToolStarted {

@@ -28,7 +28,7 @@ fn row(key: &str, task_id: TaskId, request_id: Option<RequestId>) -> Idempotency
     }
 }
 
-/// The creation of a task under a key.
+/// Returns the id of a new task, and the change that creates the task under this key.
 fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     let id = TaskId(fresh());
     let mut create = change(id, vec![new_task(id, "acme", "alice")]);
@@ -36,8 +36,7 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     (id, create)
 }
 
-/// The creation of a task under a key, by a user in this spelling, while ids are compared as `ids`
-/// says.
+/// Like `create`, but the user has this spelling, and user ids are compared as `ids` says.
 fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     let id = TaskId(fresh());
     let mut create = change(id, vec![new_task(id, "acme", user)]);
@@ -50,7 +49,7 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
-/// The stored row of a key, looked up by this spelling of the user.
+/// Returns the stored row of a key. The user is looked up in this spelling.
 async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<IdempotencyRow> {
     fixture
         .store
@@ -59,7 +58,7 @@ async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<Idempot
         .unwrap()
 }
 
-/// The task of a key, looked up by this spelling of the user.
+/// Returns the task of a key. The user is looked up in this spelling.
 async fn known(fixture: &StoreFixture, user: &str, key: &str) -> Option<TaskId> {
     stored(fixture, user, key).await.map(|row| row.task_id)
 }
@@ -187,7 +186,7 @@ both! {
             fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
             assert_eq!(key_of(path, "k").await, Some(id), "ended less than a day ago");
             assert_eq!(removed().await, 1);
-            // A delivery is no end.
+            // A later delivery does not count as the end of the call.
             let mut delivered = fixture.next(id).await;
             delivered.asker = Some(AskerPresence::Delivered);
             fixture.write(delivered).await.unwrap();

@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Open {
-    /// Whether the approvers name the person: as the owner, by user id, or through a group.
+    /// Returns whether the approvers name the person: as the owner, by user id, or through a group.
     fn names(&self, person: &Viewer) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);
@@ -37,7 +37,7 @@ impl Open {
             || groups.iter().any(|group| person.groups.contains(group))
     }
 
-    /// Whether the person may decide: the owner only where the rule says so.
+    /// Returns whether the person may decide. The owner may decide only if the rule says so.
     fn is_open_to(&self, person: &Viewer) -> bool {
         let own = self.owner == person.user_id.as_str();
         self.names(person) && (!own || self.asked.terms.approvers.owner)

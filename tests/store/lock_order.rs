@@ -1,6 +1,6 @@
-//! Writers of several rows, while another transaction holds one of the rows: they lock the rows in
-//! the order of their ids, count after the wait, and judge times by the database's clock. Only on
-//! Postgres: `SQLite` has one writer at a time.
+//! Writers of several rows, while another transaction holds one of the rows. They lock the rows in
+//! the order of the rows' ids, count only after the wait, and judge times by the database's clock.
+//! These tests need Postgres: `SQLite` has one writer at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

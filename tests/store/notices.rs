@@ -1,4 +1,5 @@
-//! Notices: written with the commit of a wanted event, and replaced by deliveries once.
+//! Notices. They are written with the commit of a wanted event, and each is replaced by deliveries
+//! exactly once.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use super::store_fixture::{
 };
 use holdpoint::task::decision::Action;
 
-/// An entry that wants these events of the tenant `acme`.
+/// Sets the filter of an entry that wants these events of the tenant `acme`.
 pub fn want(fixture: &StoreFixture, events: &[&'static str]) {
     fixture
         .store
@@ -29,7 +30,7 @@ pub async fn notices(fixture: &StoreFixture) -> Vec<Notice> {
     fixture.store.notices(100).await.unwrap()
 }
 
-/// The names and numbers of a notice's events.
+/// Returns the number and the name of each event of a notice.
 async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static str)> {
     let change = fixture.store.change_events(notice).await.unwrap();
     assert_eq!(
@@ -40,7 +41,7 @@ async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static s
     events.map(|event| (event.number, event.name)).collect()
 }
 
-/// A delivery to `target` for each event of a notice.
+/// Returns a new delivery to `target` for each event of a notice.
 pub async fn deliveries(fixture: &StoreFixture, notice: &Notice, target: &str) -> Vec<NewDelivery> {
     let change = fixture.store.change_events(notice).await.unwrap();
     let events = change.events.into_iter();

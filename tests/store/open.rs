@@ -88,7 +88,7 @@ async fn file_that_is_no_database_is_refused_and_left_unchanged() {
     ));
 }
 
-/// The number of the newest migration.
+/// Returns the number of the newest migration.
 fn newest() -> i64 {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
     let number = |entry: std::io::Result<std::fs::DirEntry>| -> i64 {
@@ -289,8 +289,8 @@ async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
         alter table agent_task drop column call_tool, drop column call_key, drop column asker_until;
         alter table intervention_request drop column gate, drop column gate_user; delete from _sqlx_migrations where version >= 13;";
     let built = "select count(*) from pg_index where indexrelid = to_regclass('agent_task_item_tree') and indisvalid";
-    // The process was killed while it built the index, or after that and before it recorded the
-    // migration.
+    // The process was killed either while it built the index, or after it had built the index and
+    // before it recorded the migration.
     for invalid in [true, false] {
         run(url, undo.to_owned()).await;
         if invalid {

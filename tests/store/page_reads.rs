@@ -1,11 +1,13 @@
-//! The pages that statements read on Postgres, beside many rows of other people.
+//! Counts the pages that statements read on Postgres when the tables hold many rows of other
+//! people.
 
 use holdpoint::store::Store;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::store_fixture::{StoreFixture, finance};
 
-/// The number of pages that a statement reads, as planned once. Rolls its writes back.
+/// Returns the number of pages that a statement reads when it is planned with the settings in
+/// `PLANNED_ONCE`. Rolls back the writes of the statement.
 async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     let mut connection = PgConnection::connect(fixture.settings.url.reveal())
         .await
@@ -66,7 +68,8 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
 async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its_own() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
-    // 20,000 pending calls of other users, then 1,000 calls of bob with 100 identities, 50 of them pending.
+    // 20,000 pending calls of other users, then 1,000 calls of bob with 100 identities. Of these
+    // 1,000 calls, 50 are pending.
     let call = |columns: &str| {
         format!("'agent', 'cli', 'session_id', 'gate', 'call_tool', 'refund', {columns}")
     };

@@ -14,7 +14,7 @@ use super::store_fixture::{StoreFixture, both, finance};
 const LEASE: Duration = Duration::from_secs(20);
 const TS: &str = "1503435956.000247";
 
-/// Makes a question, with a delivery of it to the entry `room` and to the room of another entry.
+/// Opens a request, with a delivery of it to the entry `room` and another to the entry `other`.
 async fn question(fixture: &StoreFixture) -> RequestId {
     want(fixture, &["request.created", "request.decided"]);
     let (_, asked) = fixture.paused(finance(1)).await;
@@ -22,7 +22,7 @@ async fn question(fixture: &StoreFixture) -> RequestId {
     asked.request_id
 }
 
-/// Makes the deliveries of what was committed about requests.
+/// Replaces all notices by deliveries of their `request.…` events to these targets.
 async fn spread(fixture: &StoreFixture, targets: &[&str]) {
     for notice in notices(fixture).await {
         let mut new = Vec::new();
@@ -43,7 +43,8 @@ async fn claim(fixture: &StoreFixture, target: &str) -> Vec<ClaimedDelivery> {
     claimed.unwrap()
 }
 
-/// Records that these deliveries were one message, with this id at the receiver.
+/// Records that these deliveries were sent as one message, which has the id `reference` at the
+/// receiver.
 async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: Option<&str>) {
     let attempt = Attempt {
         next: NextState::Sent,

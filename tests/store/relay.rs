@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
 
-/// Longer than any step of these tests takes when the code works.
+/// A time longer than any step of these tests takes when the code works.
 const LONG: Duration = Duration::from_mins(1);
 
 async fn replica(fixture: &StoreFixture) -> Store {
@@ -46,7 +46,7 @@ fn text(root: TaskId, text: &str) -> Delta {
     )
 }
 
-/// The next delta; notifications of commits before it are skipped.
+/// Waits for the next delta and returns it. Skips notifications of commits.
 async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     let next = async {
         loop {
@@ -58,8 +58,8 @@ async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     timeout(LONG, next).await.expect("the delta arrives")
 }
 
-/// Sends the delta until it arrives: the sender may not know of this listener yet. Deltas sent
-/// before are skipped.
+/// Sends the delta repeatedly until it arrives, because the sender may not know of this listener
+/// yet. Skips deltas that were sent earlier.
 async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     let arrived = async { while *next_piece(listener).await != *piece {} };
     tokio::pin!(arrived);
@@ -149,8 +149,8 @@ async fn news_arrive_when_every_notification_is_lost() {
     fixture.store.mute();
     other.mute();
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
-    // The first poll of the trees' event numbers wakes every listener once: no earlier numbers are
-    // known.
+    // No earlier event numbers are known, so the first poll of the trees' event numbers wakes every
+    // listener once.
     assert_eq!(
         timeout(LONG, listener.next()).await.unwrap(),
         Notification::Commit

@@ -48,7 +48,8 @@ both! {
         assert_eq!(row.status, RequestStatus::Resumed);
         assert_eq!(row.answers.len(), 1);
         assert_eq!((row.answers[0].0, row.answers[0].1.by.as_str()), (at, "bob"));
-        // Refused even with the right version: the request is no longer pending.
+        // The third decision is refused even with the right version, because the request is no
+        // longer pending.
         let third = fixture.deciding(id, &question, "carol", Action::Reject).await;
         assert_eq!(fixture.write(third).await, Err(CommitError::Stale));
         assert_eq!(fixture.number("select count(*) from decision where final").await, 1);
@@ -297,7 +298,8 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
             limit: 50,
             ..RequestFilter::default()
         };
-        // Only the last of the 20,000 copies matches, and it is open. The copied request matches, too.
+        // Of the 20,000 copies, only the last one matches, and it is open. The original request
+        // matches only for a person who decides everything.
         let (mut listed, mut open) = (Vec::new(), Vec::new());
         loop {
             let page = fixture.store.requests(&filter).await.unwrap();

@@ -14,7 +14,7 @@ async fn texts(fixture: &StoreFixture, sql: &str) -> Vec<String> {
     fixture.database().texts(sql).await
 }
 
-/// The plan of a query on `SQLite`.
+/// Returns the plan of a query on `SQLite`.
 fn query_plan(fixture: &StoreFixture, query: &str) -> String {
     let connection = sqlite_file::connect(fixture.settings.url.reveal());
     let explain = format!("explain query plan {query}");
@@ -243,8 +243,8 @@ async fn run_filler(fixture: &StoreFixture) {
     crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
 }
 
-/// A prepared statement is planned once, on empty tables: its plan must stay right when they grow,
-/// so it searches each table by a key and never scans one.
+/// A prepared statement is planned once, on empty tables. The plan must stay right when the tables
+/// grow, so it must search each table by a key and never scan a table.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;
@@ -279,8 +279,9 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
         let single = sql.postgres.starts_with("with n as");
         for (at, line) in lines.iter().enumerate() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
-            // A join of two lists would cost the square of the batch. The join that compares
-            // `h.in_time` is with a single row, the moment.
+            // The cost of a join of two lists would grow with the square of the batch. The join
+            // that compares `h.in_time` is allowed, because one side of it is a single row, the
+            // moment.
             let joins_lists = line.contains("Join Filter") && !line.contains("h.in_time");
             assert!(!single || !joins_lists, "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {

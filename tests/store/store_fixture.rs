@@ -26,7 +26,7 @@ use crate::support::database::Database;
 use crate::support::postgres::{TestDatabase, database, database_folder};
 use crate::support::sqlite_file;
 
-/// Makes two tests of each body: one per engine.
+/// Makes two tests of each body: one per database engine.
 macro_rules! both {
     ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
         $($(#[$doc])* async fn $name($fixture: $crate::store::store_fixture::StoreFixture) $body)*
@@ -48,7 +48,7 @@ pub(crate) use both;
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows this moment, in microseconds since 1970.
+    /// Returns a clock that shows this moment, in microseconds since 1970.
     pub fn at(moment: i64) -> Self {
         Self(AtomicI64::new(moment))
     }
@@ -60,7 +60,7 @@ impl Clock for ManualClock {
         Time(self.0.fetch_add(1, Ordering::Relaxed))
     }
     fn uptime(&self) -> Duration {
-        // In whole seconds, which pass only when a test advances the clock.
+        // The uptime is in whole seconds, which pass only when a test advances the clock.
         Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
     }
     async fn sleep(&self, _: Duration) {}
@@ -101,7 +101,7 @@ impl StoreFixture {
         .await
     }
 
-    /// Another fixture on the same engine.
+    /// Creates another fixture on the same database engine.
     pub async fn like(other: &Self) -> Self {
         if other.is_postgres() {
             Self::postgres().await
@@ -149,8 +149,8 @@ impl StoreFixture {
         })?)
     }
 
-    /// Another transaction, which holds one row until it is dropped or rolled back. On Postgres
-    /// only.
+    /// Begins another transaction, which holds one row until the connection is dropped or the
+    /// transaction is rolled back. Only on Postgres.
     pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
         let mut other = PgConnection::connect(self.settings.url.reveal())
             .await
@@ -161,7 +161,7 @@ impl StoreFixture {
         other
     }
 
-    /// The database, without the store.
+    /// Returns the database without the store.
     pub fn database(&self) -> Database {
         Database::at(self.settings.url.reveal())
     }
@@ -181,7 +181,7 @@ impl StoreFixture {
     }
 
     /// Copies the only task and its request 20,000 times. The group `many` may decide the copies.
-    /// On Postgres only.
+    /// Only on Postgres.
     pub async fn many_requests(&self, members: &str) {
         let url = self.settings.url.reveal();
         crate::support::postgres::copy_request(url, "many", members).await;
@@ -196,7 +196,7 @@ impl StoreFixture {
         self.store.commit(change(root, vec![task])).await
     }
 
-    /// A running task with its first two items.
+    /// Creates a running task with its first two items.
     pub async fn task(&self) -> TaskId {
         self.task_of("acme", "alice").await
     }
@@ -207,7 +207,7 @@ impl StoreFixture {
         id
     }
 
-    /// A task with an open request; returns both.
+    /// Creates a task with an open request. Returns the task and the request.
     pub async fn paused(&self, terms: Terms) -> (TaskId, RequestSpec) {
         let id = self.task().await;
         let asked = asked(RequestKind::Approval, terms, 1);
@@ -230,7 +230,7 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// An empty change of the task, guarded by its current version.
+    /// Returns an empty change of the task, guarded by its current version.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.store.task(id).await.unwrap().unwrap();
         TaskChange {
@@ -246,7 +246,7 @@ impl StoreFixture {
         }
     }
 
-    /// The change in which a person's answer closes the only open request of a task.
+    /// Returns the change in which a person's answer closes the only open request of a task.
     pub async fn deciding(
         &self,
         id: TaskId,
@@ -268,7 +268,7 @@ impl StoreFixture {
     }
 }
 
-/// How long the leases of [`claim`] last.
+/// The duration of the leases of [`claim`].
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// Claims tasks for a process that also accepts a task to drive alone. Returns the tasks that the

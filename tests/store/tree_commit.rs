@@ -71,7 +71,8 @@ both! {
                 let row = row(&fixture, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // The leaf counts only itself as busy, so its `busy` can go down only once.
+            // The leaf itself is the only busy task that it counts, so its `busy` can go down only
+            // once.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }
@@ -184,7 +185,7 @@ both! {
         fixture.store.commit(change(grown.root, gives)).await.unwrap();
         let before = read(&fixture, grown.root).await;
         assert_eq!(fixture.store.credentials(&all).await.unwrap().len(), 40);
-        // The deepest task first.
+        // The deepest task comes first.
         let mut ending = grown.below(grown.levels[1][1]);
         ending.reverse();
         let mut tasks = Vec::new();

@@ -41,12 +41,12 @@ pub struct Grown {
 }
 
 impl Grown {
-    /// All tasks, level by level.
+    /// Returns all tasks, level by level.
     pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.levels.iter().flatten().copied()
     }
 
-    /// The ancestors of a task, its parent first.
+    /// Returns the ancestors of a task, its parent first.
     pub fn above(&self, task: TaskId) -> Vec<TaskId> {
         std::iter::successors(self.parents.get(&task).copied(), |above| {
             self.parents.get(above).copied()
@@ -54,7 +54,7 @@ impl Grown {
         .collect()
     }
 
-    /// A task and its descendants, level by level.
+    /// Returns a task and its descendants, level by level.
     pub fn below(&self, task: TaskId) -> Vec<TaskId> {
         self.all()
             .filter(|other| *other == task || self.above(*other).contains(&task))
@@ -96,7 +96,7 @@ pub async fn grown(fixture: &StoreFixture) -> Grown {
     tree
 }
 
-/// The parent's part of the commit that starts these children.
+/// Returns the parent's change in the commit that starts these children.
 pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId]) -> TaskChange {
     let started = |child: &TaskId| Fact::SubAgentStarted {
         tool_call_id: CallId(fresh()),
@@ -111,7 +111,8 @@ pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId
     }
 }
 
-/// A change of only the counters of a task, fenced by the version that `row` shows.
+/// Returns a change that changes only the counters of a task and is fenced by the version that
+/// `row` shows.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     TaskChange {
         guard: Guard::Version(row.version),
@@ -120,7 +121,7 @@ pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     }
 }
 
-/// A change of only the counters of a task, at any version.
+/// Returns a change that changes only the counters of a task, at any version.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
         task_id,
@@ -143,7 +144,8 @@ pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
     fixture.store.tree(root, 0).await.unwrap().unwrap()
 }
 
-/// The task of each item in the order of the events, with the item's number in its journal.
+/// Returns, in the order of the events, the task of each item and the item's number in the task's
+/// journal.
 pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
     tree.items
         .iter()
@@ -309,7 +311,8 @@ both! {
 
     async fn rows_and_items_agree_while_four_write_to_the_tree(fixture) {
         let grown = grown(&fixture).await;
-        // On Postgres a second replica writes, too: it shares no queue with the first.
+        // On Postgres a second replica writes, too. The second replica shares no queue with the
+        // first.
         let other = if fixture.is_postgres() {
             Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {
@@ -374,7 +377,7 @@ both! {
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
         let id = literal(&fixture, leaf);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // A read that begins after the gap does not find it.
+        // A read that begins after the gap does not find the gap.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
         let reported = fixture.store.take_unreadable();

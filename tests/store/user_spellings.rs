@@ -33,7 +33,7 @@ async fn tasks(store: &Store, users: Vec<UserId>) -> Vec<TaskId> {
     found
 }
 
-/// The number of open requests, and of requests in any status, that a user sees.
+/// Returns the number of open requests, and of requests in any status, that a user sees.
 async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
     let person = Viewer {
         user_id: user.clone(),
@@ -201,8 +201,8 @@ both! {
         assert_eq!(known(&UserIds::Exact.id("max")).await, None);
         let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
         fixture.store.commit(create).await.unwrap();
-        // Both rows were stored while the spellings counted as two users: each spelling finds its
-        // own row.
+        // Both rows were stored while the spellings counted as two users, so each spelling finds
+        // its own row.
         assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
         fixture.forward(Duration::from_hours(24));
         assert_eq!(known(&"MAX".into()).await, None);

@@ -127,7 +127,7 @@ pub fn is_an_event(union: &str, name: &str, data: &Value) {
     assert!(is_a(union, data) && data["event"] == name, "{name}: {data}");
 }
 
-/// Whether a value matches the schema of this component.
+/// Returns whether a value matches the schema of this component.
 pub fn is_a(component: &str, value: &Value) -> bool {
     validator(&format!("#/components/schemas/{component}")).is_valid(value)
 }

@@ -33,7 +33,8 @@ impl Database {
         }
     }
 
-    /// A database that the caller keeps alive; the URL may lead through a proxy.
+    /// Returns the database at this URL, which the caller keeps alive. The URL may lead through a
+    /// proxy.
     pub fn at(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -66,7 +67,7 @@ impl Database {
         sqlite_file::rows(&sqlite_file::connect(&self.url), sql, |row| row.get(0)).unwrap()
     }
 
-    /// The same database, for another replica.
+    /// Returns the same database, for another replica.
     pub fn shared(&self) -> Self {
         self.clone()
     }

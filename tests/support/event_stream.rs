@@ -1,4 +1,4 @@
-//! A reader of an event stream that keeps to the standard.
+//! A reader of event streams that follows the standard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,12 +40,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A stream of a task.
+    /// Reads this response as the stream of a task.
     pub fn new(response: reqwest::Response) -> Self {
         Self::described(response, "StreamedEvent")
     }
 
-    /// A stream of an inbox.
+    /// Reads this response as the stream of an inbox.
     pub fn of_inbox(response: reqwest::Response) -> Self {
         Self::described(response, "InboxStreamedEvent")
     }
@@ -69,7 +69,7 @@ impl Watch {
             .unwrap_or("")
     }
 
-    /// The next element; `None` at the end.
+    /// Returns the next element, or `None` at the end of the stream.
     pub async fn said(&mut self) -> Option<Said> {
         loop {
             if let Some(said) = self.said.pop_front() {
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// The next event; `None` at the end.
+    /// Returns the next event, or `None` at the end of the stream.
     pub async fn event(&mut self) -> Option<Event> {
         loop {
             match self.said().await? {
@@ -108,7 +108,7 @@ impl Watch {
         }
     }
 
-    /// The events up to the first of this name.
+    /// Returns the events up to and including the first event with this name.
     pub async fn until(&mut self, name: &str) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
@@ -124,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// The events up to the end, which must come.
+    /// Returns the events up to the end of the stream. Fails if the end does not come.
     pub async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let rest = async {
@@ -137,7 +137,7 @@ impl Watch {
     }
 }
 
-/// Only the stored events.
+/// Returns only the stored events.
 pub fn durable(events: &[Event]) -> Vec<Event> {
     events
         .iter()
@@ -146,12 +146,12 @@ pub fn durable(events: &[Event]) -> Vec<Event> {
         .collect()
 }
 
-/// The numbers of the stored events.
+/// Returns the numbers of the stored events.
 pub fn numbers(events: &[Event]) -> Vec<i64> {
     events.iter().filter_map(|event| event.id).collect()
 }
 
-/// The names of all events.
+/// Returns the names of all events.
 pub fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }

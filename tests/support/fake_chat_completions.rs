@@ -1,6 +1,6 @@
-//! A fake Chat Completions endpoint on loopback: gives the answers that a test scripts, and records
-//! every prompt. A request for a stream gets a stream, as from most endpoints, unless the test
-//! turns streaming off.
+//! A fake Chat Completions endpoint on loopback. It gives the answers that a test scripts and
+//! records every prompt. A request for a stream gets a stream, as from most endpoints, unless the
+//! test turns streaming off.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ struct Inner {
 }
 
 impl FakeModel {
-    /// An endpoint that answers "done" until it is scripted.
+    /// Starts an endpoint that answers "done" until a test scripts it.
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answers: Mutex::default(),
@@ -57,29 +57,28 @@ impl FakeModel {
         }
     }
 
-    /// Sets whether an answer streams when a stream is requested; if not, the answer comes in one
-    /// piece.
+    /// Sets whether a request for a stream gets a stream. If not, the answer comes in one piece.
     pub fn streaming(&self, on: bool) -> &Self {
         self.inner.streaming.store(on, Ordering::SeqCst);
         self
     }
 
-    /// The next answer.
+    /// Scripts this message as the next answer.
     pub fn then(&self, message: Value) -> &Self {
         self.next(Next::Whole(200, message))
     }
 
-    /// The next answer comes as this stream.
+    /// Scripts this stream as the next answer.
     pub fn then_streams(&self, stream: Stream) -> &Self {
         self.next(Next::Stream(stream))
     }
 
-    /// The next answer is an error with this status.
+    /// Scripts an error with this status as the next answer.
     pub fn then_fails(&self, status: u16) -> &Self {
         self.then_fails_with(status, json!({"error": {"message": "no"}}))
     }
 
-    /// The next answer is this status with this body.
+    /// Scripts this status and this body as the next answer.
     pub fn then_fails_with(&self, status: u16, body: Value) -> &Self {
         self.next(Next::Whole(status, body))
     }
@@ -106,7 +105,7 @@ impl FakeModel {
         self
     }
 
-    /// The bodies of all HTTP requests so far, in order.
+    /// Returns the bodies of all HTTP requests so far, in order.
     pub fn sent(&self) -> Vec<Value> {
         self.inner.sent.lock().unwrap().clone()
     }
@@ -142,7 +141,7 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     }
 }
 
-/// A text answer.
+/// Returns a text answer.
 pub fn says(text: &str) -> Value {
     json!({
         "id": "chatcmpl-1", "object": "chat.completion", "model": "fake",
@@ -151,8 +150,8 @@ pub fn says(text: &str) -> Value {
     })
 }
 
-/// An answer that calls tools: (name, arguments text). The ids are `call_0`, `call_1` … in every
-/// answer.
+/// Returns an answer that calls tools, each given by its name and the text of its arguments. The
+/// ids are `call_0`, `call_1` … in every answer.
 pub fn calls(calls: &[(&str, &str)]) -> Value {
     let tool_calls: Vec<_> = calls
         .iter()

@@ -1,4 +1,5 @@
-//! A mail server on loopback; its ledger holds every mail that it took and every line that it heard.
+//! A mail server on loopback. Its ledger holds every mail that it took and every line that it
+//! heard.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +34,7 @@ impl Mail {
         }
     }
 
-    /// The value of a header, unfolded; empty if there is none.
+    /// Returns the value of a header, unfolded. The value is empty if there is no such header.
     pub fn header(&self, name: &str) -> String {
         let parsed = MessageParser::default().parse(self.raw.as_bytes());
         let value = parsed
@@ -44,7 +45,7 @@ impl Mail {
         value.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// The names of all headers, in lower case.
+    /// Returns the names of all headers, in lower case.
     pub fn headers(&self) -> Vec<String> {
         let parsed = MessageParser::default().parse(self.raw.as_bytes()).unwrap();
         let names = parsed
@@ -54,7 +55,7 @@ impl Mail {
     }
 }
 
-/// The fate of a mail that has arrived as a whole.
+/// The way in which the server treats a mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The mail is taken.
@@ -65,7 +66,7 @@ pub enum Then {
     Hang,
     /// The recipient is refused with this code.
     Refuse(u16),
-    /// The sign-in before it is refused, with the words that it came in.
+    /// The sign-in before the mail is refused. The reply repeats the words of the sign-in.
     RefuseSignIn,
 }
 
@@ -103,30 +104,30 @@ impl FakeMailServer {
         Self { port, inner }
     }
 
-    /// Sets the fate of mails from now on.
+    /// Sets how the server treats mails from now on.
     pub fn then(&self, then: Then) {
         *self.inner.then.lock().unwrap() = then;
     }
 
-    /// Offers STARTTLS. When it is taken up, the answers to a whole mail follow at once, as from a
-    /// man in the middle, and then nothing.
+    /// Offers STARTTLS. When a client takes up the offer, the server sends the answers to a whole
+    /// mail at once, as a man in the middle would, and after that nothing.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }
 
-    /// Every mail that was taken.
+    /// Returns every mail that was taken.
     pub fn all(&self) -> Vec<Mail> {
         self.inner.ledger.borrow().clone()
     }
 
-    /// The mails to this address.
+    /// Returns the mails to this address.
     pub fn to(&self, address: &str) -> Vec<Mail> {
         let mut all = self.all();
         all.retain(|mail| mail.to == address);
         all
     }
 
-    /// Every line that clients sent outside of mails.
+    /// Returns every line that clients sent outside of mails.
     pub fn heard(&self) -> Vec<String> {
         self.inner.heard.lock().unwrap().clone()
     }

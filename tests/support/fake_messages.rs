@@ -1,4 +1,4 @@
-//! A fake Messages endpoint on loopback: streams the answers that a test scripts, and records the
+//! A fake Messages endpoint on loopback. It streams the answers that a test scripts and records the
 //! bytes of each HTTP request.
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ impl FakeMessages {
         Self::at("/v1/messages").await
     }
 
-    /// An endpoint at this path.
+    /// Starts an endpoint at this path.
     pub(super) async fn at(path: &str) -> Self {
         let inner = Arc::<Inner>::default();
         let router = Router::new()
@@ -53,7 +53,7 @@ impl FakeMessages {
         }
     }
 
-    /// The next answer: each block as it begins, and the deltas that fill it.
+    /// Scripts the next answer: each block as it begins, and the deltas that fill the block.
     pub fn then(&self, blocks: &[(Value, Vec<Value>)], stop_reason: &str) -> &Self {
         let mut stream = event(&json!({"type": "message_start", "message":
             {"type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));
@@ -74,13 +74,13 @@ impl FakeMessages {
         self.then_streams(stream)
     }
 
-    /// The next answer is this stream.
+    /// Scripts this stream as the next answer.
     pub(super) fn then_streams(&self, stream: String) -> &Self {
         self.inner.answers.lock().unwrap().push_back(stream);
         self
     }
 
-    /// Every recorded request.
+    /// Returns every recorded request.
     pub fn sent(&self) -> Vec<Sent> {
         self.inner.sent.lock().unwrap().clone()
     }
@@ -108,7 +108,7 @@ async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: Strin
         .into_response()
 }
 
-/// A text block.
+/// Returns a text block.
 pub fn says(text: &str) -> (Value, Vec<Value>) {
     (
         json!({"type": "text", "text": ""}),
@@ -116,7 +116,7 @@ pub fn says(text: &str) -> (Value, Vec<Value>) {
     )
 }
 
-/// A thinking block: the thought and its signature.
+/// Returns a thinking block with this thought and its signature.
 pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
     let deltas = vec![
         json!({"type": "thinking_delta", "thinking": thought}),
@@ -128,7 +128,7 @@ pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
     )
 }
 
-/// A tool call with these arguments, in two deltas.
+/// Returns a tool call with these arguments, in two deltas.
 pub fn calls(id: &str, name: &str, arguments: &str) -> (Value, Vec<Value>) {
     let (half, rest) = arguments.split_at(arguments.len() / 2);
     let deltas =

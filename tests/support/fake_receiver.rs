@@ -1,4 +1,4 @@
-//! A receiver of webhooks on loopback; its ledger holds every message that arrived.
+//! A receiver of webhooks on loopback. Its ledger holds every message that arrived.
 
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +38,7 @@ impl Received {
         self.body["type"].as_str().unwrap_or("")
     }
 
-    /// Whether one of its signatures is that of the secret.
+    /// Returns whether the message has a signature made with this secret.
     pub fn is_signed_with(&self, secret: &str) -> bool {
         let key = BASE64_STANDARD
             .decode(secret.strip_prefix("whsec_").unwrap())
@@ -53,9 +53,9 @@ impl Received {
     }
 }
 
-/// Gives an answer.
+/// Gives the answer to a message.
 type Answers = dyn Fn(&Received) -> Response + Send + Sync;
-/// Whether a message gets no answer yet.
+/// Returns whether a message has to wait for its answer.
 type Waits = dyn Fn(&Received) -> bool + Send + Sync;
 
 #[derive(Clone)]
@@ -113,12 +113,13 @@ impl FakeReceiver {
         *self.inner.answers.lock().unwrap() = Arc::new(reply);
     }
 
-    /// Messages get no answer from now on, until [`FakeReceiver::open`].
+    /// Leaves all messages without an answer from now on, until [`FakeReceiver::open`].
     pub fn close(&self) {
         self.close_to(|_| true);
     }
 
-    /// These messages get no answer from now on, until [`FakeReceiver::open`].
+    /// Leaves the messages for which `waits` is true without an answer from now on, until
+    /// [`FakeReceiver::open`].
     pub fn close_to(&self, waits: impl Fn(&Received) -> bool + Send + Sync + 'static) {
         self.inner.gate.send_replace(Arc::new(waits));
     }
@@ -128,7 +129,7 @@ impl FakeReceiver {
         self.close_to(|_| false);
     }
 
-    /// Every message that arrived.
+    /// Returns every message that arrived.
     pub fn all(&self) -> Vec<Received> {
         self.inner.ledger.lock().unwrap().clone()
     }
@@ -137,7 +138,7 @@ impl FakeReceiver {
         *self.inner.arrived.borrow()
     }
 
-    /// The messages of this type.
+    /// Returns the messages of this type.
     pub fn of(&self, kind: &str) -> Vec<Received> {
         let mut all = self.all();
         all.retain(|message| message.kind() == kind);

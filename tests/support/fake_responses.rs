@@ -1,5 +1,6 @@
-//! A fake Responses endpoint on loopback: plays the streams in `responses/`, which `scripts/clients`
-//! has judged by the official `OpenAI` client, and records the bytes of each HTTP request.
+//! A fake Responses endpoint on loopback. It plays the streams in `responses/`, which
+//! `scripts/clients` has judged by the official `OpenAI` client, and records the bytes of each HTTP
+//! request.
 
 use super::fake_messages::{FakeMessages, Sent};
 
@@ -22,7 +23,7 @@ impl FakeResponses {
         }
     }
 
-    /// The next answer is the stream of this name.
+    /// Scripts the stream with this name as the next answer.
     pub fn then(&self, name: &str) -> &Self {
         let path = format!(
             "{}/tests/support/responses/{name}.sse",
@@ -34,7 +35,7 @@ impl FakeResponses {
         self
     }
 
-    /// Every recorded request.
+    /// Returns every recorded request.
     pub fn sent(&self) -> Vec<Sent> {
         self.endpoint.sent()
     }

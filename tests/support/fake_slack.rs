@@ -1,5 +1,5 @@
-//! Slack's API as far as messages go, played by a [`FakeReceiver`]: a channel that holds what was
-//! posted and changed.
+//! The part of Slack's API that handles messages, played by a [`FakeReceiver`]. Its only channel
+//! holds the messages that were posted and changed.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::fake_receiver::{FakeReceiver, Received};
 
-/// The token that Slack takes.
+/// The token that Slack accepts.
 pub const TOKEN: &str = "xoxb-canary-0123456789-abcdefghij";
 /// The channel that Slack knows.
 pub const CHANNEL: &str = "C012AB3CD";
@@ -23,12 +23,12 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// The current content of the message, as JSON.
+    /// Returns the current content of the message, as JSON.
     pub fn says(&self) -> String {
         self.bodies.last().unwrap().to_string()
     }
 
-    /// The text of the message's notification.
+    /// Returns the text of the message's notification.
     pub fn text(&self) -> &str {
         self.bodies.last().unwrap()["text"].as_str().unwrap()
     }
@@ -53,24 +53,24 @@ impl FakeSlack {
         slack
     }
 
-    /// Answers as Slack does from now on.
+    /// Makes the receiver answer as Slack does from now on.
     pub fn mend(&self) {
         *self.error.lock().unwrap() = None;
         let played = self.clone();
         self.receiver.replies(move |message| played.reply(message));
     }
 
-    /// Calls of this method fail with this error from now on.
+    /// Makes calls of this method fail with this error from now on.
     pub fn fails(&self, method: &'static str, error: &'static str) {
         *self.error.lock().unwrap() = Some((method, error));
     }
 
-    /// The messages in the channel, in the order in which they were posted.
+    /// Returns the messages in the channel, in the order in which they were posted.
     pub fn messages(&self) -> Vec<Posted> {
         self.channel.lock().unwrap().clone()
     }
 
-    /// The only message.
+    /// Returns the only message.
     pub fn message(&self) -> Posted {
         let all = self.messages();
         assert_eq!(all.len(), 1, "{all:?}");

@@ -1,4 +1,4 @@
-//! A fake tool endpoint on loopback; its ledger holds the calls that were really executed.
+//! A fake tool endpoint on loopback. Its ledger holds the calls that were really executed.
 
 use std::sync::{Arc, Mutex};
 
@@ -63,27 +63,27 @@ impl FakeTool {
         self
     }
 
-    /// Every executed call.
+    /// Returns every executed call.
     pub fn ledger(&self) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap().clone()
     }
 
-    /// The number of executed calls.
+    /// Returns the number of executed calls.
     pub fn count(&self) -> usize {
         *self.inner.seen.borrow()
     }
 
-    /// The calls executed after the first `count`.
+    /// Returns the calls executed after the first `count`.
     pub fn since(&self, count: usize) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap()[count..].to_vec()
     }
 
-    /// Executions do not answer from now on, until [`FakeTool::open`].
+    /// Leaves executions without an answer from now on, until [`FakeTool::open`].
     pub fn close(&self) {
         self.inner.open.send_replace(false);
     }
 
-    /// Lets the executions that wait, and all later ones, answer.
+    /// Answers the executions that wait, and all later ones.
     pub fn open(&self) {
         self.inner.open.send_replace(true);
     }

@@ -26,7 +26,8 @@ pub struct Forwarder {
     trips: Arc<AtomicUsize>,
 }
 
-/// Reads the client's messages as their bytes pass, and counts the round trips they ask for.
+/// Reads the client's messages as their bytes pass. Counts the round trips that the messages ask
+/// for.
 struct Messages {
     /// The start of a message whose end has not passed yet.
     rest: Vec<u8>,
@@ -48,7 +49,7 @@ impl Messages {
             if self.rest.len() < end {
                 return;
             }
-            // Sync ends an extended query, Query is a simple one.
+            // A Sync message ends an extended query, and a Query message is a simple query.
             if self.started && matches!(self.rest[0], b'S' | b'Q') {
                 self.trips.fetch_add(1, Ordering::SeqCst);
             }
@@ -59,7 +60,7 @@ impl Messages {
 }
 
 impl Forwarder {
-    /// A proxy to the database of this URL (of the shared server or a private one).
+    /// Starts a proxy to the database of this URL, on the shared server or on a private one.
     pub async fn to(database: &str) -> Self {
         let rest = database
             .strip_prefix("postgres://postgres@")
@@ -108,12 +109,13 @@ impl Forwarder {
         }
     }
 
-    /// The URL for the service's configuration.
+    /// Returns the URL of the proxy, for the service's configuration.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The round trips that clients have asked for, over all connections together.
+    /// Returns the number of round trips that clients have asked for, over all connections
+    /// together.
     pub fn round_trips(&self) -> usize {
         self.trips.load(Ordering::SeqCst)
     }
@@ -138,8 +140,8 @@ impl Forwarder {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Lets the server send `bytes` more bytes, over all connections together, then cuts the
-    /// connection that carries the next byte. Only once; other connections stay.
+    /// Lets the server send `bytes` more bytes, over all connections together, and then cuts the
+    /// connection that carries the next byte. Does this only once. Other connections stay.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }
@@ -184,8 +186,8 @@ async fn pump(
     }
 }
 
-/// How many of the `read` bytes may still pass. The connection on which the limit is exceeded is
-/// cut; other connections stay.
+/// Returns how many of the `read` bytes may still pass. The caller cuts the connection on which the
+/// limit is exceeded. Other connections stay.
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         Some(if left == usize::MAX || left < read {

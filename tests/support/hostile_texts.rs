@@ -1,13 +1,15 @@
-//! Texts that mean something in HTML, in an attribute, in a URL, in the header of a mail, in Slack's
-//! or Teams' markup, in JSON, in a template or in a terminal. Each begins with a mark of its own, and
-//! an element or attribute that comes of it has the mark in its name.
+//! Texts with a special meaning in HTML, in an attribute, in a URL, in the header of a mail, in
+//! Slack's or Teams' markup, in JSON, in a template or in a terminal. Each text begins with a mark
+//! of its own. If a text becomes an element or an attribute, the name of that element or attribute
+//! contains the mark.
 
-/// The mark of a text. Its digits have a fixed number, so that no mark is in another.
+/// Returns the mark of the text with this number. All marks have the same number of digits, so that
+/// no mark is part of another.
 pub fn mark(number: usize) -> String {
     format!("mk{number:03}q")
 }
 
-/// The text with this number: the same in every run.
+/// Returns the text with this number. The text is the same in every run.
 pub fn hostile_text(number: usize) -> String {
     let mark = mark(number);
     let (shape, turn) = (number % SHAPES.len(), number / SHAPES.len());
@@ -65,7 +67,7 @@ const SHAPES: [&str; 56] = [
     "&amp;lt;MK&amp;gt;",
     "&quot; MK=&quot;",
     "&NewLine;&Tab;&ltMK",
-    // characters that are not seen
+    // invisible characters
     "\u{202e}MK\u{202c}\u{202d}\u{2067}\u{2069}",
     "\u{200b}\u{feff}\u{2060}MK\u{ad}\u{180e}",
     "\u{7}\u{8}\u{1b}[31mMK\u{9b}2J",

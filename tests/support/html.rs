@@ -1,11 +1,11 @@
-//! HTML as a browser's tokenizer reads it, as far as elements, attributes and text go.
+//! Reads HTML as a browser's tokenizer does, as far as elements, attributes and text go.
 
 /// An element, or a comment under the name `!`.
 #[derive(Clone, Debug, Default)]
 pub struct Element {
-    /// In lower case.
+    /// The name in lower case.
     pub name: String,
-    /// Names in lower case, values with their entities resolved.
+    /// The names in lower case, and the values with their entities resolved.
     pub attributes: Vec<(String, String)>,
     /// The content of a script or style, or the text of a comment.
     pub raw: String,
@@ -57,7 +57,8 @@ impl Page {
         rest
     }
 
-    /// Reads a start tag, and the content of an element that has no markup in it.
+    /// Reads a start tag, and the content of an element that cannot contain markup, such as a
+    /// script.
     fn open<'h>(&mut self, from: &'h str) -> &'h str {
         let mut rest = from;
         let name = take(&mut rest, |c| !c.is_whitespace() && !matches!(c, '/' | '>'));
@@ -90,7 +91,7 @@ impl Page {
     }
 }
 
-/// The characters up to the first that is not inside.
+/// Takes the characters up to the first for which `inside` is false.
 fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
     let (taken, left) = rest.split_at(end);
@@ -98,7 +99,8 @@ fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     taken
 }
 
-/// The next attribute of a start tag; `None` at its end, which it reads.
+/// Reads the next attribute of a start tag. At the end of the tag, reads the end and returns
+/// `None`.
 fn attribute(rest: &mut &str) -> Option<(String, String)> {
     take(rest, |c| c.is_whitespace() || c == '/');
     let first = rest.chars().next()?;
@@ -128,7 +130,7 @@ fn attribute(rest: &mut &str) -> Option<(String, String)> {
     Some((name, resolved(value)))
 }
 
-/// The text with the entities that a page of ours may have resolved.
+/// Returns the text with those entities resolved that the service's pages may contain.
 fn resolved(text: &str) -> String {
     let mut parts = text.split('&');
     let mut all = parts.next().unwrap_or("").to_owned();

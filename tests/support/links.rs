@@ -1,4 +1,5 @@
-//! Sealed links, made as a message would make them, with the sealing key of the test's configuration.
+//! Sealed links, made as a message would make them, with the sealing key of the test's
+//! configuration.
 
 use std::time::Duration;
 
@@ -35,12 +36,11 @@ pub struct Made<'a> {
     pub user: &'a str,
     pub request: &'a str,
     pub key: &'a str,
-    /// How long the link is valid.
+    /// The time for which the link is valid.
     pub life: Duration,
 }
 
 impl Made<'_> {
-    /// The path of the link.
     pub fn path(&self) -> String {
         let key: [u8; 32] = BASE64_STANDARD
             .decode(self.key)
@@ -66,12 +66,12 @@ impl Made<'_> {
     }
 }
 
-/// The path of a link of a person of acme to a request.
+/// Returns the path of a link to a request for a person of acme.
 pub fn link(user: &str, request: &str) -> String {
     usual(user, request).path()
 }
 
-/// A link as [`link`] makes it.
+/// Returns a link as [`link`] makes it.
 pub fn usual<'a>(user: &'a str, request: &'a str) -> Made<'a> {
     Made {
         tenant: "acme",

@@ -26,15 +26,16 @@ pub mod tls_front;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A short pause between two polls of a state that sends no notification. A test that polls without
-/// one takes a processor from the others.
+/// Waits for a moment between two polls of a state that sends no notification. A test that polls
+/// without a pause takes processor time from the other tests.
 #[expect(clippy::disallowed_methods, reason = "a poll has no notification")]
 pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
-/// How often a test repeats a scene whose interleaving is left to chance, or the stride in which it
-/// takes the moments of a crash: `usual` in each run, `long` in `scripts/chaos counts`.
+/// Returns how often a test repeats a scene whose interleaving is left to chance, or the stride in
+/// which the test takes the moments of a crash: `usual` in a usual run, `long` in `scripts/chaos
+/// counts`.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long
@@ -43,8 +44,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Whether `word` stands in a text as a word of its own. Digits inside an id, a link or a trace do
-/// not count, so a short number is not found there by chance.
+/// Returns whether `word` occurs in a text as a word of its own. Digits inside an id, a link or a
+/// trace do not count, so a short number is not found there by chance.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)

@@ -1,4 +1,4 @@
-//! An answer of a model that comes in pieces, and that may be cut short, held back, or lost with
+//! An answer of a model that comes in pieces. The stream may be cut short, held back, or lost with
 //! its connection.
 
 use std::io;
@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
-/// The number of characters of a text or of arguments in a chunk, unless the text is long.
+/// The number of characters in a chunk of a text or of arguments, unless the text is long.
 const PIECE: usize = 6;
 
 /// A stream of chunks, sent one by one.
@@ -23,7 +23,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// These events unchanged, each in a chunk of its own, and the end marker.
+    /// Returns a stream of these events, each unchanged and in a chunk of its own, followed by the
+    /// end marker.
     pub fn of_events(events: impl IntoIterator<Item = Value>) -> Self {
         let events = events
             .into_iter()
@@ -38,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// An answer (a `chat.completion`) in pieces; `None` when it has no message.
+    /// Returns an answer (a `chat.completion`) in pieces, or `None` if the answer has no message.
     pub fn of(answer: &Value) -> Option<Self> {
         let choice = answer["choices"].get(0)?;
         let mut message = choice.get("message")?.as_object()?.clone();
@@ -84,7 +85,8 @@ impl Stream {
         Some(Self::of_events(events))
     }
 
-    /// Holds after `chunks` chunks until [`super::fake_chat_completions::FakeModel::go_on`].
+    /// Holds the stream after `chunks` chunks until
+    /// [`super::fake_chat_completions::FakeModel::go_on`].
     #[must_use]
     pub fn hold_after(self, chunks: usize) -> Self {
         Self {
@@ -102,14 +104,14 @@ impl Stream {
         }
     }
 
-    /// Ends cleanly after `chunks` chunks, without the end marker.
+    /// Ends the stream cleanly after `chunks` chunks, without the end marker.
     #[must_use]
     pub fn cut_after(mut self, chunks: usize) -> Self {
         self.chunks.truncate(chunks);
         self
     }
 
-    /// Makes each byte a chunk of its own; counts of chunks are counts of bytes from here on.
+    /// Makes each byte a chunk of its own. After this call, counts of chunks are counts of bytes.
     #[must_use]
     pub fn byte_by_byte(self) -> Self {
         let chunks = self
@@ -121,7 +123,6 @@ impl Stream {
         Self { chunks, ..self }
     }
 
-    /// The number of chunks.
     pub fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -168,7 +169,8 @@ fn pieces(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The name first, then the arguments piece by piece; arguments that are no text stay in one piece.
+/// Returns the pieces of a call: first the name, then the arguments piece by piece. Arguments that
+/// are no text stay in one piece.
 fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     let mut first = call.clone();
     first["index"] = json!(index);

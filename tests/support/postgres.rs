@@ -21,9 +21,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 const TEMPLATE: &str = "holdpoint_template";
 
-/// A migrated, empty database of its own; dropped with this value.
+/// A migrated, empty database for one test. The database is dropped with this value.
 pub struct TestDatabase {
-    /// The database's URL.
     pub url: String,
     admin: String,
     name: String,
@@ -47,7 +46,7 @@ impl Drop for TestDatabase {
     }
 }
 
-/// A fresh database.
+/// Creates a migrated, empty database.
 pub async fn database() -> TestDatabase {
     let name = format!("t_{}", unique());
     if let Some(admin) = std::env::var_os("TEST_DATABASE_URL") {
@@ -70,7 +69,7 @@ pub async fn database() -> TestDatabase {
     }
 }
 
-/// A unique name of letters and digits.
+/// Returns a unique name of letters and digits.
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
 pub fn unique() -> String {
     uuid::Uuid::now_v7().simple().to_string()
@@ -88,9 +87,9 @@ pub async fn run(url: &str, sql: String) {
     let _ = connection.close().await;
 }
 
-/// Copies the only task of a database and its request 20,000 times; the ids of the copies rise with
-/// their numbers `ids.n`. This group may decide the copies. `members` is SQL: for the copied tasks,
-/// names of columns and their values, in turn.
+/// Copies the only task of a database and its request 20,000 times. The copies are numbered by
+/// `ids.n`, and their ids rise with these numbers. The group `group` may decide the copies.
+/// `members` is SQL: names of columns of the copied tasks, each followed by its value.
 pub async fn copy_request(url: &str, group: &str, members: &str) {
     let sql = format!("
         create temporary table ids as
@@ -108,7 +107,7 @@ pub async fn copy_request(url: &str, group: &str, members: &str) {
     run(url, sql).await;
 }
 
-/// Migrates, and adds the constraints of `nets.sql`.
+/// Migrates a database and adds the constraints of `nets.sql`.
 async fn migrate(url: &str) {
     migrate_only(url).await;
     run(url, include_str!("nets.sql").to_owned()).await;
@@ -125,14 +124,14 @@ async fn migrate_only(url: &str) {
         .expect("the migrations run");
 }
 
-/// A fresh database with the product's schema, without the constraints of `nets.sql`.
+/// Creates a database with the product's schema, but without the constraints of `nets.sql`.
 pub async fn database_without_nets() -> TestDatabase {
     let database = empty_database().await;
     migrate_only(&database.url).await;
     database
 }
 
-/// A fresh database without tables.
+/// Creates a database without tables.
 pub async fn empty_database() -> TestDatabase {
     let database = database().await;
     let drop_all = "drop schema public cascade; create schema public";
@@ -159,13 +158,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The URL of one of the server's databases.
+    /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         let socket = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{socket}/{database}")
     }
 
-    /// Makes and starts a server, which ends when the process `watched` ends. `options` are
+    /// Creates and starts a server, which ends when the process `watched` ends. `options` are
     /// command-line options of `postgres`.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {
         own(folder);
@@ -217,7 +216,7 @@ impl Cluster {
         control
     }
 
-    /// The server's process first, then its children: every session is a child.
+    /// Returns the server's process first, and then its children. Every session is a child.
     fn processes(&self) -> Vec<Pid> {
         let Ok(file) = fs::read_to_string(self.folder.join("data/postmaster.pid")) else {
             return Vec::new();
@@ -242,19 +241,19 @@ impl Cluster {
     }
 }
 
-/// A server that one test may crash and freeze. It ends with this value, or with the test's
-/// process.
+/// A server that one test may crash and freeze. The server ends when this value is dropped or when
+/// the test's process ends.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
 
 impl PrivateCluster {
-    /// Makes and starts a server; `url("postgres")` is its empty database.
+    /// Creates and starts a server, whose empty database is `url("postgres")`.
     pub fn start() -> Self {
         Self::with("")
     }
 
-    /// Like `start`, with options of postgres, such as `-c max_connections=10`.
+    /// Like `start`, but with options of `postgres`, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
         let folder = database_folder().join(format!("holdpoint-pg-{}", unique()));
         Self {
@@ -262,23 +261,24 @@ impl PrivateCluster {
         }
     }
 
-    /// The URL of one of the server's databases.
+    /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         self.cluster.url(database)
     }
 
-    /// `stop -m immediate`: cuts every session and writes no checkpoint. Confirmed commits are in
-    /// the write-ahead log.
+    /// Stops the server at once (`-m immediate`): cuts every session and writes no checkpoint.
+    /// Confirmed commits are in the write-ahead log.
     pub fn crash(&self) {
         done(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
 
-    /// Starts after a crash; returns once the server accepts connections.
+    /// Starts the server after a crash. Returns once the server accepts connections.
     pub fn start_again(&self) {
         self.cluster.up();
     }
 
-    /// `SIGSTOP` to all its processes: the kernel accepts connections, the server never answers.
+    /// Sends `SIGSTOP` to all processes of the server. The kernel still accepts connections, but
+    /// the server never answers.
     pub fn freeze(&self) {
         // The server stops first, so that it starts no more children. The second round stops the
         // children that the first round did not see.
@@ -287,7 +287,7 @@ impl PrivateCluster {
         }
     }
 
-    /// `SIGCONT`: the server goes on where it was.
+    /// Sends `SIGCONT`: the server goes on where it stopped.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -345,9 +345,9 @@ impl Cluster {
     }
 }
 
-/// The folder for databases: in memory if 3 GiB are free there, because a new database of Postgres is
-/// a copy of 8 MB, dropping it is a checkpoint, and a commit of `SQLite` waits for the disk. `TMPDIR`
-/// overrides it.
+/// Returns the folder for databases. `TMPDIR` overrides the choice. Otherwise the folder is in
+/// memory if 3 GiB are free there, because the tests write much: a new database of Postgres is a
+/// copy of 8 MB, dropping it is a checkpoint, and a commit of `SQLite` waits for the disk.
 pub fn database_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(memory)
@@ -368,7 +368,8 @@ fn own(folder: &Path) {
     }
 }
 
-/// The cluster that all processes of a test run share (nextest starts a process for each test).
+/// Returns the cluster that all processes of a test run share (nextest starts a process for each
+/// test).
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
     let place = database_folder();
@@ -379,7 +380,7 @@ async fn shared_cluster() -> Cluster {
     if ready.exists() {
         return Cluster { folder };
     }
-    // Remnants of an earlier run with the same process id.
+    // Removes the remnants of an earlier run with the same process id.
     let _ = fs::remove_dir_all(&folder);
     let cluster = Cluster::start(&folder, "", parent);
     run(
@@ -392,7 +393,8 @@ async fn shared_cluster() -> Cluster {
     cluster
 }
 
-/// Ends the server and removes its folder when the watched process is gone.
+/// Starts a watcher, which ends the server and removes its folder once the process `watched` is
+/// gone.
 fn watch(folder: &Path, watched: u32) {
     let script = format!(
         "while kill -0 {watched} 2>/dev/null && [ -e '{0}' ]; do sleep 1; done
@@ -442,7 +444,8 @@ fn done(command: &mut Command) {
     }
 }
 
-/// The user that runs Postgres, which refuses to run as root; `None` for the test's own user.
+/// Returns the user that runs Postgres, because Postgres refuses to run as root. `None` stands for
+/// the test's own user.
 fn user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -458,8 +461,8 @@ fn user() -> Option<(u32, u32)> {
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// The folder of Postgres' programs: that of the `initdb` in PATH (links followed), or else
-/// Debian's.
+/// Returns the folder of Postgres' programs: the folder of the `initdb` in `PATH` (links followed)
+/// or, without one, Debian's folder.
 fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {

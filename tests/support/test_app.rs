@@ -68,7 +68,7 @@ impl Reply {
             .unwrap_or("")
     }
 
-    /// The cookie that this reply sets, as a browser sends it back.
+    /// Returns the cookie that this reply sets, as a browser sends it back.
     pub fn cookie(&self) -> String {
         let (cookie, _) = self.header("set-cookie").split_once(';').unwrap();
         cookie.to_owned()
@@ -82,8 +82,8 @@ pub const OPS: &str = "ops-key-0123456789ab";
 pub const WEB: &str = "web-key-0123456789ab";
 pub const OTHER: &str = "other-key-0123456789";
 
-/// Accounts of two tenants: alice creates tasks, bob of finance approves, carol has no part in
-/// them.
+/// Accounts of two tenants. alice creates tasks, bob of finance approves them, and carol has no
+/// part in them.
 pub const ACCOUNTS: &str = r#"
 auth:
   api_keys:
@@ -118,7 +118,7 @@ policy:
 "#;
 
 impl TestApp {
-    /// The refund agent with accounts; the owner decides.
+    /// Starts the refund agent with accounts. The owner decides.
     pub async fn start(on: On) -> Self {
         Self::with(
             on,
@@ -127,7 +127,7 @@ impl TestApp {
         .await
     }
 
-    /// The refund agent with accounts; only finance decides.
+    /// Starts the refund agent with accounts. Only finance decides.
     pub async fn with_finance(on: On) -> Self {
         Self::with(
             on,
@@ -136,12 +136,13 @@ impl TestApp {
         .await
     }
 
-    /// The refund agent without accounts.
+    /// Starts the refund agent without accounts.
     pub async fn open(on: On) -> Self {
         Self::with(on, &REFUNDS.replace("{approvers}", "{ groups: [finance] }")).await
     }
 
-    /// Any configuration; `{model}` and `{tool}` in it are the fake endpoints.
+    /// Starts a service with this configuration, in which `{model}` and `{tool}` stand for the fake
+    /// endpoints.
     pub async fn with(on: On, yaml: &str) -> Self {
         Self::on_database(
             database(on).await,
@@ -152,14 +153,14 @@ impl TestApp {
         .await
     }
 
-    /// Like `with`, but the worker never looks for overdue requests by itself: a passed deadline is
-    /// not swept.
+    /// Like `with`, but the worker never looks for overdue requests, so nothing happens by itself
+    /// when a deadline passes.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
     }
 
-    /// Like `with`, with another clock than the machine's.
+    /// Like `with`, but with this clock instead of the machine's.
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
@@ -169,14 +170,14 @@ impl TestApp {
         app
     }
 
-    /// The refund agent on the database at this URL, for example of a server that the test breaks.
-    /// The database timeouts are short.
+    /// Starts the refund agent on the database at this URL, for example on a server that the test
+    /// breaks. The database timeouts are short.
     pub async fn at(url: &str) -> Self {
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         Self::at_with(url, &yaml).await
     }
 
-    /// Like `at`, with another configuration.
+    /// Like `at`, but with this configuration.
     pub async fn at_with(url: &str, yaml: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
         let yaml = format!("{yaml}{times}");
@@ -189,7 +190,7 @@ impl TestApp {
         .await
     }
 
-    /// Another replica on the same database, with the same fakes.
+    /// Starts another replica on the same database, with the same fakes.
     pub async fn replica(&self) -> Self {
         Self::on_database(
             self.database.shared(),
@@ -230,7 +231,6 @@ impl TestApp {
         self.running.as_ref().unwrap()
     }
 
-    /// The store of the running service.
     pub fn store(&self) -> &Store {
         &self.running().store
     }
@@ -239,7 +239,7 @@ impl TestApp {
         format!("http://{}", self.running().address)
     }
 
-    /// Stops as on SIGTERM, and starts again on the same database.
+    /// Stops the service as SIGTERM does, and starts it again on the same database.
     pub async fn restart(&mut self) {
         self.running.take().unwrap().stop().await;
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
@@ -255,7 +255,7 @@ impl TestApp {
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 
-    /// Restarts with another configuration.
+    /// Restarts the service with another configuration.
     pub async fn restart_with(&mut self, change: impl Fn(&str) -> String) {
         self.yaml = change(&self.yaml);
         self.restart().await;
@@ -289,7 +289,7 @@ impl TestApp {
         }
     }
 
-    /// The cookie of a browser that is signed in with this key.
+    /// Signs in with this key. Returns the cookie of the browser.
     pub async fn sign_in(&self, key: &str) -> String {
         let form = ("application/x-www-form-urlencoded", format!("key={key}"));
         let entered = self
@@ -300,12 +300,12 @@ impl TestApp {
         entered.cookie()
     }
 
-    /// A task whose model asks for one refund of 120, which is held.
+    /// Creates a task whose model asks for one refund of 120, which is held.
     pub async fn held(&self) -> Held {
         self.held_by(&self.owner()).await
     }
 
-    /// Like `held`, created by this actor.
+    /// Like `held`, but this actor creates the task.
     pub async fn held_by(&self, actor: &Actor<'_>) -> Held {
         self.model.then(super::fake_chat_completions::calls(&[(
             "refund",
@@ -340,7 +340,7 @@ pub struct Held {
     pub body: Value,
 }
 
-/// A client that keeps at most `kept` idle connections.
+/// Returns a client that keeps at most `kept` idle connections.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test is a client like any other"
@@ -359,7 +359,7 @@ async fn database(on: On) -> Database {
     }
 }
 
-/// The machine's clock, but the worker's sleep between two rounds never ends.
+/// The machine's clock, except that the worker's sleep between two rounds never ends.
 struct Unswept;
 
 #[async_trait::async_trait]
@@ -403,7 +403,7 @@ async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Repli
     .unwrap()
 }
 
-/// The values of `${…}` in the test configurations.
+/// Returns the values of `${…}` in the test configurations.
 fn environment() -> Environment {
     Environment::new(
         &[

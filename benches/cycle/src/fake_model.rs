@@ -1,14 +1,16 @@
-//! A model endpoint and a tool that answer at once.
+//! A fake model endpoint and a fake tool, which answer at once.
 //!
-//! `POST …/chat/completions` answers like `OpenAI`'s, as JSON or as a stream: with a call of the
-//! first offered tool, or with the final text if the last message is a tool's result or no tool is
-//! offered. `POST /tool` is the tool that is called. `GET /stats` returns the numbers of answers
-//! and the CPU time of this process. HTTP is written by hand, because the fake shares the
-//! processors with the measured service and must cost little.
+//! `POST …/chat/completions` answers in the format of `OpenAI`'s API, as JSON or as a stream. The
+//! answer is the final text if the last message is a tool's result or no tool is offered.
+//! Otherwise, the answer is a call of the first offered tool. `POST /tool` answers as the tool.
+//! `GET /stats` returns the numbers of answers and the CPU time of this process. The program uses
+//! no HTTP server library, because it shares the processors with the measured service and must cost
+//! little.
 //!
-//! `POST /hook` receives webhooks and records how long after its event each arrived; `/hook/slow`
-//! answers after 5 ms, `/hook/dead` with 500, `/hook/silent` never. `GET /lags` returns the number
-//! of messages that `/hook` and `/hook/slow` took since the last `GET /lags`, and quantiles of their
+//! `POST /hook` receives a webhook and records its lag, which is the time from the event to the
+//! arrival of the webhook. `/hook/slow` waits 5 ms and then does the same. `/hook/dead` answers
+//! with status 500. `/hook/silent` never answers. `GET /lags` returns the number of webhooks that
+//! `/hook` and `/hook/slow` have recorded since the previous `GET /lags`, and quantiles of their
 //! lags in milliseconds.
 //!
 //! `fake-model [--listen 127.0.0.1:9100]`
@@ -100,7 +102,7 @@ fn answer_prompt(out: &mut Vec<u8>, body: &[u8]) {
     }
 }
 
-/// The answer as one JSON object.
+/// Writes the model's answer as one JSON object.
 fn whole(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     let (message, reason) = match called {
         Some(name) => (
@@ -121,7 +123,8 @@ fn whole(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     answer(out, "200 OK", body.as_bytes());
 }
 
-/// The answer as server-sent events: the arguments in two pieces, the text word by word.
+/// Writes the model's answer as server-sent events. The arguments of a call come in two pieces; a
+/// text comes word by word.
 fn stream(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     out.extend_from_slice(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -159,7 +162,7 @@ fn stream(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     out.extend_from_slice(b"0\r\n\r\n");
 }
 
-/// One event in a chunk of its own.
+/// Writes one event as a chunk of the response.
 fn event(out: &mut Vec<u8>, data: &str) {
     let length = "data: ".len() + data.len() + "\n\n".len();
     write!(out, "{length:x}\r\ndata: {data}\n\n\r\n").expect("memory");
@@ -184,7 +187,8 @@ struct Webhook<'a> {
 
 const MICROS_OF_A_DAY: u64 = 86_400_000_000;
 
-/// Microseconds since midnight of a time such as `2026-11-22T09:00:00.000001Z`.
+/// Returns the microseconds from midnight to a time such as `2026-11-22T09:00:00.000001Z`. `None`
+/// if the text is not such a time.
 fn time_of_day(text: &str) -> Option<u64> {
     let clock = text.split_once('T')?.1.trim_end_matches('Z');
     let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
@@ -231,7 +235,7 @@ struct Request {
     body: Vec<u8>,
 }
 
-/// Takes the next request from a connection; `None` at its end.
+/// Reads the next request from a connection; `None` once the client has closed the connection.
 async fn next_request(
     stream: &mut TcpStream,
     buffer: &mut BytesMut,
@@ -247,7 +251,8 @@ async fn next_request(
     }
 }
 
-/// The request at the start of the buffer and its length; `None` until it is complete.
+/// Parses the request at the start of the buffer. Returns the request and its length in bytes;
+/// `None` while the request is incomplete.
 fn parse(buffer: &[u8]) -> std::io::Result<Option<(Request, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
@@ -271,8 +276,8 @@ fn parse(buffer: &[u8]) -> std::io::Result<Option<(Request, usize)>> {
     Ok(body.map(|(body, length)| (Request { path, body }, head + length)))
 }
 
-/// The chunked body at the start of `rest`: the decoded bytes, and the length of the encoded ones.
-/// `None` until the body is complete.
+/// Decodes the chunked body at the start of `rest`. Returns the decoded bytes, and the length of
+/// the encoded body. `None` while the body is incomplete.
 fn dechunk(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut at, mut body) = (0, Vec::new());
     loop {
@@ -336,7 +341,7 @@ fn main() {
         let listener = TcpListener::bind(address).await.expect("a free address");
         loop {
             let (stream, _) = listener.accept().await.expect("a connection");
-            // An error of a connection concerns only its client.
+            // An error on a connection affects only the client of that connection.
             tokio::spawn(serve(stream));
         }
     };

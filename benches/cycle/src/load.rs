@@ -1,13 +1,15 @@
-//! Load generator: closed loop, one kept connection for each worker.
+//! A load generator. Each worker keeps one connection, and begins a cycle only after the previous
+//! cycle has ended.
 //!
-//! A cycle is `POST /v1/tasks`, answered once the task is paused, and `POST /resume/{request_id}`
-//! with an approval, answered once the task is completed. A cycle counts only if both answers are
-//! the expected ones. Prints `begin` and `end` around the measured window, so that the caller can
-//! sample processes at these moments, and then one line of JSON.
+//! A cycle has two requests: `POST /v1/tasks`, which is answered once the task is paused, and
+//! `POST /resume/{request_id}` with an approval, which is answered once the task is completed. A
+//! cycle counts only if both answers are as expected. The program prints `begin` and `end` around
+//! the measured window, so that the caller can sample processes at these moments. Then it prints
+//! the results as one line of JSON.
 //!
 //! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]`
 //!
-//! With a rate, all workers together begin at most that many cycles per second.
+//! With `--rate` above 0, all workers together begin at most that many cycles per second.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -50,13 +52,13 @@ struct Pending {
 struct Run {
     measuring: AtomicBool,
     stopped: AtomicBool,
-    /// Cycles since the start, warm-up included.
+    /// The number of successful cycles since the start, including the warm-up.
     finished: AtomicU64,
     errors: AtomicU64,
     first_error: Mutex<Option<String>>,
 }
 
-/// Times of the cycles that ended in the window, in microseconds.
+/// The durations of the requests of cycles that ended in the measured window, in microseconds.
 struct Times {
     create: Histogram<u64>,
     approve: Histogram<u64>,
@@ -125,13 +127,13 @@ impl Connection {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        // The connection's errors also reach the sender.
+        // The sender also returns the errors of the connection.
         tokio::spawn(connection);
         Ok(sender)
     }
 }
 
-/// Runs one cycle; returns the durations of its two requests.
+/// Runs one cycle. Returns the durations of the first and of the second request.
 async fn cycle(connection: &mut Connection) -> Result<(Duration, Duration), String> {
     let start = Instant::now();
     let task = connection.post("/v1/tasks", TASK).await?;

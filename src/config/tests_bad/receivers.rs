@@ -7,8 +7,8 @@ use crate::world::Mistakes;
 
 const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
 
-/// Returns the mistakes in a file with this section `auth` and this entry of `notify.to`, each from
-/// its path below `notify` on.
+/// Returns the mistakes in a file with this section `auth` and this entry of `notify.to`. Each line
+/// is cut to the part after the word `notify`.
 pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
     let text = text.replace("SECRET", SECRET);
@@ -201,7 +201,7 @@ fn entry_without_a_tenant_among_several_is_refused() {
 const PEOPLE: &str = "people: [ { user: eve, email: eve@acme.com } ]";
 
 /// Returns the mistakes in a file with this mail server, this section `policy` and this entry of
-/// `notify.to`. The only person in the file is eve.
+/// `notify.to`. Eve is the only person in the file.
 fn found_by_mail(server: &str, policy: &str, entry: &str) -> Vec<String> {
     let auth = AUTH.replace("api_keys:", &format!("{PEOPLE}, api_keys:"));
     let text = format!("{BASE}{TOOL}{auth}{policy}notify: {{ mail: {server}, to: [ {entry} ] }}\n");

@@ -19,8 +19,9 @@ use crate::task::time::Time;
 
 impl Engine {
     /// Cancels a task and its descendants. Returns once no call of these tasks can be sent any
-    /// more. The cancel increments the tasks' versions, so that no start can be committed after it,
-    /// and waits for starts that were committed before.
+    /// more. The cancel increments the tasks' versions, so that no later start of a call can be
+    /// committed. Then the cancel waits until the calls whose start was committed earlier can no
+    /// longer be sent.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `KeyReused`; `Conflict` if the task is completed or failed;
@@ -51,8 +52,9 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // The task is already canceled, so only the idempotency key is stored. If this POST
-                // is repeated after the task was reopened, it must not cancel the task again.
+                // The task is already canceled, so only the idempotency key is stored. With the
+                // stored key, a repetition of this POST after the task was reopened does not cancel
+                // the task again.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
@@ -76,8 +78,8 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. `now` is a time, by
-    /// the database's clock, after which no further start of these calls can be committed.
+    /// Waits until no replica can send a started call of these tasks any more. `now` is a time of
+    /// the database's clock. No further start of these calls can be committed after `now`.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut remote_wait = Duration::ZERO;
         let mut sent_here = Vec::new();
@@ -87,7 +89,7 @@ impl Engine {
             .filter_map(CallState::unanswered_attempt)
         {
             // A driver of this process may be committing another attempt at the call. `cancel` also
-            // forbids sending that attempt, whose commit will be refused.
+            // forbids sending that other attempt; the commit of that attempt will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -1,5 +1,5 @@
-//! Applies a person's decision, whichever HTTP route it came by: appends facts, and the driver then
-//! continues the task. The task's version fences the commit. If another commit came first, the
+//! Applies a person's decision from any HTTP route. The decision appends facts, and the driver then
+//! continues the task. The task's version fences the commit: if another commit came first, the
 //! decision is checked again against the new state.
 
 use std::collections::BTreeMap;
@@ -132,7 +132,8 @@ impl Engine {
         read.ok_or(Refusal::NotFound)
     }
 
-    /// Loads the session of the request's task, from `journal` unless that is `None`.
+    /// Loads the session of the request's task. Uses `journal` if it is given, and otherwise reads
+    /// the journal from the database.
     async fn load_session(
         &self,
         row: &RequestRow,

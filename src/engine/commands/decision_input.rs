@@ -42,7 +42,8 @@ impl DecisionInput {
         }
     }
 
-    /// Returns the edited arguments, each after the id of its call. The ids are not validated yet.
+    /// Returns each edited call: the id of the call and the new arguments. The ids are not
+    /// validated yet.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
         let replies = if let DecisionBody::PerCall(replies) = &self.body {
             Some(replies)
@@ -308,8 +309,9 @@ fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the answer has a result if and only if the answer needs a result. Also checks that
-/// the result of an external tool fits the schema in the request's `form`, if there is a schema.
+/// Checks that the answer has a result if the request and the action need a result, and no result
+/// otherwise. Also checks that the result of an external tool fits the schema in the request's
+/// `form`, if there is a schema.
 fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let content = spec.kind.properties().response;
     let is_wanted = action == Action::Respond

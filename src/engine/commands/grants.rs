@@ -43,8 +43,8 @@ impl Engine {
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision, so that no further call starts by it. Ending a standing decision
-    /// again has no effect.
+    /// Ends a standing decision, so that the standing decision lets no further call start. Ending a
+    /// standing decision again has no effect.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`. `Unavailable` when the database does not answer.

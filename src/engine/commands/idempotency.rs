@@ -11,7 +11,7 @@ use crate::task::change::{IdempotencyRow, TaskRow};
 use crate::task::id::RequestId;
 use crate::task::status::TaskStatus;
 
-/// The idempotency key of a POST, with the path and the body that the key stands for.
+/// The idempotency key of a POST, with the path and the body of that POST.
 #[derive(Clone, Debug)]
 pub struct IdempotencyKey {
     /// Method and path, e.g. `POST /v1/tasks`.
@@ -46,7 +46,7 @@ impl IdempotencyKey {
 
 impl Engine {
     /// Returns the result of an earlier POST with the same key; `None` if no earlier POST had this
-    /// key. The HTTP handlers call this before they check the rest of a POST.
+    /// key. The HTTP handlers call `replay` before they check the rest of a POST.
     ///
     /// # Errors
     /// `KeyReused` if the earlier body differs; `Forbidden` if the caller has since lost the right
@@ -123,10 +123,9 @@ impl Engine {
         ))
     }
 
-    /// Returns `result`, the result of a command. If the command was refused, first looks the key
-    /// up again, because an earlier POST with this key may have been stored since the first
-    /// look-up; if so, returns the result of that POST. Does not look the key up after
-    /// `Unavailable`.
+    /// Returns the result of an earlier POST with this key, if the command was refused and such a
+    /// POST has been stored since the first look-up of the key. Otherwise returns `result`, the
+    /// result of the command. Does not look the key up after `Unavailable`.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Stores the answers of tools that arrive after the attempt has timed out.
+//! Stores a tool's answer that arrives after the attempt has timed out.
 
 use std::sync::Arc;
 

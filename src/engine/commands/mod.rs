@@ -39,11 +39,11 @@ pub(crate) const MAX_TRIES: u32 = 200;
 /// input; the engine checks the agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
-    /// Name of the agent; `None` stands for the default agent.
+    /// The name of the agent; `None` stands for the default agent.
     pub agent: Option<String>,
-    /// Parts of the first message.
+    /// The parts of the first message.
     pub items: Vec<Part>,
-    /// The caller's session id, or `None` for a fresh one.
+    /// The caller's session id. With `None`, the task gets a new session id.
     pub session_id: Option<String>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
@@ -74,10 +74,10 @@ pub struct Accepted {
     pub replayed: bool,
     /// Whether the root is a call at a gate.
     pub is_gate_call: bool,
-    /// A listener for the tree's commits, opened before the command's commit so that no later
-    /// commit is missed. `None` for a cancel and for a replay.
+    /// A listener for the tree's commits. The listener is opened before the command's commit, so
+    /// that it misses no later commit. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// Position of the command's commit; `None` for a cancel that is not a replay.
+    /// The position of the command's commit; `None` for a cancel that is not a replay.
     pub position: Option<CommitPosition>,
 }
 
@@ -92,8 +92,8 @@ pub enum CommitPosition {
 }
 
 impl Accepted {
-    /// Returns the result of a command without a listener and without a position. The root is no
-    /// call at a gate.
+    /// Returns the result of a command, without a listener and without a position. Sets
+    /// `is_gate_call` to `false`.
     pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
@@ -160,7 +160,7 @@ pub enum Refusal {
     NotARoot {
         /// The root of the task's tree, which takes the command instead.
         root: TaskId,
-        /// Status of the task, not of the root.
+        /// The status of the task, not of the root.
         status: TaskStatus,
     },
     /// `unavailable`: the database does not answer, the service is shutting down, or other commits
@@ -172,7 +172,7 @@ pub enum Refusal {
     Internal,
 }
 
-/// The conflicts between a command and a task's status.
+/// The reason why a task's status or kind does not allow a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictCode {
     /// The command is a message, and the task is running.

@@ -113,8 +113,8 @@ impl Driver<'_> {
         is_missing
     }
 
-    /// Returns the name of the first credential that the tool needs and of which `known` lacks a
-    /// field.
+    /// Returns the name of the first credential that the tool needs and that `known` does not have
+    /// with all its fields.
     pub(super) fn missing_credential<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -1,8 +1,8 @@
-//! Allows a held call if a person's standing decision covers it. Invariant: a standing decision is
-//! compared with the current rule, tool and accounts each time, and covers only calls of the rule
-//! that offered it. If the standing decision no longer counts when the call is about to start,
-//! people are asked about the call. The commit of the start checks once more that the standing
-//! decision is not revoked, expired or used up.
+//! Allows a held call if a person's standing decision covers it. Invariant: at every judgement, a
+//! standing decision is compared with the current rule, tool and accounts, and it covers only calls
+//! of the rule that offered it. If the standing decision no longer counts when the call is about to
+//! start, people are asked about the call. The commit of the start checks once more that the
+//! standing decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};

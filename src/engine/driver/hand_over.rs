@@ -43,7 +43,7 @@ impl Driver<'_> {
 
     /// Whether a client waits for a call that this service performs, according to the row's
     /// `asker_until`. If the row has no `asker_until`, only a call without an approval counts as
-    /// awaited, because its client waited when it proposed the call.
+    /// awaited, because the client of such a call waited when it proposed the call.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -74,8 +74,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the time until a gate call that waits for its asker is given up; `None` if no gate
-    /// call can be started.
+    /// Returns how long a gate call still waits for its asker before the call is given up; `None`
+    /// if no gate call can be started.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

@@ -144,7 +144,8 @@ impl Driver<'_> {
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // In an unreadable task, the same call may have run, or a person may have rejected it.
+        // An unreadable task may have run the same call, or may record a person's rejection of that
+        // call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -339,9 +340,9 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// Returns the tool of exactly this name; `None` if the agent does not offer it. The task's
-    /// version of the agent determines which tools are offered; the tool itself comes from the
-    /// current configuration.
+    /// Returns the tool of exactly this name; `None` if the agent does not offer the tool. The
+    /// task's version of the agent determines which tools are offered; the tool itself comes from
+    /// the current configuration.
     pub(in crate::engine) fn offered<'a>(
         &'a self,
         agent: &Agent,

@@ -89,8 +89,8 @@ impl Driver<'_> {
     }
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that the
-    /// call would exceed if the model calls in flight of relatives count too. A task without
-    /// relatives gets no guard; `step_context` has already checked its limits.
+    /// call would exceed, counted together with the relatives' model calls in flight. A task
+    /// without relatives gets no guard; `step_context` has already checked its limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {

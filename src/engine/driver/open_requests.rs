@@ -126,9 +126,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Either the call
-    /// was started and no process runs it any more, or it may have run in a lost part of the
-    /// history.
+    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Each call
+    /// either was started and is no longer run by any process, or may have run in a lost part of
+    /// the history.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {

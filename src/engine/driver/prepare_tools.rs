@@ -51,8 +51,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start` maps whether a person approved
-    /// the call to the reason why the call may start.
+    /// Returns the calls whose tools must be compared again. `start` returns the reason why a call
+    /// may start; its argument says whether a person approved the call.
     fn stale_tools(
         &self,
         calls: &[CallId],

@@ -14,8 +14,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Records the `answers` to these attempts, in the same order. `began` is the uptime at which
-    /// the permits of the attempts were decided.
+    /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
+    /// is the uptime at which the permits of the attempts were decided.
     ///
     /// # Errors
     /// `Lost` if the lease ended before a call was sent, and there is no result to store.
@@ -77,9 +77,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a function that returns whether the call may be sent now. The call may be sent while
-    /// the lease lasts, within [`SEND_WINDOW`] of the commit of its start, and unless a cancel
-    /// forbids sending it.
+    /// Returns a function that tells whether the call may be sent now. All of these conditions must
+    /// hold: the lease lasts, no more than [`SEND_WINDOW`] has passed since the commit of the
+    /// call's start began, and no cancel forbids sending the call.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,

@@ -1,5 +1,5 @@
-//! A driver needs a slot of this process for an effect. A driver gets no slot when the service
-//! stops or another task is driven alone.
+//! Gives drivers the slots of this process. A driver needs a slot for an effect. A driver gets no
+//! slot while the service stops or while another task is driven alone (`LoneDrives`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,10 +25,10 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// Returns a slot. `None` if no slot is free, during a lone drive, or while tasks are queued in
-    /// the database, because queued tasks get slots first, each tenant in turn. A command whose
-    /// facts are not stored yet waits up to [`SLOT_WAIT`] for a slot, because a queued task costs a
-    /// claim and another reading of the journal.
+    /// Returns a slot. `None` if no slot is free, if another task is driven alone (`LoneDrives`),
+    /// or if tasks are queued in the database. Queued tasks get slots first, and their tenants take
+    /// turns. A command whose facts are not stored yet waits up to [`SLOT_WAIT`] for a slot,
+    /// because to queue its task would cost a claim and another reading of the journal.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -26,8 +26,8 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The present definition of each call's tool. The server of the tool may show this definition to
-/// this task only.
+/// The current definition of each call's tool. A server may show different definitions of a tool to
+/// different tasks.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
@@ -51,8 +51,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Meanwhile, the comparison of another task has found a changed tool. No call is
-            // started, and the driver asks `next_step` again.
+            // Meanwhile, another task has compared the tools and has found a changed tool. No call
+            // is started, and the driver asks `next_step` again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -89,8 +89,8 @@ impl<'e> Driver<'e> {
     }
 
     /// Returns the calls that get a slot of their tool, with these slots. If no call gets a slot,
-    /// waits for one slot. During this wait, the driver holds no slot of a tool, so that drivers
-    /// cannot deadlock, and has no pending facts.
+    /// waits for one slot. During this wait, the driver has no pending facts and holds no slot of a
+    /// tool, so that drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -239,8 +239,9 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns the time until the last attempt that may still be running counts as over; `None` if
-    /// there is no such attempt. Leaves out attempts of this service that may be repeated.
+    /// Returns the remaining time after which every attempt that may still be running counts as
+    /// over; `None` if there is no such attempt. Leaves out attempts of this service that may be
+    /// repeated.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
         let attempts = self

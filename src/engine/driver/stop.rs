@@ -1,10 +1,10 @@
-//! The reasons for which a driver stops early.
+//! Defines [`Stop`], the reason why a driver stops early.
 
 /// The reason why a driver stops before the task waits or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit came first, and the session now has the new journal. The driver asks
-    /// `next_step` again.
+    /// Another commit changed the task first. The session now has the new journal, and the driver
+    /// asks `next_step` again.
     Reloaded,
     /// Another driver has the task, the command that opened the session was refused, the task
     /// cannot be read, or the service has gone down.

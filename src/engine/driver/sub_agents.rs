@@ -1,6 +1,6 @@
 //! Starts sub-agents. The commit that records the start of a sub-agent's call also creates or
-//! reopens the sub-agent's task. Invariant: each call starts at most one task, even after a crash
-//! at any point.
+//! reopens the sub-agent's task. Invariant: each call starts at most one task, even if the process
+//! crashes at any point.
 
 use serde_json::Value;
 
@@ -23,7 +23,8 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
     related.draft.pin(&agent.version);
     let failed = related.draft.row.status == TaskStatus::Failed;
     related.draft.push_status(TaskStatus::Running, now);
-    // Started calls of a failed task stay open for a reconcile request.
+    // If the task has failed, its started calls stay open, so that a reconcile request can settle
+    // them.
     let text = "The conversation went on; this call was not run.";
     related.draft.close_calls(
         |call| !failed || call.attempts == 0,
@@ -35,8 +36,9 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// Creates or reopens a task for each of these calls, if the calls may still start and no limit
-    /// is reached.
+    /// Creates or reopens a task for each of these calls, unless the calls may no longer start. A
+    /// call that exceeds a limit, or whose agent is gone from the configuration, gets no task and
+    /// is judged invalid.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_start(calls).await? {
             return Ok(());
@@ -131,8 +133,8 @@ impl Driver<'_> {
         self.session.tree.add(draft);
     }
 
-    /// Returns the ended task in which the next call of a sub-agent with `session: true` continues
-    /// the conversation. `None` at the first call, and for sub-agents without `session: true`.
+    /// Returns the ended task of the conversation with `sub`, which the next call continues. `None`
+    /// before the first call, and if `sub` does not have `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let is_of_sub_agent = |row: &&TaskRow| {

@@ -1,6 +1,7 @@
-//! In an ask, a client proposes a call, or names an earlier call, and waits for the verdict. Every
-//! surface asks through [`Engine::ask_until`]. The waiting connection is the call's asker: it
-//! stores its presence, starts the call after approval, and ends its presence when it leaves.
+//! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
+//! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
+//! The waiting connection is the asker of the call. An asker stores its presence, starts the call
+//! after approval, and ends its presence when it leaves.
 
 use std::sync::Arc;
 
@@ -33,8 +34,8 @@ pub struct GateAnswer {
     /// The handle by which the surface reports the delivery. `Some` if the answer has a result that
     /// was not delivered yet.
     pub delivery: Option<Delivery>,
-    /// The result as the MCP server wrote it. `None` unless this process received the result while
-    /// a connection waited for the call.
+    /// The bytes of the result as the MCP server wrote them. `None` unless this process received
+    /// the result while a connection waited for the call.
     pub raw: Option<Arc<str>>,
 }
 
@@ -46,34 +47,35 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The time from which this ask no longer starts an approved call. With `None`, the ask may
-    /// start an approved call until its wait ends.
+    /// The time after which this ask no longer starts an approved call. With `None`, the ask may
+    /// start an approved call until the end of its wait.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// A listener for the commits of this process, opened before the first read so that no commit
-    /// is missed. The first pause moves the listener to `replica_commits`.
+    /// A listener for the commits of this process. The listener is opened before the first read, so
+    /// that no commit is missed. The first pause moves the listener to `replica_commits`.
     local_commits: Option<Listener>,
     /// A listener for the commits of every replica. `None` until the first pause.
     replica_commits: Option<Listener>,
-    /// The id of this ask, and the runner that the proposal names, or `""`.
+    /// The id of this ask, and the name of the runner from the proposal (`""` if the proposal names
+    /// no runner).
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
-    /// result.
+    /// result. Among asks that do not name the call, only one gets the result.
     by_key: bool,
-    /// Whether this ask continues an earlier call.
+    /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
-    /// Whether the session of this round comes from a drive that this ask has started.
+    /// Whether the session of this round is the result of a drive that this ask started.
     own_drive: bool,
 }
 
 /// The result of one round of a wait.
 enum Round {
     Answer(Box<GateAnswer>),
-    /// The call may have changed. The next round uses this session; with `None`, it loads the task
-    /// again.
+    /// The call may have changed. The next round uses this session. With `None`, the next round
+    /// loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// Another asker gets this call, or has stored the same key. The proposal is handled again from
-    /// the start, usually as a new call.
+    /// Another asker gets this call, or has stored the same idempotency key. The proposal is
+    /// handled again from the start, usually as a new call.
     TakenByOther,
 }
 
@@ -155,8 +157,9 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// Returns the task that the proposal's key or id names. An id counts only if the task has the
-    /// proposed call, with the same caller, gate and session.
+    /// Returns the task that the key or the id in the proposal names. If the proposal has an id,
+    /// the task must have the proposed call, and the same caller, gate and session; otherwise
+    /// returns `None`.
     async fn find_known_call(
         &self,
         caller: &Caller,
@@ -181,8 +184,8 @@ impl Engine {
         Ok(same.then_some(task))
     }
 
-    /// Answers a call that is only counted (`record: held`). The call is released, and nothing is
-    /// stored.
+    /// Answers a call that the gate only counts (`record: held`). The answer gives the asker the
+    /// permit, and nothing is stored.
     async fn answer_counted(
         &self,
         mut session: TaskSession,
@@ -223,8 +226,8 @@ impl Engine {
 }
 
 impl Waiter<'_> {
-    /// Waits for the end of a drive and returns its session. `None` if the wait ends first, or if
-    /// the session may differ from the journal.
+    /// Waits for the end of a drive and returns the drive's session. `None` if the wait of this ask
+    /// ends first, or if the session may differ from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -237,8 +240,8 @@ impl Waiter<'_> {
         session
     }
 
-    /// Waits until the call has a verdict for this asker, or the wait is over. `None` if another
-    /// asker gets the call.
+    /// Waits until the call has a verdict for this asker, or until the wait is over. `None` if
+    /// another asker gets the call.
     async fn wait_for_verdict(
         mut self,
         mut session: Option<TaskSession>,
@@ -306,8 +309,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If that ask leaves, this ask gets the
-                // result.
+                // Another ask has reserved the result. If the other ask leaves without the result,
+                // this ask gets the result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
@@ -328,7 +331,8 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // If the result is not delivered, the next ask can get the result at once.
+                // If the result is not delivered, dropping the guard ends the reservation, and the
+                // next ask can get the result at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)
@@ -337,7 +341,7 @@ impl Waiter<'_> {
     }
 
     /// Starts an approved call for this asker. Either this service runs the call, or the answer
-    /// gives the asker the permit to run it.
+    /// gives the asker the permit to run the call.
     async fn claim(
         &mut self,
         mut session: TaskSession,
@@ -363,8 +367,9 @@ impl Waiter<'_> {
         Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
     }
 
-    /// Waits while the call cannot start. Stores the asker's presence, or the end of the presence
-    /// if the asker does not come back after the wait.
+    /// Waits for a change of a call that cannot start yet. Before the wait, stores the asker's
+    /// presence. When the ask's wait is over, answers the asker, and ends the presence if the asker
+    /// will not ask again by itself.
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
@@ -403,7 +408,8 @@ impl Waiter<'_> {
         self.pause().await
     }
 
-    /// Waits until a replica commits to the call's task, or until the wait is over.
+    /// Waits until any replica commits a change of the call's task, or until the wait of this ask
+    /// is over.
     async fn pause(&mut self) -> Result<Round, GateRefusal> {
         self.pause_until(self.end).await
     }
@@ -423,8 +429,8 @@ impl Waiter<'_> {
         Ok(Round::Retry(None))
     }
 
-    /// Adds the proposal's idempotency key to the next commit, if the key is new and the proposal
-    /// continues an equal call.
+    /// Adds the idempotency key of the proposal to the next commit, if the key is new and the
+    /// proposal continues an equal call.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.by_key && self.continues {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);
@@ -451,8 +457,8 @@ impl Waiter<'_> {
         }))
     }
 
-    /// Returns the presence to store. It lasts until the end of the wait, and after that for
-    /// `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
+    /// Returns the presence to store. The presence lasts until the end of the wait, and after that
+    /// for `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
     fn presence(&self) -> AskerPresence {
         let remaining = self.end.saturating_duration_since(Instant::now());
         AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
@@ -479,7 +485,7 @@ fn is_permit_returned(session: &TaskSession) -> bool {
     calls.first().is_some_and(|state| state.is_permit_returned)
 }
 
-/// Whether two texts of arguments are equal as JSON values, or have the same bytes.
+/// Whether two argument texts have the same bytes or are equal as JSON values.
 fn is_equal_json(one: &str, other: &str) -> bool {
     one == other
         || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))

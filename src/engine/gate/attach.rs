@@ -1,6 +1,7 @@
-//! Compares a proposed call with earlier calls of its tool. Finds an equal call that the proposal
-//! continues, or the caution that the earlier calls require. Invariant: a call that may still be
-//! running is never started a second time without a person's approval.
+//! Compares a proposed call with earlier calls of the same tool. The result is either an equal call
+//! that the proposal continues, or a new call with the caution that the earlier calls require.
+//! Invariant: a call that may still be running is never started a second time without a person's
+//! approval.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(super) enum Caution {
     Hold(String),
     /// If a rule holds the call, its request shows this notice.
     Notice(String),
-    /// A person has rejected the same call before, so the new call is denied.
+    /// A person has rejected an equal call before, so the new call is denied.
     Reject {
         call: crate::task::id::CallId,
         /// The reason that the person gave.
@@ -73,10 +74,10 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The prefix of the key of a call that a later proposal of an equal call may continue.
+/// The call-key prefix of a call that any later proposal of an equal call may continue.
 const EQUAL_PREFIX: &str = "b:";
-/// The prefix of the key of a call that a later proposal continues only if it names the call by the
-/// caller's own key or by id.
+/// The call-key prefix of a call that a later proposal continues only by naming the call: by the
+/// caller's idempotency key or by id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -122,9 +123,10 @@ impl Engine {
             .await
     }
 
-    /// Compares a proposed call with the equal calls that the proposal might continue. With
-    /// `is_doubtful`, the outcome of a call of the same tool is unknown. A reason to hold the new
-    /// call takes precedence over a notice, because a notice does not hold an allowed call.
+    /// Compares a proposed call with the equal calls that the proposal might continue.
+    /// `is_doubtful` says that an earlier call of the same tool has an unknown outcome. A reason to
+    /// hold the new call takes precedence over a notice, because a notice does not hold an allowed
+    /// call.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -175,8 +177,8 @@ impl Engine {
         ))
     }
 
-    /// Returns a person's newest decision about the calls of `equal`, if it is a rejection. Only
-    /// calls that ended less than `no_lasts` ago count.
+    /// Returns the newest decision of a person about the calls in `equal`, if this decision is a
+    /// rejection. Ignores calls that ended more than `no_lasts` ago.
     async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
@@ -192,8 +194,8 @@ impl Engine {
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in ended {
-            // A call is decided before it ends, so the calls that ended before the newest known
-            // decision have no newer one.
+            // A call is decided before it ends. So a call that ended before the newest known
+            // decision has no newer decision.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -250,15 +252,15 @@ enum Relation {
     Nothing,
     /// The proposal continues the earlier call.
     Continues,
-    /// The earlier call has ended, and its agent has the result or is getting it.
+    /// The earlier call has ended, and its result was delivered or is being delivered.
     Delivered,
     /// A person must approve the proposed call. The text is the reason.
     Holds(&'static str),
 }
 
-/// Whether a call whose permit was given before may get another attempt at its next ask: a person
-/// has approved the attempt, or the permit is over and the call may be repeated. While a permit is
-/// out, its runner may be running the call.
+/// Whether the next ask about a call may start another attempt after a permit was delivered. This
+/// is so if a person has approved the call again, or if the call may be repeated and its permit is
+/// over. As long as a permit is valid, the runner that has the permit may be running the call.
 fn awaits_next_ask(session: &TaskSession) -> bool {
     let Some(state) = session.own.progress.calls.first() else {
         return false;
@@ -285,8 +287,9 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
     is_delivered && state.performer == ToolKind::External && may_start
 }
 
-/// The assumed maximum difference between the clocks of a process and its database. The query looks
-/// further back by this time; the found rows are then compared by the database's clock.
+/// The assumed maximum difference between the clocks of a process and its database. The query for
+/// earlier calls looks back this much further. The rows that the query finds are then checked
+/// against the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {
@@ -294,10 +297,10 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person decided whether this ended call may run, and the rejection if
-/// the decision is one. `None` if no person decided that, or if the decision had no effect because
-/// the call expired or was canceled. A person's answer about the outcome of a started call does not
-/// count.
+/// Returns the time at which a person decided whether this ended call may run. If the decision is a
+/// rejection, returns the rejection too. `None` if no person made such a decision, or if the
+/// decision had no effect because the call expired or was canceled. A person's answer about the
+/// outcome of a started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(outcome) = state.phase else {
@@ -315,7 +318,7 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
             let caution = Caution::Reject { call, reason };
             Some((at, Some(caution)))
         }
-        // An approval of other arguments is no approval of the proposed call.
+        // If the arguments were edited, the approval does not cover the proposed call.
         (_, Some(approval)) if state.edited.is_none() => {
             let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
             Some((at, None))

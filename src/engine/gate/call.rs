@@ -24,7 +24,7 @@ pub enum GateDecision {
     Allow,
     /// The call never started, and will not start.
     Deny,
-    /// The call waits for a person or for its asker, or it runs and this asker has no permit.
+    /// The call waits for a person or for its asker, or the call runs and this asker has no permit.
     Pending,
 }
 
@@ -43,13 +43,14 @@ impl GateDecision {
 /// The state of a gate call, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateState {
-    /// The call waits for a judgement, a person's decision, or an answer to its server's questions.
+    /// The call waits for a judgement, for a person's decision, or for a person's answer to
+    /// questions of the MCP server.
     Pending,
-    /// The call may start once its asker waits.
+    /// The call may start as soon as its asker waits for it.
     Approved,
     /// The call runs, in this service or elsewhere.
     Started,
-    /// The outcome is unknown, and a person is asked about the outcome.
+    /// The outcome of the call is unknown, and a person is asked about the outcome.
     Doubtful,
     /// The call has its result and will not run again.
     Settled,
@@ -74,7 +75,7 @@ pub struct GateCall {
     pub tool_call_id: CallId,
     pub gate: String,
     pub tool: String,
-    /// The caller's session id; `gate` if the proposal named none.
+    /// The caller's session id; `gate` if the proposal named no session.
     pub session_id: String,
     /// The arguments with which the call runs; after an edit, the edited text.
     pub arguments_text: String,
@@ -86,13 +87,13 @@ pub struct GateCall {
     pub state: GateState,
     /// `None` until the call is settled.
     pub outcome: Option<Outcome>,
-    /// The name of the rule that judged the call; `None` if no rule did.
+    /// The name of the rule that judged the call; `None` if no rule judged the call.
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
-    /// The open permit; `None` if this viewer has none.
+    /// The open permit; `None` if the client to which the call is shown has no permit.
     pub permit: Option<Permit>,
     /// The result of a call that this service ran, or that a person supplied. `None` for a result
     /// that the caller reported.
@@ -108,7 +109,7 @@ pub struct GateCall {
     /// The time at which the present state ends if nothing else happens. `None` if the state does
     /// not end by itself.
     pub expires_at: Option<Time>,
-    /// The database's clock when the call was read.
+    /// The time of the read of the call, by the database's clock.
     pub now: Time,
 }
 
@@ -117,8 +118,8 @@ pub struct GateCall {
 pub(super) enum Viewer<'v> {
     /// A client that reads the call but is not its asker, and never gets a permit.
     Reader,
-    /// The client of the ask with this id, and the runner that its proposal names; `""` if the
-    /// proposal names no runner.
+    /// The client of an ask: the id of the ask, and the name of the runner from the proposal (`""`
+    /// if the proposal names no runner).
     Asker(Uuid, &'v str),
 }
 
@@ -299,13 +300,14 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Whether the result is shown to the asker. A result that the asker itself reported is left
-    /// out.
+    /// Whether the result is shown to the asker. The asker is not shown a result that the asker
+    /// itself reported.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Returns the last request about the call, with the status that follows from the journal.
+    /// Returns the last request about the call. The journal determines the status of the returned
+    /// request.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
         let id = self.find_last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {
@@ -331,7 +333,8 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Returns the reason that a person gave for rejecting the call; `None` if there is none.
+    /// Returns the reason that a person gave for rejecting the call; `None` without a reason or a
+    /// rejection.
     fn rejection(&self) -> Option<String> {
         let Phase::Done(Outcome::Rejected) = self.state.phase else {
             return None;

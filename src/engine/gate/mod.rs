@@ -1,8 +1,8 @@
 //! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
 //! or lets this service run the call. A gate call is stored as a root task with one turn, which no
-//! model of this service wrote. So the journal, the requests and the guarantees of a gate call are
-//! those of every task. A surface is a protocol by which calls are proposed: the REST API, MCP, or
-//! the protocol of a gateway. Invariant: an approved call starts only while its asker waits.
+//! model of this service wrote. So a gate call has a journal, requests and guarantees like any
+//! other task. A surface is a protocol by which calls are proposed: the REST API, MCP, or the
+//! protocol of a gateway. Invariant: an approved call starts only while its asker waits.
 
 mod ask;
 mod attach;
@@ -25,8 +25,8 @@ use super::{FieldError, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
-/// The path under which idempotency keys of gate calls are stored. All surfaces share this path, so
-/// that a key names the same call at every surface.
+/// The path under which idempotency keys of gate calls are stored. The path is the same for all
+/// surfaces, so that a key names the same call at each of them.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
 /// The session id of a proposal that names no session. With a fresh id, a repeated call would not
@@ -57,8 +57,8 @@ pub struct Proposal {
     /// The time after `wait` during which the asker still counts as waiting. Not zero for a client
     /// that asks again by itself.
     pub returns_within: Duration,
-    /// The cell from which the surface reads the request that the call waits for, while the ask
-    /// goes on.
+    /// The cell for the request that the call waits for. The surface can read the cell during the
+    /// ask.
     pub progress: AskProgress,
 }
 
@@ -68,7 +68,7 @@ pub struct Proposal {
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
 impl AskProgress {
-    /// Returns the request that the call waits for; `None` if the ask has written no request.
+    /// Returns the request that the call waits for; `None` if the ask has not written a request.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +90,7 @@ pub enum Identity {
     /// arguments. For surfaces that forward the client's own bytes.
     Bytes,
     /// The earlier call must have the same idempotency key. With `attach`, a proposal with a new
-    /// key is also recognized as under `Value`.
+    /// key is also compared with earlier calls as for `Value`.
     Key {
         /// The caller's idempotency key.
         key: String,

@@ -1,6 +1,6 @@
 //! Stores the presence of askers: whether a client waits for a call, and whether the call's result
 //! was delivered. Presence is an end time in the task's row, fenced by the row's version like every
-//! write. If a process dies, the presence of its askers ends at that time.
+//! write. If a process dies, the presence of its askers ends at the stored end time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub(in crate::engine) struct AwaitedCall {
     raw: Option<Arc<str>>,
 }
 
-/// A guard of a connection that waits for a call. If the guard is dropped before the asker is
-/// answered, it ends the stored presence.
+/// A guard of a connection that waits for a call. Dropping the guard before the asker is answered
+/// ends the stored presence.
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
     task: TaskId,
@@ -56,8 +56,8 @@ impl AskerGuard {
         self.present = true;
     }
 
-    /// Marks the asker as answered, so that dropping the guard does not end the presence. The
-    /// answer's commit or the stored time ends the presence.
+    /// Marks the asker as answered, so that dropping the guard does not end the presence. Instead,
+    /// the commit of the answer ends the presence, or the presence runs out at its stored time.
     pub(super) fn mark_answered(&mut self) {
         self.present = false;
     }
@@ -108,7 +108,7 @@ impl Delivery {
         }
     }
 
-    /// Records in the background that the client has the whole answer.
+    /// Records that the client has received the whole answer. The commit runs in the background.
     pub fn delivered(self) {
         let Self { mut guard, session } = self;
         guard.mark_answered();
@@ -133,8 +133,8 @@ impl Engine {
         self.askers.lock().contains_key(&task)
     }
 
-    /// Keeps `raw`, the result of a call as the MCP server wrote it, as long as a connection of
-    /// this process waits for the call. Drops `raw` if no connection waits.
+    /// Keeps `raw` as long as a connection of this process waits for the call. `raw` is the result
+    /// as the MCP server wrote it. Drops `raw` if no connection waits.
     pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
         if let Some(awaited) = self.askers.lock().get_mut(&task) {
             awaited.raw = Some(raw);
@@ -154,8 +154,8 @@ impl Engine {
     }
 
     /// Writes the presence of a call's asker, unless the row has no presence or the result has been
-    /// delivered. The first try uses `session` if that is `Some`. Ignores failures, because the
-    /// presence then ends at its stored time.
+    /// delivered. The first try uses `session` if it is `Some`; every other try loads the task.
+    /// Ignores failures, because the presence then ends at its stored time.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,
@@ -180,8 +180,8 @@ impl Engine {
         }
     }
 
-    /// Commits the presence `asker` and the session's idempotency key, fenced by the session's
-    /// version.
+    /// Commits the presence `asker` and the session's idempotency key. The commit is fenced by the
+    /// session's version.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

@@ -40,10 +40,10 @@ pub(super) enum Proposed {
     Counted(Box<TaskSession>),
 }
 
-/// A drive of a gate call. The first commit of the drive is durable.
+/// A drive of a gate call whose first commit is durable.
 pub(super) struct GateDrive {
     pub task: TaskId,
-    /// Notified of the commits of this process, from the first commit of the drive on.
+    /// A listener for the commits of this process, from the first commit of the drive on.
     pub listener: Listener,
     pub guard: AskerGuard,
     /// Yields the session at the end of the drive; `None` if the session may differ from the
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Judges a proposed call, and stores it as a new call unless the proposal continues an equal
-    /// call. `ask` is the id of the ask, and the runner or `""`.
+    /// call. `ask` has the id of the ask and the name of the runner (`""` without a runner).
     pub(super) async fn propose(
         self: &Arc<Self>,
         caller: &Caller,
@@ -127,9 +127,9 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key, by which equal calls are found. A repetition of the call
-        // is denied without this key. With the key, many denied calls could displace the person's
-        // rejection from the look-up, which reads a bounded number of calls.
+        // A denied call gets no call key (the key by which equal calls are found). A repetition of
+        // the call is denied even without the key. With the key, many denied calls could displace
+        // the person's rejection from the look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -147,7 +147,7 @@ impl Engine {
                 end,
             }));
         }
-        // Another proposal with the same key came first.
+        // Another proposal with the same idempotency key was stored first.
         guard.mark_answered();
         let known = self.known_by_key(caller, agent, proposal).await?;
         known
@@ -186,8 +186,8 @@ impl Engine {
         Ok(self.task_of_key(caller, key.as_ref()).await?)
     }
 
-    /// Returns the unsaved task of a proposed call. The task's last fact is the turn that has the
-    /// call.
+    /// Builds the task of a proposed call without storing the task. The last fact of the task is
+    /// the turn with the call.
     fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
         let task_id = TaskId(self.ids.fresh());
         let session_id = proposal.session_id.clone();
@@ -291,8 +291,8 @@ impl Engine {
         Ok((drive?, guard))
     }
 
-    /// Drives a gate call in the background. Returns once the first commit is durable. `None` when
-    /// another commit came first, or when there was nothing to commit.
+    /// Drives a gate call in the background. Returns as soon as the first commit is durable.
+    /// Returns `None` when another commit came first, or when there was nothing to commit.
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,

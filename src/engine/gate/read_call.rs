@@ -24,14 +24,14 @@ pub struct AskerStatus {
     pub is_waiting: bool,
     /// Whether the client, and not this service, runs the call.
     pub runs_elsewhere: bool,
-    /// The time after an approval within which the client must ask again. After this time, the call
-    /// is given up.
+    /// The time after an approval within which the client must ask again. After this time, the
+    /// service gives the call up.
     pub use_within: Duration,
 }
 
 impl Engine {
-    /// Returns the state of the asker of this task's call. `None` if the task does not exist, or if
-    /// `agent`, the name of the root's agent, is not a gate.
+    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent.
+    /// `None` if the task does not exist, or if `agent` is not a gate.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -55,8 +55,8 @@ impl Engine {
         }))
     }
 
-    /// Whether the call of this task is approved and starts only when its agent asks again. `false`
-    /// if the task is no call at a gate.
+    /// Whether the call of this task is approved and starts only when the agent asks again. `false`
+    /// if the task is not a gate call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -85,8 +85,8 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller is its owner. Waits up to `wait` until the
-    /// call's decision changes.
+    /// Returns the gate call of this task, if the caller is its owner. Waits until the call's
+    /// decision changes, for at most `wait`.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the

@@ -56,8 +56,8 @@ impl Engine {
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
     /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
-    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not its last
-    /// attempt; `Settled` if another outcome is stored.
+    /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not the last
+    /// attempt at the call; `Settled` if another outcome is stored.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,
@@ -163,7 +163,7 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session, if the report has something new.
+/// Adds the facts of a report to the session, if the report says anything new.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -191,7 +191,8 @@ fn apply_report(
             ReportEffect::Stores
         }
         (Phase::Done(_), _) => apply_late_report(session, result),
-        // A person is asked about the call, or has decided about it since that attempt.
+        // The report adds nothing: a person is asked about the call, or has decided about the call
+        // after the reported attempt.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);

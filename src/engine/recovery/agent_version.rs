@@ -1,6 +1,6 @@
 //! Loads the agent of a task in the version that the task is pinned to, even if the current
 //! configuration has another version. Invariant: limits and access come from the current
-//! configuration, and no task is driven with a definition that does not match its digest.
+//! configuration, and no task is driven with a definition whose digest does not match.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const MAX_CACHED: usize = 256;
 
 impl Engine {
     /// Returns the agent of a task in the version that the task is pinned to. The inner `Err` is
-    /// the failure of a task whose agent cannot be loaded.
+    /// the failure with which the task ends if its agent cannot be loaded.
     ///
     /// # Errors
     /// `Unavailable` when a stored definition must be read and the database does not answer.

@@ -1,6 +1,7 @@
-//! Ends a task from its row alone, if the journal is unreadable or reading the journal kills the
-//! process. Invariant: none of the task's calls runs, the task is not claimed again and again, no
-//! other task is delayed, and a pending result is still written.
+//! Ends a task without its journal, from its row alone. This is needed if the journal is
+//! unreadable, or if reading the journal kills the process. Invariant: none of the task's calls
+//! runs, the task is not claimed again and again, no other task is delayed, and a pending result is
+//! still written.
 
 use std::sync::Arc;
 
@@ -32,8 +33,8 @@ impl Engine {
 
     /// Ends a task and its descendants, unless the task has already ended, and writes `late` as
     /// late results of the task's calls. If a newer version of this program may be able to read the
-    /// journal, ends the task only once it was taken over `Settings::takeovers` times. Returns
-    /// `false`, with nothing written, if the journal can be read after all.
+    /// journal, does not end the task before the task was taken over `Settings::takeovers` times.
+    /// Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
     /// [`CommitError`] of the commit or of the reads before it.

@@ -92,7 +92,7 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
     })
 }
 
-/// Whether each edit of the decision has the digest that its arguments, rule and tool give.
+/// Whether the digest of each edit in the decision matches the arguments, the rule and the tool.
 fn has_valid_edits(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else {

@@ -1,6 +1,6 @@
 //! The tool calls that this process has in flight. Invariant: a call is sent only by the driver
 //! whose commit started it, within [`SEND_WINDOW`] of that commit, and never after a cancel. A tool
-//! asks for the permit once its connection is made, right before the first byte.
+//! asks for the permit to send after it has connected, right before it sends the first byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use super::Locked;
 use crate::task::id::CallId;
 
 /// A call may be sent only within this time after the commit of its start. A replica that cancels a
-/// task cannot know whether another replica still sends a started call, so the cancel is answered
-/// only after this time.
+/// task cannot know whether another replica still sends a started call, so the cancel request is
+/// answered only after this time.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
-/// The assumed maximum time from the permit of a call until its first byte is on the wire.
+/// The assumed maximum time from the permit to send a call until the first byte of the call is on
+/// the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts, by number. A call has two entries if two drivers are about to start it;
-/// only one of their commits succeeds.
+/// The registered attempts, by number. A call has two entries if two drivers are about to start the
+/// call; only one of the two commits succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,

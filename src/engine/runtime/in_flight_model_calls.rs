@@ -1,6 +1,6 @@
-//! The model calls that this process has in flight. A model call counts against the limits of its
-//! tree before its answer is stored. Otherwise relatives could together exceed a limit by calling
-//! models at the same time in this process.
+//! The model calls that this process has in flight. A model call counts against the limits of the
+//! task tree even before the answer is stored. Otherwise tasks of one tree could together exceed a
+//! limit, if they call models at the same time in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub(crate) struct ModelCallGuard {
 }
 
 impl InFlightModelCalls {
-    /// Registers a model call. Returns its guard, and the model calls that other tasks of the tree
-    /// have in flight.
+    /// Registers a model call. Returns the guard of the model call, and the model calls that other
+    /// tasks of the tree have in flight.
     pub(crate) fn register(
         self: &Arc<Self>,
         root: TaskId,

@@ -1,5 +1,5 @@
-//! The leases of this process. A lease ends with the driver that holds it, also when the driver
-//! panics or is dropped, because a lease without a driver must not be renewed.
+//! The leases of this process. A lease ends when its driver ends, even if the driver panics or is
+//! dropped, because a lease without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The leases that drivers of this process hold. A lease ends at an uptime, and the uptime includes
+/// The leases that drivers of this process hold. The end of a lease is an uptime, which includes
 /// the time during which the machine was suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
@@ -17,8 +17,8 @@ pub(crate) struct Leases {
     holders: AtomicU64,
 }
 
-/// The end of a task's lease, and the number of its holder. When a driver ends, the number keeps it
-/// from dropping the lease of the task's next driver.
+/// The end of a task's lease, and the number of the driver that holds the lease. Because of the
+/// number, a driver that ends cannot drop the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     holder: u64,
@@ -81,7 +81,7 @@ impl Leases {
 }
 
 /// A handle to a lease, for the permit of a call. The permit outlives the borrow of the session, so
-/// it cannot hold the lease itself.
+/// the permit cannot hold the lease itself.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,
@@ -109,8 +109,7 @@ impl Lease {
         self.0.lasts(uptime)
     }
 
-    /// Whether another driver of this process holds a lease of the task now, which has replaced
-    /// this lease.
+    /// Whether a newer lease of another driver in this process has replaced this lease.
     pub(crate) fn is_passed_on(&self) -> bool {
         let LeaseView {
             task,

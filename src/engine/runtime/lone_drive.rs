@@ -1,8 +1,8 @@
 //! A lone drive takes every slot of this process, so that the process drives no other task.
 //! Invariant: after a lone drive, other tasks are claimed first, and each other task stores at
 //! least one item before it gives way to a lone drive. So neither a lone drive nor the other tasks
-//! starve. A lone drive waits for other tasks for at most the duration of a lease. After it has
-//! begun, it excludes other tasks for at most the same duration.
+//! starve. A lone drive waits at most the duration of a lease for other tasks to give way. Once
+//! begun, the lone drive excludes other tasks for at most the same duration.
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ enum State {
     Free,
     /// A lone drive is over. The next claim may include only other tasks.
     OthersNext,
-    /// No task may be claimed for a lone drive, because such a claim is already in progress, or a
-    /// lone drive continues after other tasks were admitted.
+    /// No task may be claimed for a lone drive: either such a claim is in progress, or a lone drive
+    /// has admitted other tasks and continues.
     Reserved,
     /// A task was claimed for the lone drive, which waits for all slots or has them.
     Active,
 }
 
 /// The right to the only lone drive of this process. The right is created before the claim that may
-/// find a task for the lone drive. Dropping it frees the slots and ends the lone drive.
+/// find a task for the lone drive. Dropping this value frees the slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,

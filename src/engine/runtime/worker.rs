@@ -17,17 +17,18 @@ use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
-/// The time between two polls. It is short enough that the worker notices a passed deadline within
-/// a second.
+/// The time between two polls. With this value, the worker notices a passed deadline within a
+/// second.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
-/// credentials and standing decisions, folds new spellings of user ids, and adds rows that an older
-/// version of the service did not write.
+/// credentials and standing decisions, stores the comparison forms of newly stored user ids, and
+/// adds rows that an older version of the service did not write.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The pause after a lone drive that could not begin, as a multiple of the duration of a lease.
+/// The time without lone drives after a lone drive could not begin, as a multiple of the duration
+/// of a lease.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
@@ -149,22 +150,23 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims at most as many tasks as there are free slots. Each future drives one task until the
-    /// task waits, ends or belongs to another driver. Dropping a future abandons its task, as a
-    /// crash would. The last future may be a lone drive, which waits until all other drivers have
-    /// ended or given way.
+    /// Claims at most as many tasks as there are free slots. Each returned future drives one task
+    /// until the task waits, ends or belongs to another driver. Dropping a future abandons its
+    /// task, as a crash would. The last future may be a lone drive, which waits until all other
+    /// drivers have ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the commands' queue: outside of it, commands could take each free slot first.
+        // Waits in the same queue as commands. Otherwise commands could take each free slot first.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Cleared before the claim, because a task that is queued during the claim sets it again.
+        // Clears `backlog` before the claim, because a task that is queued during the claim sets
+        // `backlog` again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
@@ -255,14 +257,15 @@ impl Engine {
             () = self.sleep_leases(1) => {}
         }
         // A call of a model or a tool may take minutes, so other tasks are admitted after the
-        // duration of a lease. If this task loses its lease afterwards, the loss still counts,
-        // because the store has recorded that work on the task began.
+        // duration of a lease. A later loss of the lease of this task still counts, because the
+        // store has recorded that work on the task began.
         other_tasks.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin because other tasks kept running in this
-    /// process. No lone drive begins for [`POSTPONEMENT_LEASES`] times the duration of a lease.
+    /// Releases a task whose lone drive could not begin, because other tasks kept running in this
+    /// process. Then prevents lone drives for [`POSTPONEMENT_LEASES`] times the duration of a
+    /// lease.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.other_tasks().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -282,7 +285,7 @@ impl Engine {
     }
 
     /// Drives a task that has lost a lease before. First records that work on the task begins, so
-    /// that another lost lease counts.
+    /// that the next lost lease counts as a takeover without progress.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -317,8 +320,8 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Tries again, as a driver does. Otherwise the lease would run out, and the lost
-                // lease would count as a takeover without progress.
+                // Tries again, like a driver whose read fails. Otherwise the lease would run out,
+                // and the lost lease would count as a takeover without progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
@@ -347,7 +350,7 @@ impl Engine {
     }
 
     /// Renews the leases of this process. Drops a lease that this replica no longer holds, so that
-    /// the driver here sends no further call.
+    /// the driver of the task in this process sends no further call.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

@@ -42,10 +42,11 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // A result is pending here, but another driver may hold the task. The task has no
-            // driver if it was parked until the end of the attempt that gave this result, or paused
-            // for a reconcile request about that attempt. If the task has no driver and this result
-            // lets it run, any worker may continue the task now.
+            // The session has a pending result, but another driver may hold the task. The task has
+            // no driver if it was parked until the end of the attempt that gave this result, or
+            // paused for a reconcile request about the attempt. If the task has no driver and the
+            // result lets the task run, the commit queues the task, so that any worker can continue
+            // it.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -69,8 +70,8 @@ impl Engine {
         }
     }
 
-    /// Whether the row, as just read, names this replica as the owner of the lease, and no other
-    /// driver of this process has taken the task.
+    /// Whether the session still holds the task: the row that was just read names this replica as
+    /// the owner of the lease, and no other driver of this process has taken the task.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
@@ -124,9 +125,9 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain. The load is needed even if
-    /// the task's version is the same, because another process may have continued the task in the
-    /// lost part of the history.
+    /// Loads the task again after a restore of the database made the task's history uncertain. The
+    /// load is needed even if the task's version is the same, because another process may have
+    /// continued the task in the lost part of the history.
     ///
     /// # Errors
     /// Always returns an error: `Reloaded`, or `Lost` if the task cannot be loaded before the
@@ -139,8 +140,8 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The database server still returned the journal as it was before the restore. The
-            // driver's next step reads the journal again.
+            // The database server has returned the journal as it was before the restore. The driver
+            // reads the journal again in its next step, after a pause.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)

@@ -1,5 +1,5 @@
-//! Ends tasks. The commit that ends a task also closes its calls and requests, stops its
-//! descendants, and queues its parked parent.
+//! Ends tasks. The commit that ends a task also closes the task's calls and requests, cancels its
+//! descendants, and queues its parent if the parent is parked.
 
 use std::collections::BTreeSet;
 
@@ -29,9 +29,9 @@ impl TaskSession {
         }
     }
 
-    /// Cancels those of `tasks` that have not ended, so that none of their calls starts any more.
-    /// Leaves out the session's own task. Queues a task that this driver cannot read, instead of
-    /// canceling it.
+    /// Cancels the tasks in `tasks` that have not ended, so that no further call of these tasks
+    /// starts. Leaves out the session's own task. A task that this driver cannot read is queued
+    /// instead.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -129,8 +129,9 @@ pub(crate) fn sub_agent_results(
     ended.collect()
 }
 
-/// Returns the result of a call from the row of its sub-agent's task; `None` until that task ends.
-/// `cancel_reason` is the reason for which a decision or a deadline canceled that task, if known.
+/// Returns the result of a call from the row of the task of the call's sub-agent. `None` as long as
+/// the sub-agent's task has not ended. `cancel_reason` is the known reason why a decision or a
+/// deadline canceled the sub-agent's task.
 fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

@@ -1,6 +1,6 @@
-//! Loads a task together with the tree around it. A task that never had a relative is read once.
-//! For any other task, the driver reads the tree again before it judges calls, opens requests,
-//! starts calls or calls a model.
+//! Loads a task together with the tree around it. A task that has never had a relative (another
+//! task in its tree) is read once. For any other task, the driver reads the tree again before it
+//! judges calls, opens requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -36,9 +36,9 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the session's task by a newer read of it, `journal`, and loads the tree. Discards
+    /// Replaces the session's task by `journal`, which was read later, and loads the tree. Discards
     /// the pending facts, except results that came from outside the process and still apply to
-    /// their calls. These results are kept also on an error.
+    /// their calls. The session keeps these results even if the function returns an error.
     ///
     /// # Errors
     /// [`ReadError`] if the tree cannot be read. The session then has the new journal, but perhaps
@@ -59,8 +59,9 @@ impl Engine {
         }
     }
 
-    /// Reads the tree. As long as the tree has a newer version of the task than the session, reads
-    /// the task and the tree again, at most `MAX_TRIES` times. Returns `false` if the task is gone.
+    /// Reads the tree. As long as the tree has a newer version of the session's task than the
+    /// session, reads the task and the tree again, at most `MAX_TRIES` times. Returns `false` if
+    /// the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..MAX_TRIES {
             if self.read_tree(session).await? {
@@ -74,8 +75,8 @@ impl Engine {
         Err(ReadError::Unavailable)
     }
 
-    /// Reads the tree's new events. Returns `false` if the database has a newer version of the task
-    /// than this session.
+    /// Reads the tree's new events. Returns `false` if the database has a newer version of the
+    /// session's task than the session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);

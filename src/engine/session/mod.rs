@@ -1,4 +1,5 @@
-//! A session has a loaded task, the tree around the task, and the pending facts of the next commit.
+//! A session is the working state of a driver or a command: a loaded task, the tree around the
+//! task, and the facts that the next commit stores.
 
 mod commit_conflict;
 pub(crate) mod ending;
@@ -39,8 +40,8 @@ use crate::task::step::StepContext;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
 
-/// A loaded task with its pending facts. `next_step` counts pending facts at once; the next commit
-/// makes them durable.
+/// A loaded task with its pending facts. `next_step` treats pending facts like durable facts. The
+/// next commit makes the pending facts durable.
 pub(crate) struct TaskSession {
     /// The session's own task, with its pending facts.
     pub own: Box<TaskDraft>,
@@ -51,19 +52,21 @@ pub(crate) struct TaskSession {
     /// The time up to which the history is uncertain after a restore, as of the last load. `None`
     /// if the history is certain.
     pub history_uncertain_until: Option<Time>,
-    /// The command's idempotency row, for the next commit.
+    /// The idempotency row of the command, which the next commit stores.
     pub idempotency: Option<IdempotencyRow>,
-    /// Sealed credentials that a person provided, for the next commit.
+    /// The sealed credentials from a person that the next commit stores.
     pub credentials: Vec<SealedCredential>,
-    /// The id of the ask, and the runner that its proposal names, or `""`. `None` unless the
-    /// connection of a gate call's asker answers from this session.
+    /// The id of the ask, and the name of the runner from the proposal (`""` without a runner).
+    /// `None` unless the session belongs to the waiting connection of a gate call.
     pub ask: Option<(Uuid, String)>,
     /// The channel to the command that waits for the next commit. The channel gets the commit's
     /// result, also if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// For each call whose attempt in this process has an unknown outcome, the problem in words.
+    /// For each call whose attempt in this process has an unknown outcome, a description of the
+    /// problem.
     pub unknown_outcomes: BTreeMap<CallId, String>,
-    /// The attempts of this process that have an unknown outcome. Their answers may still come.
+    /// The attempts of this process that have an unknown outcome. The answers to these attempts may
+    /// still come.
     pub late_attempts: Vec<LateAttempt>,
     /// For each call whose attempt in this process ended with questions of the tool's server, the
     /// number of the attempt and the questions.
@@ -142,8 +145,8 @@ impl TaskSession {
         receiver
     }
 
-    /// Drops everything that the session holds in this process: lease, slot, lone drive,
-    /// registrations of calls in flight, and unstored deltas.
+    /// Returns the session without the parts that it holds in this process: the lease, the slot,
+    /// the lone drive, the registrations of calls in flight, and the unstored deltas.
     pub(crate) fn released(self) -> Self {
         Self {
             in_flight_calls: Vec::new(),
@@ -161,7 +164,7 @@ impl TaskSession {
     }
 
     /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
-    /// snapshot lacks the task or has another version of it than this session.
+    /// snapshot lacks the session's task or has another version of the task than the session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -209,8 +212,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// Returns the draft of a relative, and the time for new facts of the draft. The next commit
-    /// also changes this relative. `None` if the tree has no such task.
+    /// Returns the draft of a relative, and the time for new facts of the draft. As a result, the
+    /// next commit also changes the relative. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -268,7 +271,7 @@ impl TaskSession {
         self.own.has_pending_facts()
     }
 
-    /// Pushes a result for each of these calls, which will not run (again).
+    /// Pushes the given results of calls that will not run, or will not run again.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
         self.own.settle_calls(results, self.now);
     }
@@ -315,8 +318,8 @@ impl TaskSession {
         )
     }
 
-    /// Returns the requests whose decisions take effect with the next commit, because their turn is
-    /// no longer blocked (`Progress::is_blocked`).
+    /// Returns the requests whose decisions take effect with the next commit, because the turn of
+    /// these requests is no longer blocked (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
@@ -405,11 +408,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns a context in which only `running` is set: the calls whose last attempt may still be
-    /// running. An attempt of this service counts as running until `grace` (the duration of a
-    /// lease) after the tool's timeout, unless `has_ended` is true for the replica that runs it. An
-    /// attempt that the asker runs counts as running until the timeout, unless the asker has
-    /// returned the permit.
+    /// Returns a context in which only `running` is set. `running` has the calls whose last attempt
+    /// may still be running. An attempt of this service counts as running until `grace` (the
+    /// duration of a lease) after the tool's timeout, unless `has_ended` is true for the replica
+    /// that runs the attempt. An attempt that the asker runs counts as running until the timeout,
+    /// unless the asker has returned the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

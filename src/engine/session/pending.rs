@@ -1,5 +1,6 @@
-//! Keeps results of calls and the model's answer across a reload, if they are pending and still
-//! apply. These facts cannot be computed again; other pending facts can.
+//! Keeps pending results of calls, and the model's pending answer, across a reload, as far as they
+//! still apply. These facts cannot be computed again. All other pending facts can be computed
+//! again.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -56,9 +57,8 @@ impl TaskSession {
         })
     }
 
-    /// Pushes a pending answer again after a reload, unless the journal has received other items
-    /// than late results since the model was called. Otherwise drops the answer, and its deltas are
-    /// retracted.
+    /// Pushes a pending answer again after a reload. If the journal has received an item other than
+    /// a late result since the model was called, drops the answer instead and retracts its deltas.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -77,8 +77,8 @@ impl TaskSession {
     }
 
     /// Whether a result still applies to its call. If the attempt of the result was never sent, the
-    /// result applies only if this attempt is still the call's last and the call was closed with an
-    /// unknown outcome.
+    /// result applies only if this attempt is still the last attempt at the call, and the call was
+    /// closed with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -116,7 +116,8 @@ impl TaskSession {
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
-        // Whether a restore has removed the start of this attempt from the journal.
+        // `start_lost`: a restore of the database has removed the start of this attempt from the
+        // journal.
         let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
@@ -149,8 +150,9 @@ impl TaskSession {
         }
     }
 
-    /// Records the answer to an attempt. A result becomes a pending fact. An unknown outcome and a
-    /// server's questions are only kept in the session; the driver then opens a request about them.
+    /// Records the answer to an attempt. A result becomes a pending fact. An unknown outcome, or a
+    /// server's questions, are only kept in the session. The driver then opens a request about the
+    /// outcome or the questions.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
@@ -183,8 +185,8 @@ impl TaskSession {
         }
     }
 
-    /// Returns the result of a call from a tool's answer; `None` if the outcome is unknown or the
-    /// answer is a question.
+    /// Returns the result of a call from a tool's answer; `None` if the answer is an unknown
+    /// outcome or consists of questions.
     pub(crate) fn result(
         tool_call_id: CallId,
         name: String,

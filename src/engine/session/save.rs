@@ -1,5 +1,5 @@
-//! Commits pending facts. The engine makes every commit here. Invariant: no effect begins before
-//! the facts that it depends on are committed.
+//! Commits pending facts. All commits of the engine go through this module. Invariant: an effect
+//! begins only after the facts that the effect depends on are committed.
 
 use std::sync::atomic::Ordering;
 
@@ -65,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Tries one commit. Each type of fact, and the lease change, names two failpoints: right
-    /// before and right after the commit.
+    /// Tries one commit. Each type of fact in the commit, and the lease change, has two failpoints:
+    /// one right before and one right after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,

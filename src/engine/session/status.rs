@@ -12,8 +12,8 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 impl TaskSession {
-    /// Pushes the statuses that follow from the pending facts. `Engine::commit` calls this right
-    /// before it builds the change.
+    /// Pushes the statuses that follow from the pending facts. `Engine::commit` calls this function
+    /// right before it builds the change.
     pub(crate) fn update_statuses(&mut self, lease: &LeaseChange) {
         self.tree.update_statuses(&mut self.own, lease, self.now);
     }
@@ -28,9 +28,10 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Pushes Paused or Running for each task whose status changes with its counters. If the change
-    /// closes a request of a tree that has `MAX_OPEN_REQUESTS` open requests, also queues the tasks
-    /// that wait to open a request. A repeated call has no further effect.
+    /// Pushes Paused or Running for each task whose status must change because its counters change.
+    /// If the change closes a request of a tree that has `MAX_OPEN_REQUESTS` open requests, also
+    /// queues the tasks that wait to open a request. Calling the function again has no further
+    /// effect.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;

@@ -1,5 +1,5 @@
-//! Computes a task as the next commit leaves it. Clients that wait until the task stops get this
-//! result, and need no read of their own.
+//! Computes the state of a task after the next commit. Clients that wait until the task stops get
+//! this state, so that they need not read the task themselves.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -36,7 +36,7 @@ impl TaskSession {
     }
 }
 
-/// Whether these items have a status, and the last status is not `Running`.
+/// Whether these items set the status of the task, and the last status is not `Running`.
 fn stops(items: &[Item]) -> bool {
     let status = items.iter().rev().find_map(|item| {
         let Fact::TaskStatus { status, .. } = &item.fact else {

@@ -24,8 +24,8 @@ pub(crate) struct TaskDraft {
     pub items: Vec<Item>,
     /// The number of committed items, which come first in `items`.
     pub committed: usize,
-    /// The check that the next commit makes instead of comparing the version. `Some` only for a
-    /// task that the next commit inserts.
+    /// The condition that the next commit checks instead of the version of the row. `Some` only for
+    /// a task that the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
@@ -38,8 +38,8 @@ pub(crate) struct TaskDraft {
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
-/// A task without pending facts. Only this type yields a conversation for a model, so that a model
-/// is shown durable facts only.
+/// A task without pending facts. Conversations for models are built only from this type, so that
+/// models see only durable facts.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'m>(&'m TaskDraft);
 
@@ -185,7 +185,7 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each of these calls, which will not run (again).
+    /// Pushes the given results of calls that will not run, or will not run again.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
             let name = self
@@ -208,9 +208,9 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each unfinished call that `which` selects. The result is `outcome` with
-    /// `text`, unless the call started a sub-agent or [`CallState::canceled_result`] has another
-    /// outcome than `Canceled`; then the result is that of `canceled_result`.
+    /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
+    /// `text`. But if the call started a sub-agent, or if [`CallState::canceled_result`] has
+    /// another outcome than `Canceled`, the result is that of `canceled_result`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -243,8 +243,7 @@ impl TaskDraft {
         );
     }
 
-    /// Fails the task and withdraws its open requests. Calls that had started stay without a
-    /// result.
+    /// Fails the task and withdraws its open requests. Calls that have started get no result.
     pub(crate) fn fail(&mut self, failure: Failure, at: Time) {
         self.withdraw_open(CloseReason::Canceled, at);
         self.push(
@@ -303,9 +302,9 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
-    /// stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and the end of
-    /// the lease, and the counts of takeovers.
+    /// Applies to `row` the changes that a commit of the pending facts and `lease` at the time `at`
+    /// makes to the stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and
+    /// the end of the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -1,5 +1,6 @@
-//! The tree around a task has the rows and items of the tree's tasks as read, and the drafts of the
-//! relatives that the next commit changes.
+//! The tree around the session's task. It has the rows and items of all tasks of the tree as last
+//! read, and the drafts of the relatives (the other tasks of the tree) that the next commit
+//! changes.
 //!
 //! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Each
 //! ancestor whose `busy` or `open_requests` changes is fenced by its version, because otherwise two
@@ -25,7 +26,7 @@ pub(crate) struct TaskTree {
     last_event: i64,
     /// The drafts of the relatives that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
-    /// Tasks of which a row or an item cannot be read.
+    /// The tasks that have an unreadable row or an unreadable item.
     unreadable: BTreeSet<TaskId>,
     /// Whether the last read still counts as current. Every commit and every model call sets
     /// `fresh` to `false`.
@@ -41,7 +42,7 @@ pub(crate) struct RelatedDraft {
 }
 
 /// The order of tasks in a commit: descendants and tasks of other branches, then the session's own
-/// task, then the tasks that it starts, then its ancestors.
+/// task, then the tasks that the own task starts, then the ancestors of the own task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeOrder {
     Other,
@@ -96,7 +97,8 @@ impl TaskTree {
         !self.unreadable.is_empty()
     }
 
-    /// Whether every row and item of a task can be read. An unreadable task is ended from its row.
+    /// Whether the row and all items of a task can be read. An unreadable task is ended from its
+    /// row.
     pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
@@ -171,7 +173,8 @@ impl TaskTree {
     }
 
     /// Makes the next commit queue an unreadable task and increment its version. A driver that
-    /// holds the task then reloads it; otherwise a worker claims the task and ends it.
+    /// holds the task then reloads the task. Without such a driver, a worker claims the task and
+    /// ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else {
             return;
@@ -246,7 +249,7 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of the ancestors may stay the
-        // same. The versions of the ancestors fence the commit all the same, because a concurrent
+        // same. The versions of the ancestors must still fence the commit, because a concurrent
         // commit may use up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
@@ -317,7 +320,7 @@ pub(crate) fn draft_change(
     }
 }
 
-/// Returns a change that only adds to a task's counters.
+/// Returns a change that only adds `counters` to the counters of a task.
 fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: row.task_id,

@@ -1,6 +1,7 @@
-//! Loads tasks and requests for a caller. A task or request of another tenant is a 404. A task or
-//! request of the caller's own tenant that the caller may not read is a 403. The operations on
-//! single tasks and requests load them here, so that every operation refuses the same callers.
+//! Loads tasks and requests for a caller. Answers 404 for a task or request of another tenant.
+//! Answers 403 for a task or request of the caller's own tenant that the caller may not read. All
+//! operations on a single task or request load the task or the request through this module.
+//! Therefore all operations refuse the same callers.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -24,7 +25,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// Returns the caller in the form in which the store looks up the inbox of a person.
+/// Returns the caller as the [`Viewer`] with which the store looks up the inbox of a person.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
     Viewer {

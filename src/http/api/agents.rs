@@ -46,7 +46,7 @@ pub(crate) struct AgentCard {
 pub(crate) struct ToolCard {
     pub name: String,
     pub description: String,
-    /// The effect of repeating a call.
+    /// Whether a call of the tool changes anything, and whether the call may be repeated.
     pub effect: Effect,
 }
 

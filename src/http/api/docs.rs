@@ -31,7 +31,8 @@ pub(crate) const DOCS: Op = Op {
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
-/// The operation that serves the assets of that page, such as scripts and styles.
+/// The operation that serves the assets (such as scripts and styles) of the page that shows the
+/// OpenAPI document.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,
@@ -39,8 +40,8 @@ pub(crate) const ASSETS: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// The `Content-Security-Policy` of the page. It allows scripts, styles, images and connections of
-/// the page's own origin, inline styles, and `data:` images.
+/// The `Content-Security-Policy` of the page. The policy allows scripts, styles, images and
+/// connections of the page's own origin. It also allows inline styles and `data:` images.
 const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -84,8 +85,8 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
         .into_response())
 }
 
-/// Serves an asset of the page. A client that accepts gzip gets the compressed bytes of the binary.
-/// `index.html` is redirected to `/docs`.
+/// Serves an asset of the page. A client that accepts gzip gets the compressed bytes from the
+/// binary unchanged. Requests for `index.html` are redirected to `/docs`.
 ///
 /// # Errors
 /// `not_found` if there is no such asset.

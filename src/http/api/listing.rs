@@ -1,5 +1,5 @@
-//! The response of a list operation. Entries are serialized one by one until the page is full, so
-//! that large entries do not make the response and its memory large.
+//! The response of a list operation. Entries are serialized one at a time until the page is full,
+//! so that many large entries make neither the response nor its memory use large.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,6 @@ impl Listing {
         }
     }
 
-    /// Returns whether the page has no entry yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.text.len() == self.start

@@ -1,5 +1,6 @@
-//! The response to a POST that changes a task. The response is the task, after the wait that
-//! `Prefer` asks for, or the event stream that begins with the POST's first event.
+//! Builds the response to a POST that changes a task. The response is either the task or an event
+//! stream. The task is sent after the wait that `Prefer` asks for. The event stream begins with the
+//! first event that the POST caused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
-    // An approved gate call without an asker starts only when its agent asks again.
+    // An approved gate call without an asker starts only when its agent asks again, so a wait would
+    // be useless.
     let awaits_asker =
         accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };

@@ -1,7 +1,8 @@
 //! The pipeline of the POSTs that create, continue, retry or cancel a task, or decide a request.
-//! Clients rely on the order of the pipeline's checks, which is defined only here. First an earlier
-//! POST with the same `Idempotency-Key` is looked up and replayed. Then come the caller's right,
-//! the form of the `Idempotency-Key`, the body, and the engine's checks.
+//! Clients rely on the order of the pipeline's checks, which only this module defines. First, the
+//! pipeline looks for an earlier POST with the same `Idempotency-Key` and replays the result. Then
+//! it checks the caller's right, the form of the `Idempotency-Key`, and the body. The engine's own
+//! checks come last.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Waits for a task to stop running. A commit of this process wakes the wait at once. The wait
-//! finds commits of other replicas by polling and, after the first poll, also by the database's
-//! notifications. A shutdown ends the wait early.
+//! Waits until a task no longer runs. The wait notices a commit of this process at once. It notices
+//! commits of other replicas by polling and, after the first poll, also by notifications of the
+//! database. A shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,16 +79,18 @@ async fn when_stopped(
     if max_wait.is_zero() {
         return row(http, task).await;
     }
-    // A subscription that began before the caller's own commit reports that commit or a later one.
-    // Any other subscription may begin with an old commit although another replica has committed
-    // since then, so the row is read first.
+    // A subscription that began before the caller's own commit reports this commit or a later
+    // commit. Any other subscription may begin with an outdated commit, because another replica may
+    // have committed since. In this case the row is read first.
     let mut is_current = news.is_some();
-    // The subscription begins before the first read, so that no commit between them is missed.
+    // The subscription begins before the first read, so that no commit between the subscription and
+    // the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Set after the first poll, so that only a longer wait listens for commits of other replicas.
+    // `listener` is set after the first poll, so that short waits do not listen for commits of
+    // other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();

@@ -1,6 +1,6 @@
-//! Filters the deltas of models for one stream. Invariants: no delta is sent after its answer is
-//! stored or void; the events in a model's prompt are sent before the deltas of its answer; deltas
-//! of two model calls never form one text.
+//! Filters the deltas of models for one stream. Invariants: a delta of an answer is never sent
+//! after the answer was stored or discarded; the events in a model's prompt are sent before the
+//! deltas of the answer to this prompt; deltas of two model calls never form one text.
 
 use std::collections::HashMap;
 
@@ -19,13 +19,13 @@ pub(crate) struct DeltaFilter {
     stored: HashMap<TaskId, i64>,
     /// For each task, the turn and the model call of the last delta that was sent.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
-    /// Whether each known task is in the subtree that the stream sends.
+    /// For each known task, whether the task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,
 }
 
 impl DeltaFilter {
     /// Records whether the task of an event is in the subtree that the stream sends. If the event
-    /// starts a sub-agent, records the same for the sub-agent's task.
+    /// starts a sub-agent, records the same value for the sub-agent's task.
     pub(super) fn record_task(&mut self, event: &RenderedEvent, in_subtree: bool) {
         let tasks = event.child.into_iter().chain([event.task]);
         self.in_subtree.extend(tasks.map(|task| (task, in_subtree)));
@@ -72,7 +72,7 @@ impl DeltaFilter {
         Ok(in_subtree)
     }
 
-    /// Returns whether the prompt that the delta answers may hold items that this stream has not
+    /// Returns whether the prompt of the delta's model call may have items that this stream has not
     /// sent yet.
     #[must_use]
     pub(super) fn is_ahead(&self, delta: &Delta) -> bool {
@@ -81,9 +81,9 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. If the task has stored items after the model's
-    /// prompt, the answer is stored or void, and only a reset causes an event. The stream must have
-    /// sent every item of that prompt.
+    /// Returns the events to send for a delta. If the task has stored items after the prompt of the
+    /// delta's model call, the answer is already stored or discarded, and only a `Reset` delta
+    /// causes an event. The stream must have sent every item of the prompt before.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -123,8 +123,8 @@ impl DeltaFilter {
     }
 
     /// Returns the event for a `Reset` delta. The event retracts the deltas that were sent for the
-    /// same model call. It is also returned if the task has already stored the answer. Returns
-    /// nothing if the last sent delta belongs to another model call.
+    /// same model call. The event is returned even if the task has already stored the answer.
+    /// Returns nothing if the last sent delta belongs to another model call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -4,8 +4,8 @@
 //! A stream of a task subscribes first, then reads the stored events after its start position (an
 //! event number), then waits for notifications. The tail of the tree (`tail.rs`) reads the new
 //! events once for all streams of the process. The stream sends every event of its task's subtree
-//! after its start position. It sends a delta of a model's answer only after the events of that
-//! model's prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
+//! after its start position. The stream sends a delta of a model's answer only after all events of
+//! the prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
 
 mod delta_filter;
 pub(crate) mod inbox;

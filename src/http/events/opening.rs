@@ -124,7 +124,8 @@ pub(crate) fn take_permit(
 }
 
 /// Returns the event stream of the tree that a POST has changed. The stream begins with the first
-/// event of the POST's commit; without such an event, after the tree's last event.
+/// event of the POST's commit. If the POST committed no event, the stream begins after the tree's
+/// last event.
 pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
     posted: &PostRequest,

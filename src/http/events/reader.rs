@@ -19,16 +19,16 @@ use crate::task::status::TaskStatus;
 pub(crate) struct EventReader {
     /// The subtree whose events the stream sends.
     pub part: Subtree,
-    /// The stream has written every event of `part` up to this number.
+    /// The event number up to which the stream has written every event of `part`.
     pub seen: i64,
-    /// The status of the task `part.task`: the status that the last written event set, or, before
-    /// such an event, the status that the task had when the stream was opened.
+    /// The status of the task `part.task` as set by the last written event. Before the stream has
+    /// written such an event, the status of the task at the opening of the stream.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream, after it had followed the tail, last
-    /// began to read the rows by itself. The read found every event of `part` up to this number. 0
-    /// if there was no such read.
+    /// The number of the tail's last event at the time when the stream last stopped following the
+    /// tail. From then on, the stream reads the rows by itself, and so finds every event of `part`
+    /// up to this number. 0 if the stream has never stopped following the tail.
     tail_head: i64,
 }
 

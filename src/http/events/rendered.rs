@@ -1,4 +1,4 @@
-//! Reads a portion of a tree's events and renders each as the text that every stream sends.
+//! Reads a portion of a tree's events and renders each event as the text that every stream sends.
 //!
 //! Invariant: the text is the same for every caller (`wire/event.rs`), so streams may share the
 //! text.

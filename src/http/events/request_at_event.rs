@@ -1,7 +1,7 @@
 //! Derives a request as it was when an event about the request was committed.
 //!
-//! The items about a request hold the question and the answers. The journal of the request's task,
-//! read up to the end of the commit, tells whether the request was `resumed` by then.
+//! The question and the answers come from the items about the request. The journal of the request's
+//! task, read up to the end of this commit, tells whether the request was `resumed` at that time.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::task::status::RequestStatus;
 /// The maximum number of items that one read of a journal returns.
 const MAX_ITEMS: i64 = 32;
 
-/// The journals of tasks, each read into a [`Progress`] as far as the events so far have needed it.
+/// The journals of tasks, each read into a [`Progress`] up to the last item that was needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct JournalCache(HashMap<TaskId, CachedJournal>);
 

@@ -52,7 +52,6 @@ impl SseBuffer {
         Ok(())
     }
 
-    /// Returns whether the buffer has nothing to send.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

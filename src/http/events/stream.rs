@@ -1,7 +1,7 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
 //! stream's deadlines. A stream's source reads further events only when the HTTP server asks for
-//! the next part of the body. So if the client reads slowly, the stream buffers only the text of
-//! one read.
+//! the next part of the body. So even if the client reads slowly, the stream buffers only the text
+//! of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.
@@ -57,7 +57,7 @@ impl Watcher {
     }
 }
 
-/// An open stream, without the source of its events.
+/// The state of an open stream, except the source of its events.
 pub(super) struct OpenStream {
     pub http: Arc<Http>,
     pub watcher: Watcher,
@@ -96,8 +96,8 @@ impl OpenStream {
     }
 
     /// Waits for `news`. Returns `None` on shutdown, and when the stream's next deadline passes:
-    /// the end of its lifetime, the next check of the caller, or the end of [`MAX_SILENCE`]. After
-    /// that silence, writes a comment.
+    /// the end of its lifetime, the next check of the caller, or the end of [`MAX_SILENCE`]. Writes
+    /// a comment when [`MAX_SILENCE`] has passed without a write.
     pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
         let next = (self.last_write + MAX_SILENCE)
@@ -180,8 +180,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `ACCESS_CHECK_INTERVAL`. A failed check also ends the stream, because the
-/// client's next connection is checked anyway.
+/// checked once every `ACCESS_CHECK_INTERVAL`. If the check fails with an error, the stream ends
+/// too, because the client's next connection is checked again.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

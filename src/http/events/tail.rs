@@ -2,9 +2,9 @@
 //!
 //! A stream that has sent every stored event becomes a follower of the tail. The first follower
 //! that is notified of a commit starts a read of the rows after the tail's last event, and all
-//! followers take the events of that read from memory. A follower that falls too far behind, or
-//! meets a failed read, reads the rows by itself until it has caught up again. The tail is freed
-//! when its last follower is dropped.
+//! followers take the events of that read from memory. If a follower falls too far behind, or if
+//! the read that it waits for fails, the follower reads the rows by itself until it has caught up.
+//! The tail is freed when its last follower is dropped.
 //!
 //! Invariant: a follower gets all events after its position in order, or has to read the rows
 //! itself. Invariant: the tail keeps an event only until every follower has taken it. For slow
@@ -83,12 +83,12 @@ impl Drop for Tail {
 
 #[derive(Debug, Default)]
 struct Buffer {
-    /// The events from `after` (exclusive) to `last`.
+    /// The events with numbers greater than `after`, up to and including `last`.
     events: VecDeque<Arc<RenderedEvent>>,
     bytes: usize,
     after: i64,
     last: i64,
-    /// The number of followers at each event number.
+    /// For each event number at which there are followers, the number of these followers.
     positions: BTreeMap<i64, usize>,
     /// The number of notifications that had arrived when the last successful read began; `None`
     /// before the first such read.
@@ -96,8 +96,8 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// `reads_begun` and `reads_failed` only grow. A follower that finds a count changed since its
-    /// query knows that a read has begun, or has failed, since then.
+    /// `reads_begun` and `reads_failed` only grow. If one of these counts has changed since a
+    /// follower's query, a read has begun, or has failed, since the query.
     reads_begun: u64,
     reads_failed: u64,
 }
@@ -120,7 +120,7 @@ enum BufferReply {
     Behind,
     /// The follower has to wait for the read in progress.
     Wait,
-    /// The follower has to start a read of the rows after this number, then ask again.
+    /// The follower has to start a read of the rows after this number, and then repeat the query.
     Read(i64),
 }
 
@@ -166,8 +166,8 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of `read`. The read was for the events after the number `after`, and began
-    /// when `commits_at_read` notifications had arrived.
+    /// Adds the events of `read`. `after` is the event number after which the read began.
+    /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         // If all followers left during the read, a new follower may have restarted the buffer at
         // another number. The events of the read do not continue that buffer.
@@ -320,8 +320,8 @@ impl Tail {
         }
     }
 
-    /// Reads the rows after the number `after` in a Tokio task of its own, so that the end of the
-    /// read does not depend on the client whose stream started it.
+    /// Reads the rows after the number `after` in a separate Tokio task, so that the read is
+    /// completed even if the client whose stream started the read disconnects.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
         let reading = ReadGuard {

@@ -1,6 +1,6 @@
 //! The stream of a task's events: first the stored events, then each new event as it is committed.
-//! The stream ends when its task has ended and the stream has sent every event, and in the cases
-//! that `stream.rs` lists.
+//! The stream ends when the task has ended and every event was sent, and in the cases that
+//! `stream.rs` lists.
 
 use std::sync::Arc;
 
@@ -83,8 +83,8 @@ impl TaskStream {
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
         // The deltas that were published before the events just read have arrived by now. Before
-        // each event, the stream sends each waiting delta if it has sent every item of the prompt
-        // that the delta answers.
+        // each event, the stream sends the waiting deltas of model calls whose whole prompt it has
+        // already sent.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -120,7 +120,8 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // The read found no event, so the stream has sent every event before this delta.
+                // The read found no event, so the stream has already sent every event that precedes
+                // this delta.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -142,8 +143,8 @@ impl TaskStream {
     }
 
     /// Sends a delta. Drops the delta if its task is outside the subtree that the stream sends.
-    /// Keeps the delta for later if the stream has not sent every item of the prompt that the delta
-    /// answers.
+    /// Keeps the delta for later if the stream has not yet sent every item in the prompt of the
+    /// delta's model call.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());

@@ -1,6 +1,6 @@
 //! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. If the
-//! request passes, Envoy forwards the bytes that it sent for the check. Envoy cannot change these
-//! bytes and reports no outcome.
+//! request passes, Envoy forwards the same bytes that it sent for the check. The answer cannot
+//! change these bytes, and Envoy reports no outcome.
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
@@ -200,9 +200,9 @@ fn header(key: &str, value: &str) -> Vec<u8> {
     option
 }
 
-/// Returns the `CheckResponse` that lets a request pass. For a call, Envoy sets [`CALL_HEADER`] to
-/// the call's id; for another request, Envoy removes this header. Therefore no client can set the
-/// header. Envoy always removes `holdpoint-key`.
+/// Returns the `CheckResponse` that lets a request pass. For a call, the response makes Envoy set
+/// [`CALL_HEADER`] to the call's id. For any other request, it makes Envoy remove this header, so
+/// that no client can set the header. The header `holdpoint-key` is always removed.
 fn allowed_response(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {

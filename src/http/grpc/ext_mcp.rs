@@ -1,6 +1,6 @@
 //! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` contains
-//! the parameters of a request before agentgateway forwards them, and the answer may replace these
-//! parameters. `CheckResponse` contains the result of the request.
+//! the parameters of a request before agentgateway forwards them, and this service's answer may
+//! replace these parameters. `CheckResponse` contains the result of the request.
 
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
@@ -40,11 +40,12 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A second header for the task id of a call, with the same value as [`CALL_HEADER`]. The headers of
-/// every attempt are equal, because the upstream may use them as an idempotency key.
+/// A second header with the task id of a call. The value is the same as that of [`CALL_HEADER`].
+/// The headers are equal for all attempts at the call, because the upstream may use them as an
+/// idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt, see [`attempt_id`]. agentgateway sends the metadata
-/// back with `CheckResponse`, so that the outcome is reported for that attempt.
+/// back with `CheckResponse`, so that the outcome is reported for the right attempt.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -57,7 +58,7 @@ struct CheckedMcpMessage {
     /// The JSON of the request's parameters, or of the response's result.
     body: Vec<u8>,
     headers: Vec<(String, Vec<u8>)>,
-    /// The id of the attempt, from the metadata; `None` if the metadata have none.
+    /// The id of the attempt, from the metadata; `None` if the metadata have no attempt id.
     attempt: Option<String>,
 }
 
@@ -107,8 +108,8 @@ pub(super) async fn check_request(
     })
 }
 
-/// Returns the call of a request, and the tool's name at the gate: the upstream's name, `__`, and
-/// the tool's name at the upstream.
+/// Returns the call in a request, and the name of the tool at the gate. This name has the form
+/// `<upstream>__<tool>`, where `<tool>` is the tool's name at the upstream.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
         // If an upstream's name could end with `_`, tools of two upstreams could get the same name
@@ -126,8 +127,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     Ok((call, tool))
 }
 
-/// Builds the result that lets a call pass: with the arguments of an edit, if there is one, with the
-/// id of the task in the headers, and with the id of the attempt in the metadata.
+/// Builds the result that lets a call pass. The result has the edited parameters (`mutated`), if
+/// there are any, the id of the task in the headers, and the id of the attempt in the metadata.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -152,9 +153,9 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Names an attempt for `CheckResponse`: the id of the task, which has only this call, and from the
-/// second attempt on also the number of the attempt. So a late answer to an earlier attempt does not
-/// become the result of a later attempt.
+/// Returns the id of an attempt for `CheckResponse`. For the first attempt, this is the id of the
+/// task, which has only one call. From the second attempt on, the number of the attempt is added.
+/// So a late answer to an earlier attempt does not become the result of a later attempt.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()

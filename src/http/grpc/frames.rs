@@ -25,8 +25,8 @@ const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grp
 const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The gRPC status codes that the service sends. A gateway denies the request for each of these
-/// codes.
+/// The gRPC status codes that the service sends. A gateway that receives any of these codes denies
+/// the request that it asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -37,7 +37,7 @@ pub(super) enum GrpcCode {
     Unauthenticated = 16,
 }
 
-/// A refusal: its status code, and a sentence for the operator of the gateway.
+/// The refusal of a gRPC call: a status code, and a sentence for the operator of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcStatus(pub GrpcCode, pub String);
 
@@ -79,7 +79,7 @@ impl From<Vec<u8>> for GrpcAnswer {
     }
 }
 
-/// Returns the client's timeout for the call, from `grpc-timeout`; `None` without the header.
+/// Returns the timeout that the client gives in `grpc-timeout`; `None` without the header.
 ///
 /// # Errors
 /// `Internal` for a malformed `grpc-timeout`.

@@ -1,6 +1,6 @@
 //! Reads the JSON-RPC request that a gateway asks about. The reader refuses messages that two
 //! parsers could read differently: repeated members, members whose names differ from a known name
-//! only in case, batches, and truncated bodies.
+//! only in upper and lower case, batches, and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::http::server::json::{self, JsonError};
 /// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 
-/// The JSON-RPC method of a tool call. A request with another method is not a call.
+/// The JSON-RPC method of a tool call. A request with any other method is `Message::Other`.
 pub(super) const TOOLS_CALL: &str = "tools/call";
 
 /// A JSON-RPC message that a gateway asks about.
@@ -24,11 +24,10 @@ pub(super) enum Message {
         id: String,
         call: ToolCallParams,
     },
-    /// Any other request, a notification or a response.
+    /// Any other message: a request with another method, a notification, or a response.
     Other,
 }
 
-/// The parameters of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ToolCallParams {
     pub name: String,
@@ -56,7 +55,8 @@ fn refuse<T>(why: &str) -> Result<T, RefusalReason> {
 /// Reads the JSON-RPC message in the body of a POST.
 ///
 /// # Errors
-/// The reason why the body is not a JSON-RPC message, or why a call in it is not valid.
+/// The reason why the body is not a JSON-RPC message, or why the tool call in the body is not
+/// valid.
 pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return refuse("The body is missing.");
@@ -93,10 +93,10 @@ pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
     }
 }
 
-/// Reads the parameters of a call.
+/// Reads the parameters of a tool call.
 ///
 /// # Errors
-/// The reason why `params` cannot be the parameters of a call.
+/// The reason why `params` cannot be the parameters of a tool call.
 pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalReason> {
     let (rest, arguments) = json::parse_except(params, "arguments")?;
     let rest = members(&rest, &["name", "arguments", "_meta"])?;
@@ -120,8 +120,8 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
     serde_json::to_vec(&members).ok()
 }
 
-/// Returns the members of an object. Refuses a name that differs from one of `known` only in case,
-/// because a lenient parser would read it as the known name.
+/// Returns the members of an object. Refuses a member whose name differs from a `known` name only
+/// in upper and lower case, because a lenient parser would take the member for the known one.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],
@@ -138,7 +138,8 @@ fn members<'v>(
     Ok(members)
 }
 
-/// Returns the JSON text of a member of the object in `body`.
+/// Returns the JSON text of the member `name` of the object in `body`; `None` without such a
+/// member.
 fn raw_member(body: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
     members.get(name).map(|value| value.get().to_owned())
@@ -211,7 +212,8 @@ mod tests {
         assert_eq!(String::from_utf8(edited).unwrap(), expected);
     }
 
-    /// Generates members of messages. Lenient parsers take some of these members for others.
+    /// Generates members of JSON-RPC messages. Some names differ from a known name so little that
+    /// lenient parsers confuse the two.
     fn any_member() -> impl proptest::strategy::Strategy<Value = String> {
         let name = proptest::sample::select(vec![
             "jsonrpc",

@@ -1,6 +1,7 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
 //! gateway asks whether a call may pass, and the call runs behind the gateway. Invariant: a gateway
-//! lets a request pass only if the answer says so, so an error of the service lets nothing pass.
+//! lets a request pass only if the service's answer permits the request, so an error of the service
+//! lets no request pass.
 
 mod envoy;
 mod ext_mcp;
@@ -45,9 +46,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that identifies a call that passes. For Envoy, the value is the id of the call; for
-/// agentgateway, which sends the value back with the outcome, it is the id of the call's task. The
-/// upstream's tool can use the value as an idempotency key.
+/// The header that identifies a call that passes. Envoy gets the id of the call as the value.
+/// agentgateway gets the id of the call's task, and sends this id back with the outcome. The tool
+/// behind the gateway can use the value as an idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -158,8 +159,9 @@ async fn call(
     }
 }
 
-/// Returns the gateway's key, as the headers for an authenticator. The gateway's other headers are
-/// dropped, because the checked request names the user.
+/// Checks the gateway's key, and returns the `Authorization` headers that contain the key. The
+/// gateway's other headers are left out, because the user is named in the request that the gateway
+/// asks about.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
@@ -200,7 +202,7 @@ struct Gateway {
     key: HeaderMap,
     /// The caller that the key alone identifies.
     key_caller: Caller,
-    /// The name of the gate in the gRPC metadata; `None` if the metadata name no gate.
+    /// The name of the gate in the gRPC metadata; `None` if the metadata names no gate.
     gate: Option<HeaderValue>,
     surface: GateSurface,
     started: Instant,
@@ -218,9 +220,10 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the gRPC metadata name, or else the gate `named`. If neither names a
-    /// gate, returns the only gate that is open to gateways; if there are several such gates, the
-    /// only gate among them that is also open to the key's own user.
+    /// Returns the gate with the name in the gRPC metadata, or else the gate with the name `named`.
+    /// If no name is given and a single gate is open to gateways, returns that gate. If several
+    /// gates are open to gateways, returns the only gate among them that is also open to the key's
+    /// own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -307,7 +310,8 @@ impl Gateway {
         Ok(caller)
     }
 
-    /// Returns the session id in the gate's `session_header`; `None` without a session id.
+    /// Returns the session id in the gate's `session_header`; `None` if the gate has no
+    /// `session_header`, or if the request lacks the header.
     ///
     /// # Errors
     /// `PermissionDenied` for a repeated or malformed header.
@@ -333,7 +337,7 @@ impl Gateway {
     /// permit. Returns the answer and the caller on whose behalf the call was proposed.
     ///
     /// # Errors
-    /// The gRPC status for the refusal of the proposal.
+    /// The gRPC status for the reason why the call could not be proposed.
     async fn ask(
         &self,
         gate: &OpenGate,
@@ -420,8 +424,8 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
     GrpcStatus::new(code, refusal.to_string())
 }
 
-/// Returns the value of a header; `None` without the header. Refuses a repeated header, because the
-/// client may have added one of the values.
+/// Returns the value of a header; `None` without the header. Refuses a repeated header, because one
+/// of the values may come from the client.
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.

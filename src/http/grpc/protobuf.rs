@@ -1,12 +1,13 @@
-//! A reader and writer of Protocol Buffers, for the few messages of the gateways. The reader skips
-//! unknown fields. It decodes only the nested messages that it knows, so that no input can make the
-//! nesting deeper.
+//! A reader and a writer of Protocol Buffers for the few messages that gateways use. The reader
+//! skips unknown fields. It decodes only known nested messages, so no input can cause deep
+//! recursion.
 
 /// The error of a message that is not well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The value of a field. A number of fixed width is `Skipped`.
+/// The value of a field. `Skipped` stands for a number of fixed width, which the reader does not
+/// decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'m> {
     Varint(u64),
@@ -14,7 +15,7 @@ pub(super) enum FieldValue<'m> {
     Skipped,
 }
 
-/// The fields of a message, in their order.
+/// An iterator over the fields of a message, in the order in which they are encoded.
 #[derive(Clone, Debug)]
 pub(super) struct MessageFields<'m>(&'m [u8]);
 
@@ -100,7 +101,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
     String::from_utf8(bytes.to_vec()).map_err(|_| Malformed)
 }
 
-/// Decodes an entry of a map, or another message with a key in field 1 and a value in field 2.
+/// Decodes a message with a key in field 1 and a value in field 2, such as an entry of a map.
+/// Returns the key and the value.
 pub(super) fn entry(message: &[u8]) -> Result<(String, Vec<u8>), Malformed> {
     let (mut key, mut value) = (String::new(), Vec::new());
     for (number, bytes) in bytes_fields(message)? {
@@ -121,20 +123,21 @@ fn put_varint(into: &mut Vec<u8>, mut number: u64) {
     into.push(u8::try_from(number).unwrap_or_default());
 }
 
-/// Appends a field with a number as its value.
+/// Appends a field whose value is a number (wire type 0).
 pub(super) fn put_number(into: &mut Vec<u8>, field: u64, number: u64) {
     put_varint(into, field << 3);
     put_varint(into, number);
 }
 
-/// Appends a field with bytes, a text or a message as its value.
+/// Appends a field whose value is bytes, a text or a message (wire type 2).
 pub(super) fn put_bytes(into: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     put_varint(into, (field << 3) | 2);
     put_varint(into, bytes.len() as u64);
     into.extend_from_slice(bytes);
 }
 
-/// Encodes a message with a key in field 1 and a value in field 2: an entry of a map, or a header.
+/// Encodes a message with a key in field 1 and a value in field 2, such as an entry of a map or a
+/// header.
 pub(super) fn pair(key: &str, value: &[u8]) -> Vec<u8> {
     let mut message = Vec::new();
     put_bytes(&mut message, 1, key.as_bytes());

@@ -8,8 +8,8 @@ use crate::engine::gate::GateCall;
 use crate::http::api::mcp::result::gateway_result;
 use crate::people::Caller;
 
-/// Returns the text about a call for the model that proposed the call, and the JSON members that
-/// describe the call to a client program.
+/// Returns two descriptions of a call: a text for the model that proposed the call, and JSON
+/// members for the client program.
 pub(super) fn refusal_parts(
     gateway: &Gateway,
     call: &GateCall,
@@ -29,7 +29,8 @@ pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Call
     with_id(id, "result", &result)
 }
 
-/// Returns the JSON-RPC response that tells the model why a call can never pass this gateway.
+/// Returns the JSON-RPC response that tells the model, in the words of `text`, why a call can never
+/// pass this gateway.
 pub(super) fn refusal(id: &str, text: &str) -> String {
     with_id(
         id,
@@ -43,7 +44,8 @@ pub(super) fn error(code: i32, message: &str) -> String {
     with_id("null", "error", &json!({"code": code, "message": message}))
 }
 
-/// Returns a JSON-RPC response. `id` is written exactly as in the request.
+/// Returns a JSON-RPC response whose member `member` (`result` or `error`) is `value`. `id` is the
+/// JSON text of the request's id, and is copied unchanged.
 fn with_id(id: &str, member: &str, value: &Value) -> String {
     let id: Option<Box<RawValue>> = serde_json::from_str(id).ok();
     json!({"jsonrpc": "2.0"})

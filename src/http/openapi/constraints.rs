@@ -102,10 +102,11 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraint on every `remember`.
+/// The constraint on every member `remember`.
 const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
-/// The constraint on every `reason`. A schema can limit only the characters, not the bytes.
+/// The constraint on every member `reason`. A schema can limit only the number of characters, not
+/// the number of bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
 /// The constraints on parameters of any operation. Each entry has the parameter and the constraint.
@@ -135,7 +136,7 @@ const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Adds the constraints on bodies to the schemas of the bodies.
+/// Adds the constraints on the members of bodies to `schemas`.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBER_CONSTRAINTS {
         let Some(schema) = schemas.get_mut(*component) else {
@@ -181,8 +182,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     exactly_one(schemas, "ReportGateOutcome", &call);
 }
 
-/// Builds a condition for exactly one of two members, each given as its name and type. A member
-/// that is null counts as absent.
+/// Builds the schema condition that exactly one of two members is set. `first` and `second` are the
+/// name and the type of a member. A member that is null counts as absent.
 fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
     let ((first, kind), (second, other)) = (first, second);
     json!({
@@ -192,8 +193,8 @@ fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
     })
 }
 
-/// Builds a condition for exactly one of `response` and `result`. A `result` of null counts as
-/// present.
+/// Builds the schema condition that exactly one of `response` and `result` is set. A `result` of
+/// null counts as set.
 fn response_or_result() -> Value {
     json!({
         "if": { "properties": { "response": { "type": "object" } }, "required": ["response"] },
@@ -211,7 +212,7 @@ fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Va
     }
 }
 
-/// Adds the constraints on an operation and on its parameters.
+/// Adds the constraints on the operation with this id, and on the operation's parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = OPERATION_CONSTRAINTS
         .iter()
@@ -308,7 +309,8 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` is a parameter of four lists and four pages.
+        // `cursor` has one entry in `PARAMETER_CONSTRAINTS`, and is a parameter of eight operations
+        // (four lists and four pages).
         assert_eq!(
             said,
             PARAMETER_CONSTRAINTS.len()

@@ -1,5 +1,5 @@
-//! Describes event streams in the OpenAPI document. Adds a component for the data of each event,
-//! derived from the component of the event's item, and marks the responses that are streams.
+//! Describes event streams in the OpenAPI document. The component for an event's data is derived
+//! from the component of the event's item. The responses that are streams are marked.
 
 use std::collections::BTreeSet;
 
@@ -55,8 +55,9 @@ pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// The description of the streams of `STREAMING_POSTS`, in words. If the streams were declared as a
-/// second response type, code generators would drop the type of the JSON response.
+/// The description of the streams of `STREAMING_POSTS`. The streams are described only in words,
+/// because code generators would drop the type of the JSON response if the response had a second
+/// type.
 const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -107,13 +108,13 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     inbox_schema::add(schemas);
 }
 
-/// Returns whether a component is the data of an item's event. `mapping` maps the type of an item
-/// to the component of its event.
+/// Returns whether a component describes an event that has an item. `mapping` maps each type of
+/// item to the component of the item's event.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
-/// Adds a component for the event of each type of item. Returns a mapping from the types of items
+/// Adds, for each type of item, a component for the item's event. Returns a mapping from the types
 /// to these components.
 fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     let items = schemas
@@ -210,7 +211,8 @@ fn streamed_event_schema() -> Value {
     })
 }
 
-/// Adds the event streams to the responses.
+/// Describes the event streams: as the responses of the two stream operations, and in words in the
+/// descriptions of the `STREAMING_POSTS`.
 pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = operation
@@ -255,7 +257,8 @@ pub(crate) fn describe(document: &mut Value) {
     }
 }
 
-/// Returns examples of events. Each list of examples has the name of its component.
+/// Returns pairs of a component's name and examples of that component, for the components of
+/// events.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {

@@ -1,4 +1,5 @@
-//! The examples of the components. Responses are serialized by the same code as in the service.
+//! The examples of the components. The examples of responses are serialized by the code that
+//! serializes real responses.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use crate::http::wire::grant::Grant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
-/// Adds the examples to their components.
+/// Adds each example to its component in `schemas`.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     for (name, examples) in all() {
         if let Some(schema) = schemas.get_mut(name) {

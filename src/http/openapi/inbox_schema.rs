@@ -19,7 +19,8 @@ const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (GONE, "InboxGoneEvent"),
 ];
 
-/// Adds the event names to their components, and a component that is the union of all events.
+/// Adds to each event's component the names that the event can have. Adds a component that is the
+/// union of all events.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     let named = "The names of the events with this data.";
     let several = json!({ "type": "string", "enum": [CREATED, CHANGED], "description": named });
@@ -47,7 +48,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("InboxStreamedEvent".to_owned(), streamed);
 }
 
-/// Returns examples of events. Each list of examples has the name of its component.
+/// Returns pairs of a component's name and examples of that component, for the inbox's events.
 pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
     let request = RequestBrief::from_row(row, settings);
     let inbox = InboxEvent {

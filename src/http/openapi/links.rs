@@ -1,5 +1,5 @@
-//! The links of the OpenAPI document. A link leads from an operation's response to an operation
-//! that takes an id or a cursor of that response.
+//! The links of the OpenAPI document. A link leads from an operation's response to another
+//! operation, which takes an id or a cursor from the response.
 
 use serde_json::{Map, Value, json};
 
@@ -30,7 +30,7 @@ const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
 /// the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The links in the responses of the operation `from` with a status of `statuses`.
+/// The links in each response of the operation `from` whose status is among `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],
@@ -118,7 +118,7 @@ fn deliveries() -> LinkedResponse {
     }
 }
 
-/// Adds the links to an operation's responses. The name of a link is the name of its target.
+/// Adds the links to an operation's responses. Each link is named after its target operation.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else {
         return;

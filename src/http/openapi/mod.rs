@@ -70,8 +70,8 @@ pub fn openapi_json() -> String {
     text
 }
 
-/// Builds the document from the operations and the wire types, and adds the parts of the
-/// submodules.
+/// Builds the document from the operations and the wire types, and adds the parts that the
+/// submodules contribute.
 pub(crate) fn document() -> Value {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi());
     let mut ops = BTreeMap::new();
@@ -158,7 +158,7 @@ pub(crate) fn every_operation(
         .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
 }
 
-/// Sets the member at `path`. Objects that are missing on the path are created.
+/// Sets the member at `path` to `new`. Creates the objects that are missing on the path.
 pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;

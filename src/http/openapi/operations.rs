@@ -9,7 +9,8 @@ use super::put;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
-/// Adds the redirect to the sign-in page, for a browser without a key and a session.
+/// Adds the response that redirects a browser to the sign-in page if the browser has neither a key
+/// nor a session.
 pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     let redirect = json!({
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
@@ -23,8 +24,8 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the operation's problems and its authentication. Removes `null` from the types of its
-/// parameters, because no client can send `null` there.
+/// Adds the operation's problems and its authentication. Removes `null` from the types of the
+/// operation's parameters, because a client cannot send `null` in a path, a query or a header.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(
         op.auth,
@@ -68,8 +69,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds `Preference-Applied` to the successful responses of an operation that takes `Prefer`, and
-/// `Idempotency-Replayed` to those of an operation that takes `Idempotency-Key`.
+/// Adds headers to the successful responses: `Preference-Applied` if the operation takes `Prefer`,
+/// and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (
@@ -127,7 +128,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Returns the problems that every operation of this class can respond with.
+/// Returns the problems with which every operation of the class `auth` can respond.
 fn common_problems(auth: AuthClass) -> &'static [Code] {
     match auth {
         AuthClass::Key | AuthClass::SignOut => &[

@@ -1,4 +1,4 @@
-//! A realistic task and its request. They are the examples of the OpenAPI document and fixtures of
+//! A realistic task with its request. Both are examples in the OpenAPI document, and fixtures for
 //! tests.
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
-/// Returns a standing decision, given with the approval of the [`request()`].
+/// Returns a standing decision that was given together with the approval of the [`request()`].
 #[must_use]
 pub(crate) fn grant() -> GrantRow {
     GrantRow {

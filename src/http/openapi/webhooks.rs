@@ -25,7 +25,7 @@ const HEADERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Adds the description of the messages to the document.
+/// Adds the description of the messages, as webhooks, to the document.
 pub(super) fn describe(document: &mut Value) {
     let parameters: Vec<Value> = HEADERS
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn describe(document: &mut Value) {
     put(document, &["webhooks", "message", "post"], post);
 }
 
-/// Returns a delivery to a webhook after a failed first attempt.
+/// Returns a delivery to a webhook whose first attempt has failed.
 fn delivery() -> DeliveryRow {
     let request = sample::request();
     DeliveryRow {
@@ -71,8 +71,7 @@ fn delivery() -> DeliveryRow {
     }
 }
 
-/// Returns examples of messages and deliveries. Each list of examples has the name of its
-/// component.
+/// Returns pairs of a component's name and examples of that component, for messages and deliveries.
 pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let row = sample::request();
     let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();

@@ -1,6 +1,6 @@
 //! `/follow.js`: shows events while a page of a request or a task is open. Every page works without
-//! the script. Invariant: the policy of a page permits scripts only if the page loads one of our
-//! scripts, and then only scripts of this service's origin.
+//! the script. Invariant: the `Content-Security-Policy` of a page permits scripts only if the page
+//! loads a script of this service, and then only from this service's origin.
 
 use std::sync::LazyLock;
 
@@ -33,14 +33,15 @@ pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
-/// Responds with a page that loads a script. The response has the policy that permits our scripts.
+/// Responds with a page that loads a script. The response has the `Content-Security-Policy` that
+/// permits this service's scripts.
 #[must_use]
 pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// Renders the elements that the script fills: the state, the open questions, the log and the state
-/// of the connection.
+/// Renders the elements that the script fills: the task's state, the open questions, the log, and
+/// the state of the connection.
 #[must_use]
 pub(crate) fn live_elements(words: &Translations) -> Markup {
     html! {
@@ -57,8 +58,8 @@ pub(crate) async fn get_follow_script() -> Response {
     script_response(SCRIPT)
 }
 
-/// Responds with a script. `no-cache` makes the browser revalidate the script with each page, so
-/// the script is never older than the page.
+/// Responds with a script. `no-cache` makes the browser revalidate the script whenever a page loads
+/// it, so the script is never older than the page.
 pub(crate) fn script_response(script: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/javascript; charset=utf-8"),

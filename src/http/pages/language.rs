@@ -7,8 +7,8 @@ use http::header::ACCEPT_LANGUAGE;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
-    /// Returns the supported language with the highest quality; of several with equal quality, the
-    /// first. English if the headers name no supported language.
+    /// Returns the supported language with the highest quality. If several have this quality,
+    /// returns the first of them. Returns English if the headers name no supported language.
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
@@ -28,8 +28,8 @@ impl Language {
     }
 }
 
-/// Parses a range into its language (`*` is English) and its quality; `None` if the language is not
-/// supported or the quality is malformed.
+/// Parses a language range of the header into a language (`*` is English) and a quality. `None` if
+/// the language is not supported or the quality is malformed.
 fn parse_range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let primary = parts.next()?.split('-').next()?;
@@ -48,9 +48,9 @@ fn parse_range(text: &str) -> Option<(Language, f32)> {
     }
 }
 
-/// Declares a struct of texts with a static value for each language. The languages of a text stand
-/// side by side, so a missing translation does not compile. `with language` adds the language as a
-/// member. `$pairs` names the list of all texts in both languages.
+/// Declares a struct of texts, with a static value for each language. Each entry has a text in both
+/// languages, so a missing translation does not compile. `with language` adds the language as a
+/// field of the struct. `$pairs` is the name of a list with every text in both languages.
 macro_rules! texts {
     ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
      $($name:ident: $english:literal, $chinese:literal;)*) => {
@@ -88,8 +88,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Fails unless the texts of each pair have the same placeholders and the second text is a
-/// translation.
+/// Panics unless, in each pair, both texts have the same placeholders and the second text looks
+/// like Chinese.
 #[cfg(test)]
 pub(crate) fn assert_translated(pairs: &[(&str, &str)]) {
     let placeholders = |text: &str| -> std::collections::BTreeSet<String> {

@@ -126,7 +126,7 @@ pub(crate) fn problem_page(
     )
 }
 
-/// Returns a sentence about the earlier decision.
+/// Returns a sentence that names the earlier decision, the person who made it, and the time.
 fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.has_approve,
@@ -147,7 +147,7 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     )
 }
 
-/// Renders a sentence in the reader's language, or in English if there is no translation.
+/// Renders `translated`, or the English sentence if there is no translation.
 #[must_use]
 pub(crate) fn localized(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
@@ -168,8 +168,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Keeps the characters of a text in order where no CSS applies, such as in the title of a tab. A
-/// text with right-to-left characters gets a left-to-right override.
+/// Returns a text whose characters stay in order where no CSS applies, such as in the title of a
+/// tab. If the text has right-to-left characters, adds a left-to-right override.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {

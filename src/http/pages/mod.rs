@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use self::request::{approve_page, reject_page};
 use super::Operation;
 
-/// The paths of the pages whose content depends on the caller. Responses at or below these paths
-/// forbid caches to store them, and a browser gets a problem at these paths as a page.
+/// The paths of the pages whose content depends on the caller. At or below these paths, responses
+/// must not be stored by caches, and a browser gets a problem as a page.
 pub(crate) const PATHS: [&str; 7] = [
     "/resume",
     "/l",
@@ -30,7 +30,7 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// Returns the operations of the pages; the scripts are not among them.
+/// Returns the operations of the pages, without those of the scripts.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         (&inbox::home::OP, routes!(inbox::home::get_home)),

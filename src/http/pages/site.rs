@@ -45,8 +45,8 @@ impl<'a> Site<'a> {
         SiteTexts::for_language(self.language)
     }
 
-    /// Renders the frame's links. `current` is the shown page, or `None` if the frame has no link
-    /// to that page.
+    /// Renders the frame's links. `current` is the page that is shown; `None` if the frame has no
+    /// link to that page.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
         self.nav_links_with_open_count(current, "")

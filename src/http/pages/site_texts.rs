@@ -1,6 +1,6 @@
-//! The texts of the frame's links and of the pages of inbox, tasks and standing decisions: each
-//! text in all languages, side by side. Texts about requests and events are in `translations.rs`,
-//! because other pages have them, too.
+//! The texts of the frame's links, and of the pages of the inbox, of tasks and of standing
+//! decisions, in all languages. Texts about requests and events are in `translations.rs`, because
+//! other pages also have them.
 
 use crate::http::pages::language::{Language, texts};
 

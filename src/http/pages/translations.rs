@@ -1,7 +1,7 @@
-//! Texts of the pages in each language, side by side, so that a missing translation does not
-//! compile. Texts that only some pages have are in `request/texts.rs` and `site_texts.rs`. [`fill`]
-//! replaces `{name}` in a text by a value. Sentences of the engine are translated by looking up
-//! their English text.
+//! The texts of the pages in all languages. Each entry has a text in every language, so a missing
+//! translation does not compile. Texts that only some pages have are in `request/texts.rs` and
+//! `site_texts.rs`. [`fill`] replaces `{name}` in a text by a value. A sentence of the engine is
+//! translated by looking up the sentence's English text.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
@@ -358,8 +358,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences of the API that name members of the API. Each has the sentence that pages show
-/// instead, in English and in Chinese.
+/// Sentences that name members of the API. Each entry has such a sentence, and the sentence that
+/// pages show instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",
@@ -384,7 +384,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
 ];
 
 impl Translations {
-    /// Returns the words for an action that a person has taken.
+    /// Returns the text for an action that a person has taken.
     #[must_use]
     pub(crate) fn action(&self, action: impl Into<DecisionAction>) -> &'static str {
         match action.into() {
@@ -397,7 +397,7 @@ impl Translations {
         }
     }
 
-    /// Returns the words for the outcome of a call.
+    /// Returns the text for the outcome of a call.
     #[must_use]
     pub(crate) fn outcome(&self, outcome: Outcome) -> &'static str {
         match outcome {
@@ -415,7 +415,8 @@ impl Translations {
         }
     }
 
-    /// Returns the page's sentence for a sentence of the API; `None` for an unknown sentence.
+    /// Returns the sentence that a page shows for an English sentence of the API; `None` for an
+    /// unknown sentence.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
         if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {
@@ -432,8 +433,8 @@ impl Translations {
     }
 }
 
-/// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing. A
-/// `{name}` inside a value stays unchanged.
+/// Replaces each `{name}` in a text by the value of that name in `values`; without such a value,
+/// removes the `{name}`. A `{name}` inside a value stays unchanged.
 #[must_use]
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());

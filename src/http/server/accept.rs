@@ -1,17 +1,19 @@
-//! Reads whether a client wants a page or an event stream, and whether it accepts gzip. `Accept`
-//! has to name the media type itself (`*/*` does not count): a browser always names `text/html`, a
-//! program only on purpose.
+//! Reads whether a client wants a page or an event stream, and whether the client accepts gzip.
+//! `Accept` must name the media type itself; `*/*` does not count. A browser always names
+//! `text/html`, and a program names it only on purpose.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
-/// Returns whether `Accept` names `text/html` with at least the quality of JSON.
+/// Returns whether `Accept` names `text/html` with a quality above 0, and not below the quality of
+/// JSON.
 #[must_use]
 pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
-/// Returns whether `Accept` names `text/event-stream` with at least the quality of JSON.
+/// Returns whether `Accept` names `text/event-stream` with a quality above 0, and not below the
+/// quality of JSON.
 #[must_use]
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")
@@ -28,7 +30,7 @@ fn prefers(headers: &HeaderMap, kind: &str) -> bool {
     wanted > 0.0 && wanted >= weight(headers, ACCEPT, "application/json")
 }
 
-/// Returns the quality that a header gives `wanted`; 0 if the header does not name it.
+/// Returns the quality that the header gives to `wanted`; 0 if the header does not name `wanted`.
 fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
     headers
         .get_all(header)

@@ -1,7 +1,7 @@
-//! The body of a POST. The body is read once and completely, within its operation's limit. Its
-//! content type is checked and its JSON is parsed in a second step, because a POST with a replayed
-//! idempotency key is answered without parsing. A large body waits for memory before it is read,
-//! and is parsed on a blocking thread.
+//! Reads and parses the body of a POST. First, the body is read completely, up to the operation's
+//! limit. In a second step, the content type is checked and the JSON is parsed; a POST with a
+//! replayed idempotency key is answered without this step. A large body waits for memory before it
+//! is read, and is parsed on a blocking thread.
 
 pub(crate) mod budget;
 
@@ -30,17 +30,17 @@ use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
-/// The timeout for a body to arrive.
+/// The maximum time for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// The maximum time that a large body waits for memory. It is shorter than the 30 seconds after
-/// which clients give up a connection that accepts no data.
+/// The maximum time that a large body waits for memory. Clients give up a connection that accepts
+/// no data for 30 seconds, so this time is shorter.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The content type with which browsers send the forms of the pages.
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The maximum size of a body that is parsed on the runtime's threads, in bytes.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// The maximum number of large bodies that are parsed at the same time. Each of them may need the
-/// memory of 100,000 JSON values.
+/// The maximum number of large bodies that are parsed at the same time. Each of these bodies may
+/// need the memory of 100,000 JSON values.
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
@@ -66,7 +66,8 @@ impl BodyParser {
         }
     }
 
-    /// Runs `work` for a body of `bytes` bytes. For a large body, `work` runs on a blocking thread.
+    /// Runs `work` for a body of `bytes` bytes, and returns the result. For a large body, `work`
+    /// runs on a blocking thread.
     async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -93,7 +94,8 @@ pub(crate) struct PostRequest {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
-    /// The `Idempotency-Key`, or the reason why the header is malformed; `None` without the header.
+    /// The `Idempotency-Key`; `None` without the header. The error is the reason why the header is
+    /// malformed.
     key: Result<Option<IdempotencyKey>, String>,
 }
 
@@ -122,7 +124,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
     }
 }
 
-/// A body while it arrives.
+/// A body that is still arriving.
 struct IncomingBody<'h> {
     stream: BodyDataStream,
     /// The bytes received so far.
@@ -145,13 +147,13 @@ impl AsRef<[u8]> for LargeBody {
 }
 
 /// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read
-/// immediately. A larger body waits for memory: before its first byte if it has a `Content-Length`,
-/// otherwise after `MAX_INLINE_SIZE` bytes. The timeout for the body's arrival restarts after that
-/// wait.
+/// immediately. A larger body waits for memory. If the request has a `Content-Length`, the wait is
+/// before the first byte of the body; otherwise, the wait is after `MAX_INLINE_SIZE` bytes.
+/// `BODY_TIMEOUT` begins again after the wait.
 ///
 /// # Errors
-/// `bad_request` if the body is too slow or incomplete; `too_large`; `unavailable` without free
-/// memory or at shutdown.
+/// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
+/// `unavailable` if no memory becomes free in time or the service shuts down.
 pub(crate) async fn read_body(
     http: &Http,
     parts: &Parts,
@@ -226,7 +228,7 @@ fn out_of_memory() -> Problem {
     Problem::new(Code::Unavailable, detail)
 }
 
-/// Returns the problem of a body larger than `limit` bytes.
+/// Returns the problem for a body larger than `limit` bytes.
 #[must_use]
 pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(
@@ -253,7 +255,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 
 impl PostRequest {
     /// Drops the body and the idempotency key, and frees the body's memory. An operation calls this
-    /// as soon as it no longer needs the body, because the response may wait for minutes.
+    /// function as soon as it no longer needs the body, because the response may take minutes.
     pub(crate) fn release_body(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
@@ -267,12 +269,13 @@ impl PostRequest {
         self.key.clone().map_err(Problem::bad_request)
     }
 
-    /// Parses the body as JSON and calls `read` with the value and with the body's text. An empty
-    /// body counts as an empty object.
+    /// Parses the body as JSON, and calls `read` with the value and the body's bytes. An empty body
+    /// counts as an empty object.
     ///
     /// # Errors
-    /// `unsupported_media_type`; `bad_json` if the body is not strict JSON; `invalid` for too many
-    /// values or a U+0000; the errors of `read`.
+    /// `unsupported_media_type` if the body is not `application/json`; `bad_json` if the body is
+    /// not strict JSON; `invalid` if the body has too many values or a U+0000; the errors of
+    /// `read`.
     pub(crate) async fn json<T: Send + 'static>(
         &self,
         parser: &BodyParser,
@@ -288,8 +291,8 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but passes the JSON text of `member` to `read` byte for byte and
-    /// unchecked. An empty body is an error.
+    /// Like [`PostRequest::json`], but an empty body is an error, and the member `member` is not
+    /// checked. `read` gets the unchanged JSON text of this member as the second argument.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
@@ -306,8 +309,8 @@ impl PostRequest {
         .await
     }
 
-    /// Refuses a body that is not `application/json`, and a body with a content encoding, which a
-    /// proxy that reads bodies could decode differently.
+    /// Refuses a body that is not `application/json`. Also refuses a body with a content encoding,
+    /// because a proxy that inspects bodies could decode it differently.
     fn check_json(&self) -> Result<(), Problem> {
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
         if !self.is_type("application/json") {
@@ -344,7 +347,7 @@ impl PostRequest {
         parser.run(bytes.len(), move || read(&bytes)).await
     }
 
-    /// Returns the fields of a page's form by name. Line ends are LF.
+    /// Returns the texts of a submitted form's fields, by the fields' names. Line ends become LF.
     ///
     /// # Errors
     /// `bad_json` if a field is repeated; `invalid` for a U+0000.
@@ -352,7 +355,7 @@ impl PostRequest {
         form_fields(&self.bytes)
     }
 
-    /// Returns whether the body has the content type of a page's form.
+    /// Returns whether the body has the content type with which browsers submit forms.
     #[must_use]
     pub(crate) fn is_form(&self) -> bool {
         self.is_type(FORM_TYPE)
@@ -366,8 +369,8 @@ impl PostRequest {
 /// Reads the headers and the form fields of a request that needs no key.
 ///
 /// # Errors
-/// `unsupported_media_type`, `too_large`; `bad_request` if the body is too slow; the errors of
-/// [`form_fields`].
+/// `unsupported_media_type` if the body is not a form; `too_large`; `bad_request` if the body is
+/// too slow; the errors of [`form_fields`].
 pub(crate) async fn form(
     http: &Http,
     request: Request,
@@ -383,7 +386,7 @@ pub(crate) async fn form(
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-/// Returns the fields of a form by name. Line ends are LF.
+/// Returns the texts of a form's fields, by the fields' names. Line ends become LF.
 ///
 /// # Errors
 /// `bad_json` if a field is repeated; `invalid` for a U+0000.

@@ -1,4 +1,5 @@
-//! The caller of an HTTP request. The guard sets the caller, and the operation reads it.
+//! The caller of an HTTP request. The guard sets the caller, the operation reads the caller, and
+//! the functions of this module check the caller's permissions.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -9,7 +10,7 @@ use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use std::sync::Arc;
 
-/// The authenticated caller.
+/// The authenticated caller of an HTTP request.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentCaller(pub Caller);
 
@@ -90,8 +91,8 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. A key that may also decide passes, because
-/// it may look at calls.
+/// Refuses a caller whose key has no permission `gate`. Accepts a key that may also decide, because
+/// such a key may look at calls.
 ///
 /// # Errors
 /// `forbidden`.

@@ -1,10 +1,10 @@
-//! The open connections of a listener: their number, and the idle ones. When all slots are taken,
-//! the connection that has been idle longest is closed for the next client. A connection serves a
+//! Limits the open connections of a listener. When all slots are taken, the service closes the
+//! connection that has been idle longest, to make room for the next client. A connection serves a
 //! request from the end of the request's head until the bodies of the request and the response are
 //! dropped and the response is written. Once the guard has authenticated the caller, the connection
-//! is protected: it is not closed for another client, however long the request waits or streams. A
-//! connection with an unauthenticated request counts as idle, so that a client that sends or reads
-//! slowly cannot keep its slot.
+//! is protected: the service does not close it for another client, however long the request waits
+//! or streams. A connection with an unauthenticated request counts as idle, so a client that sends
+//! or reads slowly cannot keep its slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -35,13 +35,13 @@ struct OpenConnections {
     /// The number of connections that were told to close and have not closed yet.
     closing: usize,
     last_key: u64,
-    /// The close tokens of the connections that may be closed, longest idle first. These
-    /// connections serve no request or only unauthenticated requests.
+    /// The close tokens of the connections that may be closed for another client, the longest idle
+    /// first. These connections serve either no request or only unauthenticated requests.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// Allows `max_open` connections; 0 counts as 1.
+    /// Creates an empty set of connections with `max_open` slots. A `max_open` of 0 counts as 1.
     #[must_use]
     pub(crate) fn new(max_open: usize) -> Self {
         Self(Arc::new(Shared {
@@ -82,15 +82,15 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A connection that was told to close counts as a free slot, so that a waiting client
-        // closes only one connection.
+        // A connection that was told to close counts as a free slot, so that only one connection is
+        // closed for each waiting client.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
         None
     }
 
-    /// Closes the connection that has been idle longest, if any is idle.
+    /// Closes the connection that has been idle longest. Does nothing if no connection is idle.
     pub(crate) fn close_longest_idle(&self) {
         self.lock().close_longest_idle();
     }
@@ -122,7 +122,7 @@ pub(crate) struct ConnectionSlot {
     close: CancellationToken,
     /// The connection's key in `OpenConnections::idle`; 0 while the connection is protected.
     idle_key: AtomicU64,
-    /// The number of [`RequestInFlight`] handles, which requests and their bodies hold.
+    /// The number of [`RequestInFlight`] handles that exist. Requests and bodies hold such handles.
     requests: AtomicUsize,
     requests_begun: AtomicU64,
     has_unwritten: AtomicBool,
@@ -132,14 +132,15 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// The phase of a connection. The phase decides the timeout.
+/// The phase of a connection. The phase determines the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// Waits for the rest of a request's head, or for the first byte of the first request.
+    /// The connection waits for the rest of a request's head, or for the first byte of the first
+    /// request.
     Head,
-    /// Serves a request. This phase has no timeout.
+    /// The connection serves a request. This phase has no timeout.
     Serving,
-    /// Waits for the next request; no byte has arrived since the last response.
+    /// The connection waits for the next request, and no byte has arrived since the last response.
     KeepAlive,
 }
 
@@ -150,13 +151,14 @@ impl ConnectionSlot {
         &self.close
     }
 
-    /// Registers the waker that is called when the connection's last body is dropped.
+    /// Registers the waker that is called when the connection's last [`RequestInFlight`] is
+    /// dropped.
     pub(crate) fn register_waker(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
     }
 
-    /// Begins to serve a request; `None` when the connection was told to close before the head was
-    /// complete.
+    /// Records that the connection begins to serve a request. `None` when the connection was told
+    /// to close before the request's head was complete.
     #[must_use]
     pub(crate) fn begin_request(self: &Arc<Self>) -> Option<RequestInFlight> {
         let mut open = self.connections.lock();
@@ -165,7 +167,7 @@ impl ConnectionSlot {
         }
         let idle_key = self.idle_key.load(Ordering::Relaxed);
         // On an HTTP/2 connection, a new request must not end the protection that an earlier
-        // request has set.
+        // request still needs.
         let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
             open.idle.remove(&idle_key);
@@ -224,8 +226,8 @@ impl ConnectionSlot {
             drop(open);
             self.connections.0.changed.notify_one();
         }
-        // Bytes on an HTTP/2 connection may be frames outside of requests, such as pings. They do
-        // not begin a request.
+        // On an HTTP/2 connection, bytes may be frames outside of requests, such as pings. Such
+        // bytes do not begin a request.
         let received = self.has_received.load(Ordering::Relaxed) && !self.is_multiplexed();
         let begun = requests_begun == 0 || received;
         (
@@ -256,8 +258,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A handle of a request in flight. The bodies of the request and the response hold clones. The
-/// connection is in the serving phase until the last clone is dropped.
+/// A handle of a request in flight. The bodies of the request and of the response hold clones of
+/// the handle. The connection is in the serving phase until the last clone is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestInFlight(Arc<ConnectionSlot>);
 

@@ -16,8 +16,8 @@ struct DeliveredBody<D> {
     delivered: Option<D>,
 }
 
-/// Returns a body of `bytes`. `delivery` is recorded when the connection takes the bytes. If the
-/// body is dropped earlier, nothing is recorded.
+/// Returns a body with the content `bytes`. `delivery` is recorded when the connection takes the
+/// bytes. If the body is dropped before that, nothing is recorded.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

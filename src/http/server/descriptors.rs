@@ -1,17 +1,17 @@
-//! Divides the descriptor limit of this process. Descriptors for the database, tools and models are
-//! reserved, and client connections get the rest. Without the reserve, clients could take every
-//! descriptor, and the service could not run approved calls.
+//! Divides the file descriptors that this process may open. Some are reserved for the database,
+//! tools and models, and client connections get the rest. Without the reserve, clients could take
+//! every descriptor, and the service could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors reserved for standard streams, listeners, the async runtime, and connections to the
-/// metrics listener.
+/// The number of descriptors reserved for standard streams, listeners, the async runtime, and
+/// connections to the metrics listener.
 const RESERVED_FOR_PROCESS: u64 = 64;
-/// Descriptors of one database connection. An SQLite connection opens the database file, its log,
-/// and the index of the log.
+/// The number of descriptors of one database connection. An SQLite connection opens the database
+/// file, the write-ahead log, and the index of this log.
 const PER_DATABASE_CONNECTION: u64 = 3;
-/// File descriptors reserved for one running task: for its concurrent calls, and for the connection
-/// to a model.
+/// The number of descriptors reserved for one running task: for the task's concurrent calls, and
+/// for the connection to a model.
 const PER_RUNNING_TASK: u64 = 9;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
@@ -21,7 +21,7 @@ const MIN_CONNECTIONS: u64 = 16;
 pub(crate) struct DescriptorBudget {
     /// The descriptor limit of this process.
     pub limit: u64,
-    /// Descriptors kept for the database and for outbound calls.
+    /// The number of descriptors reserved for the process itself, the database and running tasks.
     pub reserve: u64,
     /// The maximum number of client connections.
     pub connections: u32,
@@ -43,8 +43,8 @@ impl DescriptorBudget {
     /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
-    /// [`TooFewDescriptors`] when fewer than `MIN_CONNECTIONS` connections, and fewer than
-    /// `wanted`, are left.
+    /// [`TooFewDescriptors`] when the number of connections that are left is below both
+    /// `MIN_CONNECTIONS` and `wanted`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,
@@ -68,8 +68,8 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams: `wanted`, or fewer, so that a quarter of the
-    /// connections (at most 24 connections) is left for other requests.
+    /// Returns the maximum number of event streams: `wanted`, or a smaller number that leaves a
+    /// quarter of the connections, but not more than 24, for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)

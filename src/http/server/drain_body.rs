@@ -1,7 +1,7 @@
-//! Drains request bodies that an operation left unread. If a connection is closed while the client
-//! still sends a body, the connection is reset, and the client never reads why its request was
-//! refused. So the unread part of the body is read to its end, within limits, while the response is
-//! sent.
+//! Drains request bodies that an operation left unread. If the service closes a connection while
+//! the client still sends a body, the connection is reset, and the client cannot read why the
+//! request was refused. So the service reads the unread part of the body, within limits, while it
+//! sends the response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,7 +16,7 @@ use http::header::EXPECT;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The maximum number of bytes that are drained. It is larger than the largest body that an
+/// The maximum number of bytes that are drained. This limit is larger than the largest body that an
 /// operation accepts.
 const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,8 +25,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
 
-/// Wraps the body of `request` so that its unread part can be drained. The body of a client that
-/// waits for `100 Continue` is not wrapped, because the client has sent nothing of it yet.
+/// Wraps the body of `request` so that an unread part can be drained later. The body is not wrapped
+/// if the client waits for `100 Continue`, because such a client has not begun to send the body.
 pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
@@ -41,14 +41,16 @@ pub(crate) fn track(request: &mut Request) -> UnreadBody {
 }
 
 impl UnreadBody {
-    /// Returns the unread part; `None` if the body was read to its end or is still in use.
+    /// Returns the unread part of the body; `None` if the body was read to its end or is still in
+    /// use.
     #[must_use]
     pub(super) fn take(self) -> Option<BodyDataStream> {
         self.0?.try_recv().ok()
     }
 }
 
-/// Reads a body to its end and discards it, up to `MAX_DRAINED_BYTES` bytes and `DRAIN_TIMEOUT`.
+/// Reads a body and discards the bytes. Stops at the end of the body, after `MAX_DRAINED_BYTES`
+/// bytes, or after `DRAIN_TIMEOUT`.
 pub(crate) async fn drain(mut body: BodyDataStream) {
     let mut remaining = MAX_DRAINED_BYTES;
     let all = async {
@@ -62,8 +64,8 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A request's body. When it is dropped before its end, it sends its unread part to the
-/// [`UnreadBody`].
+/// The body of a request. When this value is dropped before the body's end, it sends the unread
+/// part to the [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,
     return_unread: Option<oneshot::Sender<BodyDataStream>>,

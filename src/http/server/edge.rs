@@ -1,8 +1,8 @@
-//! The outermost layer around every response. The layer gives the request its id, renders problems
-//! (as JSON, or as a page for a browser under the pages' paths and `/problems`), answers
-//! preflights, and adds the headers that several operations share: the request's id, CORS, caching
-//! and security. The log line of a request contains the operation, status, duration and id, but
-//! neither path nor query.
+//! The outermost layer around every response. The layer gives the request its id, renders problems,
+//! answers CORS preflights, and adds the headers that several operations share: the request's id,
+//! CORS, caching and security. A problem is JSON, or a page if a browser requests one of the pages'
+//! paths or a path under `/problems`. The log line of a request contains the operation, status,
+//! duration and id, but neither path nor query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -28,8 +28,8 @@ use crate::http::pages::layout;
 use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// The operation id of a request. The guard sets the id, and the edge reads it for the log line.
-/// The id is known even after a panic of the operation.
+/// The id of a request's operation. The guard sets the id, and the edge reads the id for the log
+/// line, even after a panic of the operation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
@@ -44,7 +44,7 @@ impl OperationSlot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// Operations that are logged at debug level, because health checks come every few seconds.
+/// The operations that are logged at debug level, because health checks come every few seconds.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The parts of a request on which the response depends.
@@ -90,7 +90,7 @@ impl RequestContext {
         }
     }
 
-    /// Returns whether the path is that of a sealed link.
+    /// Returns whether the request's path is the path of a sealed link.
     fn is_link(&self) -> bool {
         self.path.starts_with(link::PATH_PREFIX)
     }
@@ -124,7 +124,8 @@ pub(crate) async fn edge(
     response
 }
 
-/// Answers a preflight of a known path, and renders an error as a problem.
+/// Answers a CORS preflight for a known path, and renders an error response as a problem. Returns
+/// any other response unchanged.
 fn render_problem(http: &Http, context: &RequestContext, mut response: Response) -> Response {
     let status = response.status();
     if context.is_preflight && status == StatusCode::METHOD_NOT_ALLOWED {
@@ -233,7 +234,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         HeaderValue::from_static("nosniff"),
     );
     if context.is_private {
-        // An event stream has set a stricter value already.
+        // The response of an event stream already has a stricter value.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

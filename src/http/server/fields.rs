@@ -25,7 +25,7 @@ impl Errors {
     }
 }
 
-/// The members of a JSON object, which are taken out one by one.
+/// The members of a JSON object. An operation takes them out one by one.
 #[derive(Debug)]
 pub(crate) struct Fields {
     at: String,
@@ -52,17 +52,17 @@ impl Fields {
         pointer(&self.at, name)
     }
 
-    /// Takes a member as it is, `null` included.
+    /// Takes a member out and returns its value, even if the value is `null`.
     pub(crate) fn raw(&mut self, name: &str) -> Option<Value> {
         self.members.remove(name)
     }
 
-    /// Takes a member; `null` counts as absent.
+    /// Takes a member out and returns its value; `None` if the value is `null`.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.raw(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a member that must be a string. A value of another type is a mistake.
+    /// Takes a member that must be a string. Adds a mistake for a value of another type.
     pub(crate) fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
@@ -77,8 +77,8 @@ impl Fields {
         }
     }
 
-    /// Takes a member that must be a string of at most `bytes` bytes. A longer string is a mistake,
-    /// but is still returned.
+    /// Takes a member that must be a string of at most `bytes` bytes. Adds a mistake for a longer
+    /// string, but still returns the string.
     pub(crate) fn text_within(
         &mut self,
         name: &str,
@@ -92,7 +92,7 @@ impl Fields {
         Some(text)
     }
 
-    /// Takes a member that must be a boolean. A value of another type is a mistake.
+    /// Takes a member that must be a boolean. Adds a mistake for a value of another type.
     pub(crate) fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
@@ -101,7 +101,7 @@ impl Fields {
         value.as_bool()
     }
 
-    /// Takes a member that must be an object. A value of another type is a mistake.
+    /// Takes a member that must be an object. Adds a mistake for a value of another type.
     pub(crate) fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
@@ -118,9 +118,10 @@ impl Fields {
     }
 }
 
-/// The maximum length, in bytes, of a JSON pointer that ends with a member name chosen by the
-/// client; the last `/` and escapes do not count. A mistake with a longer pointer is reported at
-/// the parent's pointer, so that a long member name is not copied for each value below that member.
+/// The maximum length, in bytes, of a JSON pointer whose last part is a member name that the client
+/// chose. The last `/` and escapes do not count. If the pointer of a mistake would be longer, the
+/// mistake gets the pointer of the parent. So a long member name is not copied for each value below
+/// the member.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {
@@ -131,7 +132,7 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// Adds a mistake for every text and member name with a U+0000.
+/// Adds a mistake for every text and every member name that contains a U+0000.
 pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
     match value {
         Value::String(text) if text.contains('\0') => errors.add(at, "text without U+0000"),

@@ -1,7 +1,8 @@
-//! The guard runs before each operation. It is a layer of the operation's own method, so the router
-//! answers unknown paths (404) and unknown methods (405) first. The guard checks, in this order:
-//! the host and signs of a proxy (only in a service without accounts), the origin, the announced
-//! size, and the key, the session's cookie, or the sealed link.
+//! The guard runs before each operation. It is a layer on the operation's route, so the router
+//! answers unknown paths (404) and unknown methods (405) before the guard runs. The guard makes
+//! these checks in order: the host and signs of a proxy (only in a service without accounts), the
+//! origin, the announced size of the body, and the credential (the key, the session's cookie or the
+//! sealed link).
 
 use std::sync::{Arc, Weak};
 
@@ -30,7 +31,7 @@ use crate::people::authenticator::{AuthError, refuse_holdpoint_headers, refuse_u
 const FOREIGN_ORIGIN: &str =
     "The request comes from a page of another origin, which is not allowed here.";
 
-/// Checks a request, attaches its caller to it, and runs the operation.
+/// Checks a request, attaches the caller to the request, and runs the operation.
 ///
 /// # Errors
 /// The problem of the first check that fails.
@@ -78,17 +79,18 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // The edge names this user on the page of a refusal.
+        // If the operation refuses, the edge renders a page that names this user.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
 }
 
-/// Returns the caller of the link in the path, and the link.
+/// Opens the sealed link in the path. Returns the person to whom the link was sent, as a caller,
+/// and the link.
 ///
 /// # Errors
 /// `not_found` for a text that is not a link of this service, and for a link whose person is no
-/// longer in the configuration; `link_expired`.
+/// longer in the configuration; `link_expired` when the link has ended.
 fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Problem> {
     let token = path.strip_prefix(link::PATH_PREFIX).unwrap_or_default();
     let links = http.settings.links.as_ref();
@@ -108,7 +110,7 @@ fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Prob
     Ok((caller, current))
 }
 
-/// Checks where the request comes from, and the announced size of its body.
+/// Checks the host and the origin of a request, and the announced size of the body.
 fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> {
     if http.settings.without_accounts
         && op.auth != AuthClass::Health
@@ -123,8 +125,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // The link alone authorizes a POST. So the POST must have an `Origin` header, whose value was
-    // checked above.
+    // With a link, a POST needs no other credential. So the POST must have an `Origin` header,
+    // whose value was checked above.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -139,13 +141,14 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Protects the connection of an authenticated caller: until the request is served, the connection
-/// is not closed for a new client.
+/// Protects the connection of an authenticated caller, so that the service does not close it for a
+/// new client before the request is served.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }
 
-/// Like `protect_connection`, for an operation that checks the key itself.
+/// Like `protect_connection`, but takes the request's extensions, for an operation that checks the
+/// key itself.
 pub(crate) fn protect_connection_of(extensions: &Extensions) {
     let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
@@ -178,12 +181,12 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key, and counts a wrong key. The inner result is the
-/// authenticator's.
+/// Authenticates the request by its key, and counts a wrong key for the client's network. The inner
+/// result is the result of the authenticator.
 ///
 /// # Errors
-/// `too_many` after too many wrong keys from one client's network. A correct key never gets
-/// `too_many`.
+/// `too_many` after too many wrong keys from one client's network. A correct key is never refused
+/// with `too_many`.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::UnknownKey) {
@@ -195,8 +198,8 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
     Ok(found)
 }
 
-/// Checks a sign-out. A known key is accepted and, without an `Authorization` header, also any
-/// session cookie, even an expired one.
+/// Checks the credentials of a sign-out. Accepts a known key. Without an `Authorization` header,
+/// also accepts any session cookie, even the cookie of an expired session.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,

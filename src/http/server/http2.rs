@@ -1,6 +1,6 @@
-//! Serves HTTP/2 with prior knowledge, which gRPC needs. The first bytes of a connection, the
-//! preface, tell HTTP/2 from HTTP/1.1. This module sets all limits of HTTP/2 itself, so that the
-//! limits do not depend on a library's defaults.
+//! Serves HTTP/2 with prior knowledge, which gRPC needs. The first bytes of a connection (the
+//! preface) show whether the client uses HTTP/2 or HTTP/1.1. This module sets all limits of HTTP/2
+//! explicitly, so the limits do not depend on a library's defaults.
 
 use std::io;
 use std::pin::Pin;
@@ -30,22 +30,24 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_STREAMS: u32 = 256;
 /// The maximum size of the header fields of a request, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
-/// The maximum number of pending streams that the client reset before the server accepted them. One
-/// more such stream ends the connection ("rapid reset").
+/// The maximum number of pending streams that the client resets before the server has accepted
+/// them. One more such stream ends the connection, as a protection against the "rapid reset"
+/// attack.
 const MAX_PENDING_RESETS: usize = 20;
-/// The maximum number of streams that the server resets for errors of the client. One more ends the
-/// connection.
+/// The maximum number of streams that the server resets because of errors of the client. One more
+/// such stream ends the connection.
 const MAX_ERROR_RESETS: usize = 1024;
 /// The flow-control window of a stream and of a connection: the maximum number of unread bytes.
 const WINDOW_BYTES: u32 = 1024 * 1024;
-/// The interval of pings on a connection with requests, and the timeout for the answer to a ping.
+/// `PING_INTERVAL` is the time between pings on a connection that serves requests. `PING_TIMEOUT`
+/// is the maximum time for the answer to a ping.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval at which the watchdog checks a connection that serves a request.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A stream that first returns `prefix`, the bytes that `read_preface` has read, and then the bytes
-/// of `io`.
+/// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and
+/// then the bytes of `io`.
 #[derive(Debug)]
 pub(super) struct PrefixedStream<I> {
     prefix: BytesMut,
@@ -61,8 +63,8 @@ impl<I> PrefixedStream<I> {
     }
 }
 
-/// Reads the first bytes of a connection, until they equal the preface of HTTP/2 or differ from it.
-/// Returns whether they equal the preface, and a stream that returns these bytes again. Returns
+/// Reads the first bytes of a connection until it is clear whether they are the preface of HTTP/2.
+/// Returns whether they are the preface, and a stream that returns the same bytes again. Returns
 /// `None` if reading fails, or if `end` completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
@@ -138,7 +140,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
     }
 }
 
-/// Runs the requests of one connection as Tokio tasks. They stop when the connection ends.
+/// Runs the requests of one connection as Tokio tasks. These tasks stop when the connection ends.
 #[derive(Clone, Debug)]
 struct Streams {
     tasks: TaskTracker,
@@ -215,9 +217,9 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends a connection that serves no request and stays in one phase beyond the timeout of the phase.
-/// The watchdog is a separate Tokio task, so that frames that keep the connection's own task busy
-/// cannot delay the timeout.
+/// Ends a connection that serves no request and exceeds the timeout of its phase. The watchdog runs
+/// as a separate Tokio task, so a client cannot delay the timeout by sending frames that keep the
+/// connection's own task busy.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

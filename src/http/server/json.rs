@@ -1,6 +1,6 @@
-//! Reads JSON that all parsers understand alike: repeated members and deep nesting are errors. The
-//! values of a client's JSON are counted before any of them is built, because a megabyte of
-//! `[[],[],…` would take a hundred megabytes of memory.
+//! Reads JSON strictly: repeated members and deep nesting are errors, because parsers treat them
+//! differently. The values in a client's JSON are counted before the first value is built, because
+//! a megabyte of `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +20,14 @@ const MAX_DEPTH: usize = 64;
 /// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
-/// The reason why a text was refused. It gives the position of the mistake, but never the content.
+/// The reason why a text was refused. The reason gives the position of the mistake, but never
+/// repeats the content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
     /// The text is not JSON, is nested too deeply, or is understood differently by different
     /// parsers. The string describes the mistake for people.
     Invalid(String),
-    /// More than [`MAX_VALUES`] values.
+    /// The text has more than [`MAX_VALUES`] values.
     TooManyValues,
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     parse_stored(bytes)
 }
 
-/// Makes the checks of [`parse`] without building a value. Repeated members are not checked.
+/// Makes the checks of [`parse`] without building a value, except the check for repeated members.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     let mut remaining = MAX_VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -91,9 +92,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Like [`parse`], for a text that must be one JSON object. The member `name` is not part of the
-/// returned value: its JSON text is returned byte for byte, without a check of its depth, its
-/// values and repeated members.
+/// Like [`parse`], for a text that must be one JSON object, but sets the member `name` aside. The
+/// returned value has all other members. The JSON text of the member `name` is returned unchanged,
+/// and is not checked for depth, number of values or repeated members.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
@@ -107,22 +108,22 @@ pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<St
     Ok((Value::Object(rest), aside))
 }
 
-/// Returns whether the bytes are one JSON value. Repeated members and the number of values do not
-/// matter.
+/// Returns whether the bytes are one JSON value. Does not check for repeated members or the number
+/// of values.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-/// Returns the text of a member of the object in `bytes`, without the white space between its
-/// tokens; `None` without such a member. In the text numbers keep every digit, which a conversion
-/// to doubles would lose. `bytes` must be a text that [`parse`] accepts.
+/// Returns the JSON text of the member `name` of the object in `bytes`, without white space between
+/// tokens. `None` without such a member. Numbers in the text keep every digit, which a conversion
+/// to doubles would not keep. `bytes` must be a text that [`parse`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
     members.get(name).map(|value| compact(value.get()))
 }
 
-/// Returns the texts of all members in one pass, in the form that `member` returns.
+/// Returns the JSON texts of all members by name. Each text has the form that [`member`] returns.
 #[must_use]
 pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
@@ -132,7 +133,7 @@ pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns JSON text without the white space between its tokens.
+/// Returns a JSON text without white space between tokens.
 fn compact(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     text.chars()
@@ -216,7 +217,7 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
-        // An empty list is as deep as a list with a value.
+        // An empty list counts as one level, like a list with a value.
         let _: ValueCounter<'_> = self.below()?;
         while members.next_element_seed(self.below()?)?.is_some() {}
         Ok(())
@@ -367,9 +368,9 @@ mod tests {
 
     #[test]
     fn text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
-        // The list itself is a value.
+        // The list itself counts as a value.
         let flat = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
-        // Each element is two values: an object and a list.
+        // Each element counts as two values: an object and a list.
         let nested = |values: usize| format!("[{}0]", r#"{"a":[]},"#.repeat((values - 2) / 2));
         for list in [flat, nested] {
             assert_eq!(check(list(MAX_VALUES).as_bytes()), Ok(()));
@@ -387,7 +388,7 @@ mod tests {
             parse(flat(MAX_VALUES + 1).as_bytes()),
             Err(JsonError::TooManyValues)
         );
-        // Nothing after the last counted value is read.
+        // The parser reads nothing after the value that exceeds the limit.
         assert_eq!(
             parse(format!("[{}", "0,".repeat(MAX_VALUES)).as_bytes()),
             Err(JsonError::TooManyValues)

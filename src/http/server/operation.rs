@@ -24,15 +24,16 @@ pub(crate) struct Op {
 /// The callers that an operation admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthClass {
-    /// Callers with a key or a live session.
+    /// Callers with a key or an active session.
     Key,
-    /// The person of the sealed link in the path. No key and no cookie counts.
+    /// The person to whom the sealed link in the path was sent. Keys and cookies do not count.
     Link,
-    /// Like `Key`, but also callers with an expired session. Sign-out uses this class.
+    /// Like `Key`, and also callers with an expired session. Sign-out uses this class.
     SignOut,
     /// Everyone, with or without a key.
     Open,
-    /// Gateways. The operation checks the key itself, because gRPC has its own form of refusals.
+    /// Gateways. The operation checks the key itself, because a refusal has another form in gRPC
+    /// than in HTTP.
     Gateway,
     /// Everyone, by any host name and through any proxy. Health checks use this class.
     Health,

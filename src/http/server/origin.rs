@@ -1,7 +1,7 @@
-//! Decides which web pages may make a browser change something in the service. A request that
-//! changes something and has a foreign origin is refused before its credentials are read, so a
-//! foreign page cannot approve. Without accounts, the service answers only requests for a loopback
-//! name of this machine, except for health checks.
+//! Decides from which web pages a browser may send requests that change something in the service.
+//! Such a request is refused before its credentials are read if it has a foreign origin, so a
+//! foreign page cannot approve a call. Without accounts, the service answers only requests for a
+//! loopback name of this machine, except for health checks.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -32,8 +32,8 @@ impl Origin {
     }
 }
 
-/// The configured origins whose pages may change something. Pages of the host that a request is
-/// sent to may also change something.
+/// The configured origins whose pages may send requests that change something. In addition, a page
+/// may always do so if its host is the host to which the request is sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -94,7 +94,8 @@ impl Origins {
     }
 }
 
-/// Parses an `Origin` header, which has no path, not even a slash.
+/// Parses the value of an `Origin` header. `None` if the value has a path, even if the path is only
+/// a slash.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {
@@ -125,7 +126,7 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     }
 }
 
-/// Headers that proxies add, in addition to `X-Forwarded-…`.
+/// The headers, in addition to `X-Forwarded-…`, that show that a request came through a proxy.
 const PROXY_HEADERS: [&str; 6] = [
     "forwarded",
     "via",
@@ -135,11 +136,11 @@ const PROXY_HEADERS: [&str; 6] = [
     "x-original-forwarded-for",
 ];
 
-/// Returns the reason why a service without accounts refuses the request; `None` if it does not
-/// refuse. Every client behind a proxy would be the user `local`, so a request with signs of a
-/// proxy is refused. Any version other than HTTP/1.1 counts as such a sign, because nginx uses
-/// HTTP/1.0 by default. The host must be a loopback name: otherwise a web page could use DNS
-/// rebinding, which points the page's host name to this machine.
+/// Returns the reason why a service without accounts refuses the request; `None` if the service
+/// accepts the request. A request with signs of a proxy is refused, because every client of the
+/// proxy would act as the user `local`. Any version other than HTTP/1.1 counts as such a sign,
+/// because nginx uses HTTP/1.0 by default. The host must be a loopback name, because a web page can
+/// point its own host name to this machine (DNS rebinding).
 #[must_use]
 pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,

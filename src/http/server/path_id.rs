@@ -9,7 +9,7 @@ use http::request::Parts;
 use super::problem::Problem;
 use crate::http::Http;
 
-/// An id in the path. A malformed id is `not_found`, like an unknown id.
+/// An id in the path. A malformed id gets the problem `not_found`, like an unknown id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id<T>(pub T);
 

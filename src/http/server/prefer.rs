@@ -1,11 +1,11 @@
-//! Reads `Prefer` (RFC 7240), the time that a client wants to wait. A malformed preference is
-//! ignored.
+//! Reads the header `Prefer` (RFC 7240), in which a client gives the time that it wants to wait. A
+//! malformed preference is ignored.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 
-/// A longer `wait` is reduced to this number of seconds.
+/// The maximum time to wait, in seconds. A longer `wait` is reduced to this time.
 const MAX_WAIT_SECONDS: u64 = 300;
 
 /// A client's preferences about waiting.
@@ -45,8 +45,8 @@ impl Prefer {
         prefer
     }
 
-    /// Returns the time to wait, at most 300 s: the `wait` of the client, zero for `respond-async`
-    /// alone, or `default` without a preference.
+    /// Returns the time to wait, at most 300 s: the client's `wait`; zero if the client only
+    /// prefers `respond-async`; `default` without a preference.
     #[must_use]
     pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {

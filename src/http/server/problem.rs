@@ -1,7 +1,7 @@
 //! Every error response is a problem document (RFC 9457) with an error code. The function that
 //! fails returns the error code, a text for people, and the members that belong to this code. The
-//! edge adds the rest, because only the edge knows the request's id and the types that the client
-//! accepts.
+//! edge adds all other members, because only the edge knows the request's id and the types that the
+//! client accepts.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -26,7 +26,7 @@ macro_rules! codes {
             /// All codes, in the order in which they are declared.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// Returns the code as it stands in the problem document.
+            /// Returns the code as it is written in the problem document.
             #[must_use]
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
@@ -39,7 +39,7 @@ macro_rules! codes {
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
-            /// Returns the title for people.
+            /// Returns the English title of the problem.
             #[must_use]
             pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -129,12 +129,12 @@ impl FromStr for Code {
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
-    /// A text for people. If the request has a mistake, the text gives its place and the expected
-    /// value, but never the value that was sent.
+    /// A text for people. If the request has a mistake, the text gives the place of the mistake and
+    /// the expected value, but never the value that was sent.
     pub detail: String,
-    /// The mistakes of an invalid request; empty for other codes.
+    /// The mistakes in the request if `code` is `Invalid`; empty for any other code.
     pub errors: Vec<FieldError>,
-    /// The members that only this code has.
+    /// The members of the problem document that only problems with this `code` have.
     pub members: Map<String, Value>,
     /// The headers of a response with this problem, such as `Retry-After`.
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -219,8 +219,8 @@ impl Problem {
         }])
     }
 
-    /// Returns the problem for an error response that a library made, such as a 404 or 405 of the
-    /// router.
+    /// Returns the problem for an error response that comes from a library, such as a 404 or 405
+    /// from the router.
     #[must_use]
     pub(crate) fn from_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -287,14 +287,14 @@ fn describe(errors: &[FieldError]) -> String {
     format!("The request is not valid{place}: {expected}{rest}.")
 }
 
-/// Returns the address of a code's page.
+/// Returns the address of the page that describes the error code `code`.
 #[must_use]
 pub(crate) fn type_url(public_url: &str, code: &str) -> String {
     format!("{public_url}/problems/{code}")
 }
 
-/// Returns the path of `public_url` without a slash at its end, for links that must stay on the
-/// page's own origin.
+/// Returns the path of `public_url`, without a slash at the end. A link that begins with this path
+/// stays on the origin of the page.
 #[must_use]
 pub(crate) fn path_prefix(public_url: &str) -> String {
     public_url

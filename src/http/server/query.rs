@@ -1,4 +1,5 @@
-//! Reads a query string. A filter may be repeated. An unknown parameter or an invalid value is 422.
+//! Reads a query string. A filter may be repeated. An unknown parameter or an invalid value is
+//! answered with 422.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -10,7 +11,7 @@ use super::problem::Problem;
 
 /// The number of entries in a page when the query has no `limit`.
 const DEFAULT_LIMIT: i64 = 50;
-/// The largest `limit`.
+/// The maximum of `limit`.
 pub(crate) const MAX_LIMIT: i64 = 200;
 
 /// A query whose parameters are taken out one by one.
@@ -42,7 +43,7 @@ impl Query {
         self.pairs.retain(|(_, value)| !value.is_empty());
     }
 
-    /// Takes every value of a filter.
+    /// Removes the parameters with this name from the query, and returns their values.
     pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut values = Vec::new();
         self.pairs.retain(|(found, value)| {
@@ -55,8 +56,8 @@ impl Query {
         values
     }
 
-    /// Takes every value of a filter, parsed by `read`. A value that `read` refuses is a mistake,
-    /// whose text is `expected`.
+    /// Takes the parameters with this name, like [`Query::texts`], and parses their values with
+    /// `read`. Each value that `read` refuses adds a mistake with the text `expected`.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -73,8 +74,8 @@ impl Query {
         values
     }
 
-    /// Takes the only value of a parameter, like [`Query::many`]. A repeated parameter is also a
-    /// mistake.
+    /// Takes a parameter that must not be repeated, and parses its value like [`Query::many`]. A
+    /// repeated parameter is a mistake. Returns `None` if the query does not have the parameter.
     pub(crate) fn one<T>(
         &mut self,
         name: &str,
@@ -88,22 +89,24 @@ impl Query {
         values.pop()
     }
 
-    /// Takes the number of entries in a page; 50 without `limit`. A number outside of 1 to 200 is a
-    /// mistake.
+    /// Takes `limit`, the number of entries in a page. Returns 50 if the query has no `limit`. A
+    /// number outside the range from 1 to 200 is a mistake.
     pub(crate) fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MAX_LIMIT).contains(limit));
         self.one("limit", "a number from 1 to 200", read)
             .unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// Takes the id after which the page begins, from `cursor`. Returns `None` without `cursor`.
+    /// Takes `cursor`, and returns the id after which the page begins; `None` if the query has no
+    /// `cursor`.
     pub(crate) fn cursor(&mut self) -> Option<Uuid> {
         self.one("cursor", "a cursor of an earlier answer", |text| {
             Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
         })
     }
 
-    /// Takes the only value of a parameter that must be a number from 0 on.
+    /// Takes a parameter whose value must be a number of at least 0; `None` if the query does not
+    /// have the parameter.
     pub(crate) fn number(&mut self, name: &str) -> Option<i64> {
         self.one(name, "a number from 0 on", digits)
     }

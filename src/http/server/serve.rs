@@ -1,7 +1,7 @@
-//! The accept loop. It serves HTTP/1.1 with a timeout and a size limit for the head of a request, a
-//! keep-alive timeout, and a limit of connections. It builds HTTP/1 connections explicitly, so that
-//! features of other crates cannot enable HTTP/2. Only a server for gateways accepts HTTP/2, which
-//! it recognizes by the connection's preface.
+//! The accept loop. The server limits the number of connections, the time and the size of the head
+//! of each request, and the time between two requests of a connection. HTTP/1 connections are built
+//! explicitly, so that features of other crates cannot enable HTTP/2. HTTP/2 is served only if
+//! [`Server::http2`] is set, and only on a connection that begins with the preface of HTTP/2.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -31,8 +31,8 @@ use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
-/// The timeout for the head of a request to arrive. The time begins when the connection opens; for
-/// later requests of a connection, it begins with the first byte of the head.
+/// The timeout for the head of a request to arrive. For the first request of a connection, the
+/// timeout begins when the connection opens; for a later request, with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for which a connection stays open after a response while the client sends no next
 /// request.
@@ -48,7 +48,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) trait Acceptor: Send {
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Waits for the next connection.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Io, SocketAddr)>> + Send;
 }
 
@@ -155,8 +154,8 @@ impl Server {
             PrefixedStream::new(stream)
         };
         let mut builder = http1::Builder::new();
-        // hyper's own timeout is off: `PhaseTimer` applies the timeouts, measured by the service's
-        // clock.
+        // hyper's timeout for the head is off, because `PhaseTimer` applies the timeouts and
+        // measures them by the service's clock.
         builder
             .header_read_timeout(None)
             .max_header_size(MAX_HEADER_SIZE)
@@ -166,7 +165,8 @@ impl Server {
     }
 }
 
-/// A connection that can refuse further requests and then end after the requests in flight.
+/// A connection that can shut down gracefully: the connection accepts no further requests, and ends
+/// after the requests in flight.
 pub(super) trait Graceful: Future {
     fn shut_down(self: Pin<&mut Self>);
 }
@@ -185,8 +185,9 @@ where
     }
 }
 
-/// Polls a connection until it ends, is closed for another client, or its phase has timed out. Once
-/// `closed` is cancelled, the connection ends after its requests in flight.
+/// Polls a connection until it has ended, until its phase has timed out, or until it must make room
+/// for another client. Once `closed` is cancelled, the connection ends after its requests in
+/// flight.
 pub(super) async fn run_connection(
     mut connection: Pin<&mut impl Graceful>,
     slot: &ConnectionSlot,
@@ -231,8 +232,8 @@ fn respond(
     let serving = slot.begin_request();
     let slot = Arc::downgrade(slot);
     async move {
-        // Without a handle, the connection was told to close before this request began. Such a
-        // request has no effect.
+        // `serving` is `None` if the connection was told to close before this request began. The
+        // router never sees such a request.
         let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
         let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
         request.extensions_mut().insert(ConnectInfo(peer));
@@ -243,7 +244,8 @@ fn respond(
     }
 }
 
-/// Returns whether the client caused the failure. The next `accept` then needs no pause.
+/// Returns whether the client caused the failure. If so, the loop calls `accept` again without a
+/// pause.
 fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -27,19 +27,21 @@ pub struct ServerSettings {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub wait: Duration,
-    /// The number of tasks that run at once in this process. Further tasks wait in the database.
+    /// The maximum number of tasks that run at once in this process. Further tasks wait in the
+    /// database.
     pub max_running: u32,
-    /// The number of connections at once. When the process has too few file descriptors for this
-    /// number, fewer connections are allowed, because the database and tools need descriptors, too.
+    /// The maximum number of connections at once. When the process has too few file descriptors for
+    /// this number, fewer connections are allowed, because the database and tools need descriptors,
+    /// too.
     pub max_connections: u32,
     /// The address and port of a separate listener for `/metrics`. Default: `/metrics` is on
     /// `listen`.
     pub metrics_listen: Option<String>,
-    /// The number of event streams at once in this process.
+    /// The maximum number of event streams that are open at once in this process.
     pub max_streams: u32,
-    /// The number of event streams at once of one caller.
+    /// The maximum number of event streams that one caller has open at once.
     pub max_streams_per_caller: u32,
-    /// The number of proposals at gates that wait at the same time in this process. A further
+    /// The maximum number of proposals at gates that wait at once in this process. A further
     /// proposal is answered at once: the call is pending.
     pub max_waiting: u32,
     /// How long an event stream stays open. The client then opens it again.

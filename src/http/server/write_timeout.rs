@@ -1,6 +1,6 @@
 //! The write timeout of a connection. Without the timeout, a client that stops reading would keep
-//! the unsent bytes, and the Tokio task that writes them, in memory for ever. The stream also
-//! reports received bytes and pending writes to the connection's slot.
+//! the unsent bytes, and the Tokio task that writes them, in memory for ever. [`TimeoutStream`]
+//! also reports received bytes and pending writes to the connection's slot.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connections::ConnectionSlot;
 use crate::world::Clock;
 
-/// The time for which a write may make no progress.
+/// The maximum time for which a write may make no progress.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream whose writes fail with `TimedOut` once a write has made no progress for

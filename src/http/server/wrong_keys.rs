@@ -1,7 +1,7 @@
-//! Counts the wrong keys of each source address, and logs them with the address. After ten wrong
-//! keys in a minute, further wrong keys get 429, and only the first of these further keys is
-//! logged. Requests with a correct key, a session or no key are not counted. Invariant: the size of
-//! the table and the rate of log lines are limited, however many addresses send wrong keys.
+//! Counts the wrong keys of each source address, and logs each wrong key with the address. After
+//! ten wrong keys in a minute, further wrong keys get 429, and only the first of these further keys
+//! is logged. Requests with a correct key, a session or no key are not counted. Invariant: the size
+//! of the table and the rate of log lines are limited, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -67,7 +67,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     sources: HashMap<ClientNetwork, RecentKeys>,
-    /// The wrong keys of all sources without a place in the table.
+    /// The wrong keys of all sources for which `sources` has no room.
     others: RecentKeys,
     swept: Duration,
     log: Log,
@@ -94,7 +94,8 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. If the source is over the limit, returns the time that it has to wait.
+    /// Counts a wrong key. If the source is over the limit, returns the time that the source has to
+    /// wait.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;

@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock whose sleeps end when a test sends `true`.
+/// A clock whose sleeps end once the test sends `true`.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]
@@ -35,7 +35,7 @@ impl Clock for Still {
 }
 
 /// Returns a service and its clock. All large bodies together may take `all` bytes of memory, and
-/// the large bodies of one caller `share` bytes.
+/// the large bodies of one caller may take `share` bytes.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
@@ -46,7 +46,8 @@ fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     (crate::http::routers(http).0, clock)
 }
 
-/// Returns chunks of 10,000 bytes. `read` counts the chunks that were read.
+/// Returns a stream of `count` chunks of 10,000 bytes. `read` counts the chunks that were read from
+/// the stream.
 fn pieces(
     count: usize,
     read: &Arc<AtomicUsize>,

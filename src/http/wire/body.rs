@@ -1,6 +1,6 @@
 //! Request bodies, as components of the OpenAPI document. The operations read the members of a body
-//! one by one (`server/fields.rs`), so that every mistake is reported with its place; the types
-//! here only describe the bodies.
+//! one by one (`server/fields.rs`), so that every mistake is reported with its place. The types of
+//! this module only describe the bodies.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub(crate) struct SendMessage {
     pub supersede: Option<bool>,
 }
 
-/// A selection of one receiver's deliveries, which are sent again.
+/// Selects the deliveries of one receiver that are to be sent again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResendDeliveries {
@@ -65,7 +65,7 @@ pub(crate) struct ResendDeliveries {
 pub(crate) enum ResentState {
     /// The last attempt failed, or the receiver wants no more attempts.
     Dead,
-    /// The message was not sent for lack of a recipient.
+    /// The message was not sent, because it was no longer needed.
     Dropped,
     /// The receiver took the message.
     Sent,
@@ -145,7 +145,7 @@ pub(crate) struct RejectDecision {
     /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
     /// request are rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason for the rejection, which the model is told; at most 4 KiB.
+    /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
@@ -237,8 +237,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the `most` of
-    /// the call's `remember`.
+    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the value of
+    /// `remember.most` in the call.
     #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: String,
 }
@@ -249,10 +249,10 @@ pub(crate) struct NewRemember {
 pub(crate) struct RejectCall {
     /// Always `reject`.
     pub action: String,
-    /// The consequence for the task. Default: `on_reject` of the rule once every call of the
-    /// request is rejected, else `continue`.
+    /// The consequence for the task. Default: the rule's `on_reject` if every call of the request
+    /// is rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason for the rejection, which the model is told; at most 4 KiB.
+    /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
@@ -305,7 +305,7 @@ pub(crate) struct RejectBody {
     /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
     /// request are rejected, else `continue`.
     pub then: Option<super::decision::ThenAction>,
-    /// The reason for the rejection, which the model is told; at most 4 KiB.
+    /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and

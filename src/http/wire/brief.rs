@@ -1,8 +1,8 @@
-//! A request in brief, as messages and the stream of the inbox show it. It is made from the
-//! request's row alone, so every reader gets the same brief.
+//! A request in brief, as messages and the stream of the inbox show it. A brief is made only from
+//! the row of the request, so every reader gets the same brief.
 //!
-//! Invariant: a brief has no text of an agent or a tool. Of the calls' arguments it has only the
-//! parts that the operator's `summary` templates show.
+//! Invariant: a brief contains no text of an agent or a tool. The only parts of the calls'
+//! arguments in a brief are those that the operator's `summary` templates show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,8 +17,8 @@ use crate::task::user::UserIds;
 /// The maximum number of summaries in a brief.
 const MAX_SUMMARIES: usize = 3;
 
-/// A request in brief. Of the calls' arguments it has only the parts that the operator's `summary`
-/// templates show, and it has no text of an agent or a tool.
+/// A request in brief. A brief contains no text of an agent or a tool. The only parts of the calls'
+/// arguments in a brief are those that the operator's `summary` templates show.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestBrief {
     /// The id of the request, never reused.
@@ -36,9 +36,10 @@ pub(crate) struct RequestBrief {
     pub agent_path: Vec<String>,
     /// The id of the user who owns the tree.
     pub user_id: String,
-    /// The kind of question. It determines the actions that an answer may take.
+    /// The kind of question. The kind determines the actions that an answer may take.
     pub kind: RequestKind,
-    /// `pending` while the request waits for a decision; any other status says how it was closed.
+    /// `pending` while the request waits for a decision; any other status says how the request
+    /// ended.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
@@ -50,18 +51,19 @@ pub(crate) struct RequestBrief {
     pub effects: Vec<WireEffect>,
     /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
-    /// The summaries of the first three calls at most; null in a webhook whose receiver has no
-    /// `summaries: true`.
+    /// The summaries of at most the first three calls; null in a webhook whose receiver is
+    /// configured without `summaries: true`.
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The lowest number of approvals so far of an undecided call; once every call is decided, the
-    /// highest of any call. 0 where one approval is enough.
+    /// The number of approvals so far of the undecided call with the fewest approvals. Once every
+    /// call is decided, the number of approvals of the call with the most approvals. 0 if one
+    /// approval is enough.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// The deadline: later answers are refused; null where there is none.
+    /// The deadline, after which answers are refused; null if there is no deadline.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     /// The address of the page on which a person decides the request.
@@ -76,12 +78,12 @@ pub(crate) struct RequestBrief {
 pub(crate) struct BriefDecision {
     /// The action of the answer; `mixed` when calls were decided differently.
     pub action: DecisionAction,
-    /// The id of the user who decided; if several users did, of the last.
+    /// The id of the user who decided; if several users decided, the id of the last.
     pub by: String,
-    /// The user of the service key that acted for the approver; null if none did.
+    /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in decisions
-    /// from before this was recorded.
+    /// How the person proved who they are; null in a service without accounts, and in a decision
+    /// that is older than this member.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
@@ -141,8 +143,8 @@ impl From<WireDecision> for BriefDecision {
     }
 }
 
-/// Returns the summaries of the first calls. If a call's tool has no template, the summary is the
-/// tool's name.
+/// Returns the summaries of at most the first [`MAX_SUMMARIES`] calls. If a call's tool has no
+/// template, the summary is the tool's name.
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
     let first = own.iter().take(MAX_SUMMARIES);
     first.map(|call| call.summary.clone()).collect()

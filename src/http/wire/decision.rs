@@ -47,12 +47,12 @@ wire_enum! {
 pub(crate) struct WireDecision {
     /// The action of the answer; `mixed` when calls were decided differently.
     pub action: DecisionAction,
-    /// The id of the user who decided; if several users did, of the last.
+    /// The id of the user who decided; if several users decided, the id of the last.
     pub by: String,
-    /// The user of the service key that acted for the approver; null if none did.
+    /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in decisions
-    /// from before this was recorded.
+    /// How the person proved who they are; null in a service without accounts, and in a decision
+    /// that is older than this member.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
@@ -68,8 +68,8 @@ pub(crate) struct WireDecision {
     /// The result that the person supplied with `respond`; null without one.
     #[schema(value_type = Option<Value>)]
     pub result: Option<RawJson>,
-    /// The standing decision, if the answer gave exactly one; else null. If the answer gave
-    /// several, each stands in `decisions`.
+    /// The standing decision, if the answer gave exactly one; else null. If the answer gave several
+    /// standing decisions, each is in `decisions`.
     pub remember: Option<Remembered>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
@@ -98,10 +98,10 @@ pub(crate) struct CallDecision {
     pub action: DecisionAction,
     /// The id of the user who answered.
     pub by: String,
-    /// The user of the service key that acted for the approver; null if none did.
+    /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in decisions
-    /// from before this was recorded.
+    /// How the person proved who they are; null in a service without accounts, and in a decision
+    /// that is older than this member.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
@@ -130,7 +130,7 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// Returns a single answer, which was committed at `at`.
+    /// Returns a single answer that was committed at `at`.
     #[must_use]
     pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();
@@ -220,7 +220,7 @@ fn only_grant(at: Time, answer: &decision::Decision) -> Option<Remembered> {
     }
 }
 
-/// Returns the approvals of one call so far; none where one approval is enough.
+/// Returns the approvals that one call has so far; empty if one approval is enough.
 #[must_use]
 pub(crate) fn approvals(state: &RequestState<'_>, call: CallId, ids: UserIds) -> Vec<WireApproval> {
     let shown = |(at, answer): &TimedDecision| WireApproval {

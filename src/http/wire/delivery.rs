@@ -35,7 +35,7 @@ pub(crate) struct DeliveryList {
     pub next_cursor: Option<String>,
 }
 
-/// One message to one receiver, without URLs, addresses and the message's text.
+/// One message to one receiver. URLs, addresses and the message's text are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(clippy::struct_field_names, reason = "the names of the API's members")]
 pub(crate) struct Delivery {
@@ -48,14 +48,15 @@ pub(crate) struct Delivery {
     pub channel: WireDeliveryChannel,
     /// The id of the person whom the message is for; null if the receiver is not a person.
     pub person: Option<String>,
-    /// The message's type: the name of its event, `request.expiring` or `request.waiting`.
+    /// The type of the message: the name of an event, or, for a reminder, `request.expiring` or
+    /// `request.waiting`.
     pub r#type: String,
     /// The `webhook-id` of the message, the same for each attempt.
     pub webhook_id: String,
     /// The id of the root task of the tree that the message is about.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The number of the event that the message is about, in the tree.
+    /// The number, within the tree, of the event that the message is about.
     pub event: i64,
     /// The id of the request that the message is about; null if the message is about a task.
     #[schema(format = Uuid)]
@@ -136,7 +137,8 @@ pub(crate) struct WebhookMessage {
     /// The name of the event: `task.*`, `sub_agent.*` or `request.*`. `request.expiring` and
     /// `request.waiting` are not events but reminders of a request that still waits.
     pub r#type: String,
-    /// The time of the event's commit; of a reminder, the time at which it was due.
+    /// The time at which the event was committed; for a reminder, the time at which the reminder
+    /// was due.
     #[schema(format = DateTime)]
     pub timestamp: String,
     /// The event in brief; with `payload: full`, the data that the event has in the stream of its
@@ -144,8 +146,8 @@ pub(crate) struct WebhookMessage {
     pub data: WebhookData,
 }
 
-/// An event in brief, as of its commit. A reminder has the event that opened the request, and the
-/// task and the request as they are when the reminder is sent.
+/// An event in brief, as of its commit. A reminder shows the event that opened the request. The
+/// task and the request in a reminder are shown as they are when the reminder is sent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant that the tree belongs to.
@@ -174,7 +176,7 @@ pub(crate) struct WebhookData {
     /// The request of a message whose type is `request.*`; null for other types.
     #[schema(required = true)]
     pub request: Option<RequestBrief>,
-    /// True if this message is in brief only because `payload: full` would be over 256 KiB; else
-    /// absent.
+    /// True if `payload: full` is configured but the event is in brief, because the full data would
+    /// be over 256 KiB; else absent.
     pub truncated: Option<bool>,
 }

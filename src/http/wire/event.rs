@@ -59,8 +59,8 @@ impl EventData {
     }
 }
 
-/// A request as of one commit. It leaves out the members that depend on the caller, so every reader
-/// gets the same data.
+/// A request as of one commit, serialized without the members that depend on the caller, so that
+/// every reader gets the same data.
 #[derive(Clone, Debug, PartialEq)]
 struct RequestAtCommit(InterventionRequest);
 
@@ -74,8 +74,8 @@ impl Serialize for RequestAtCommit {
     }
 }
 
-/// The event between the stored and the new ones: every stored event up to `after` was sent, and
-/// later events are sent as they are committed.
+/// The event that separates the stored events from the new events: every stored event up to the
+/// number `after` has been sent, and later events are sent as they are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CaughtUpEvent {
     /// Always `caught_up`.
@@ -120,8 +120,8 @@ pub(crate) struct OutputTextDeltaEvent {
     pub at: String,
 }
 
-/// The beginning of a call in an answer that is still arriving: the call's name is known, its
-/// arguments are not yet.
+/// The beginning of a call in an answer that is still arriving: the name of the tool is known, but
+/// the arguments are not known yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ToolCallNamedEvent {
     /// Always `tool_call.named`.

@@ -33,20 +33,20 @@ pub(crate) struct GateCall {
     /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The id of the call, which a permit has as its `idempotency_key`.
+    /// The id of the call; a permit contains the same id as `idempotency_key`.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
     /// The name of the gate at which the call was proposed.
     pub gate: String,
     /// The name of the tool, as the asker wrote it.
     pub tool: String,
-    /// The session id that the asker chose; `gate` if it chose none.
+    /// The session id that the asker chose; `gate` if the asker chose none.
     pub session_id: String,
-    /// The arguments that run, to the byte; after an edit, the edited text.
+    /// The exact text of the arguments that run; after an edit, the edited text.
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call; null if the call can never run, or if the gate only counts it
+    /// The digest of the call; null if the call can never run, or if the gate only counts the call
     /// (`record: held`).
     pub digest: Option<String>,
     /// The verdict for this asker. Even with `allow`, the asker may run the call only with a
@@ -58,7 +58,7 @@ pub(crate) struct GateCall {
     pub outcome: Option<WireOutcome>,
     /// The rule that judged the call; null if no rule matched.
     pub rule: Option<String>,
-    /// The reason of a person's rejection, else of the rule; null without one.
+    /// The reason of a person's rejection, else the reason of the rule; null without a reason.
     pub reason: Option<String>,
     /// One line for a model or a person.
     pub message: String,
@@ -166,8 +166,7 @@ pub(crate) struct NewGateCall {
     /// The name of the tool that the agent calls.
     #[schema(min_length = 1, max_length = 256)]
     pub tool: String,
-    /// The arguments, kept to the byte as they stand in the body: these bytes are judged, shown and
-    /// run.
+    /// The arguments. Exactly the bytes in the body are judged, shown and run.
     pub arguments: Option<BTreeMap<String, Value>>,
     /// The arguments as JSON text, in place of `arguments`.
     pub arguments_text: Option<String>,
@@ -194,7 +193,8 @@ pub(crate) struct ReportGateOutcome {
     /// The `Idempotency-Key` with which the call was proposed.
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     pub key: Option<String>,
-    /// The number of the attempt that the report is about. Default: the last; any other is refused.
+    /// The number of the attempt that the report is about. Default: the last attempt. A report
+    /// about any other attempt is refused.
     #[schema(minimum = 1)]
     pub attempt: Option<u32>,
     /// The outcome of the attempt.

@@ -10,10 +10,11 @@ use crate::task::grant;
 
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
-    /// time is over), `used_up` (it has let its last call through), `message` (the user has sent
-    /// the tree a message since), `history_lost` (it was given in a part of the history that a
-    /// restored backup or a promoted standby has made uncertain), `giver` (the person who gave it
-    /// may not approve such a call any more) or `changed` (its rule or its tool has changed).
+    /// time has passed), `used_up` (it has let through the maximum number of calls), `message` (the
+    /// user has sent the tree a message since), `history_lost` (it was given in a part of the
+    /// history that a restored backup or a promoted standby has made uncertain), `giver` (the
+    /// person who gave it may not approve such a call any more) or `changed` (the rule or the tool
+    /// has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }
 
@@ -45,12 +46,12 @@ pub(crate) struct Grant {
     /// The tasks in which the standing decision counts.
     pub r#for: WireGrantScope,
     /// The id of the root task of the tree in which the standing decision was given. With the scope
-    /// `task`, it counts only in that tree.
+    /// `task`, the standing decision counts only in that tree.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The id of the user who gave the standing decision.
     pub by: String,
-    /// The user of the service key that acted for the giver; null if none did.
+    /// The id of the service key's user, if a service key acted for the giver; else null.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts.
     pub door: Option<WireDoor>,

@@ -12,8 +12,8 @@ pub(crate) const CREATED: &str = "request.created";
 pub(crate) const CHANGED: &str = "request.changed";
 pub(crate) const GONE: &str = "request.gone";
 
-/// The requests that wait for the caller now. Replaces the data of all earlier events of the
-/// stream.
+/// The requests that wait for the caller now. This event replaces the data of all earlier events of
+/// the stream.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxEvent {
     /// Always `inbox`.

@@ -25,7 +25,7 @@ wire_enum! {
     /// Why the model's answer ended: `stop` (the model was done), `tool_calls` (the model proposes
     /// calls), `length` (the length limit cut the answer), `content_filter` (a filter of the
     /// provider cut the answer), `gate` (an agent that runs elsewhere proposed the call) or
-    /// `other`. No call of an answer that was cut runs.
+    /// `other`. The calls of an answer that was cut do not run.
     WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other, Gate }
 }
 wire_enum! {
@@ -95,7 +95,8 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type, with the members of every item and the type's own members.
+/// Declares a struct for each item type, with the members that every item has and the members of
+/// that type.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -147,7 +148,8 @@ items! {
         text: Option<String>,
         /// The calls that the model proposes, in its order.
         tool_calls: Vec<WireToolCall>,
-        /// Why the answer ended. No call of an answer with `length` or `content_filter` runs.
+        /// Why the answer ended. The calls of an answer with `length` or `content_filter` do not
+        /// run.
         finish_reason: WireFinishReason,
         /// The tokens that the answer took.
         usage: WireUsage,
@@ -173,10 +175,10 @@ items! {
         /// The id of the opened request.
         #[schema(format = Uuid)]
         request_id: String,
-        /// The kind of question. It determines the actions that an answer may take.
+        /// The kind of question. The kind determines the actions that an answer may take.
         kind: RequestKind,
-        /// The calls, as they were when the request was opened: for an approval all calls of the
-        /// turn, for other kinds the one call that asks or waits.
+        /// The calls, as they were when the request was opened: for an approval, all calls of the
+        /// turn; for any other kind, the one call that asks or waits.
         pending_tool_calls: Vec<RequestedCall>,
     }
     /// A human answered a request.
@@ -230,7 +232,7 @@ items! {
         tool_call_id: String,
         /// The name of the tool.
         name: String,
-        /// How the call ended, as the late result says.
+        /// How the call ended, according to the late result.
         outcome: WireOutcome,
         /// The text of the late result.
         content: String,
@@ -250,7 +252,7 @@ items! {
     }
 }
 
-/// An item of a task's append-only journal, told apart by `type`.
+/// An item of a task's append-only journal. `type` tells the variants apart.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(discriminator(property_name = "type", mapping(

@@ -88,7 +88,7 @@ pub(crate) struct Me {
     pub tenant: String,
     /// The groups of the user.
     pub groups: Vec<String>,
-    /// The key's user if the key speaks for another person, otherwise null.
+    /// The id of the key's user if the key speaks for another person; else null.
     pub via: Option<String>,
     /// Whether the key is an admin's.
     pub admin: bool,
@@ -100,7 +100,7 @@ pub(crate) struct Me {
 
 /// A permission of a key: `create` (every POST under `/v1`), `read` (every GET), `decide` (every
 /// POST under `/resume`, and reading the requests that the user may decide) or `gate` (proposing
-/// calls at gates, unless the key may decide, too).
+/// calls at gates, but not with a key that may also decide).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {
@@ -110,6 +110,6 @@ pub(crate) enum Right {
     Read,
     /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Proposing calls at gates, unless the key may decide, too.
+    /// Proposing calls at gates, but not with a key that may also decide.
     Gate,
 }

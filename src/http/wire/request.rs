@@ -65,14 +65,15 @@ pub(crate) struct InterventionRequest {
     pub session_id: String,
     /// The names of the agents from the root to the task that asked.
     pub agent_path: Vec<String>,
-    /// The kind of question. It determines the actions that an answer may take.
+    /// The kind of question. The kind determines the actions that an answer may take.
     pub kind: RequestKind,
-    /// `pending` while the request waits for a decision; any other status says how it was closed.
+    /// `pending` while the request waits for a decision; any other status says how the request
+    /// ended.
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// The calls that the request shows: for an approval all calls of the turn, for other kinds the
-    /// one call that asks or waits.
+    /// The calls that the request shows: for an approval, all calls of the turn; for any other
+    /// kind, the one call that asks or waits.
     pub tool_calls: Vec<RequestedCall>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
@@ -80,7 +81,8 @@ pub(crate) struct InterventionRequest {
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
     pub can_decide: bool,
-    /// The question in the words of the agent, or of a tool's server; unverified. Null without one.
+    /// The question in the words of the agent or of an MCP server; unverified. Null without a
+    /// question.
     pub question: Option<String>,
     /// Data that belongs to the question; null without any.
     pub details: Option<Value>,
@@ -89,17 +91,17 @@ pub(crate) struct InterventionRequest {
     /// The address of the page on which a person decides the request.
     #[schema(format = "uri")]
     pub url: String,
-    /// The address of the page with the button that approves; null if the kind of request has no
-    /// such action.
+    /// The address of the page with the button that approves; null if a request of this kind cannot
+    /// be approved.
     pub approval_url: Option<String>,
     /// The address of the page with the button that rejects.
     pub rejection_url: Option<String>,
-    /// An opaque digest of the request. A decision sends it back as its `digest`.
+    /// An opaque digest of the request. A decision sends this value back in its member `digest`.
     pub digest: String,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// The deadline: later answers are refused; null where there is none.
+    /// The deadline, after which answers are refused; null if there is no deadline.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     /// The decision; null unless the request is decided.
@@ -117,8 +119,8 @@ pub(crate) struct RequestedCall {
     pub name: String,
     /// The arguments as JSON; null if their text does not parse or was cut.
     pub arguments: Option<Value>,
-    /// The exact text of the arguments: the model wrote this text, and this text runs. With
-    /// `truncated`, only its beginning.
+    /// The exact text of the arguments: the model wrote this text, and this text runs. If
+    /// `truncated` is true, only the beginning of that text.
     pub arguments_text: String,
     /// The effect of repeating the call.
     pub effect: WireEffect,
@@ -148,8 +150,8 @@ pub(crate) struct RequestedCall {
     pub digest: Option<String>,
     /// The decision of the call; null while the call is undecided.
     pub decision: Option<WireDecision>,
-    /// Whether `arguments_text` was cut. Lists of requests and the `pending` of a task cut it at 16
-    /// KiB; `GET /resume/{request_id}`, items and events have the whole text.
+    /// Whether `arguments_text` was cut. Lists of requests and the `pending` of a task cut the text
+    /// at 16 KiB; `GET /resume/{request_id}`, items and events have the whole text.
     pub truncated: bool,
 }
 
@@ -157,12 +159,12 @@ pub(crate) struct RequestedCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = RememberOffer)]
 pub(crate) struct WireOffer {
-    /// The rule's condition (CEL) on the calls that the standing decision covers. Null: it covers
-    /// calls of the same tool with the same arguments.
+    /// The rule's condition (CEL) on the calls that the standing decision covers. Null: the
+    /// standing decision covers calls of the same tool with the same arguments.
     pub when: Option<String>,
     /// The scopes that the approver may choose from.
     pub r#for: Vec<WireGrantScope>,
-    /// The maximum of `expires_in` that the approver may choose, such as `4h`.
+    /// The maximum `expires_in` that the approver may choose, such as `4h`.
     pub most: String,
     /// The maximum number of calls that the standing decision lets through.
     pub uses: u32,
@@ -248,8 +250,8 @@ fn call_warning(warning: &Warning) -> CallWarning {
     }
 }
 
-/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. Like the tool,
-/// treats an empty text as an empty object.
+/// Parses the arguments. Returns `None` for a text that is not JSON or is ambiguous. An empty text
+/// counts as an empty object, as it does for the tool.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -264,8 +266,8 @@ pub(super) fn message(asked: &RequestSpec) -> String {
     own.unwrap_or_else(|| "Human intervention required.".to_owned())
 }
 
-/// Returns the address of the page for a person: the operator's own (`request_url`), or the
-/// built-in page.
+/// Returns the address of the page on which a person decides the request: the operator's own page
+/// (`request_url`) or the built-in page.
 #[must_use]
 pub(crate) fn url(request: RequestId, settings: &Settings) -> String {
     match &settings.request_url {
@@ -352,8 +354,8 @@ impl InterventionRequest {
 }
 
 /// Returns whether the service adds the warning that the call may already have run. The service
-/// adds it to a call of an open request in an uncertain history, unless repeating the call is safe
-/// or the call already has the warning.
+/// adds this warning to a call of an open request whose history is uncertain, unless repeating the
+/// call is safe or the call already has the warning.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

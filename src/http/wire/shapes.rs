@@ -1,5 +1,5 @@
-//! Tests that check the members of every item type, and that each item fits its component of the
-//! OpenAPI document.
+//! Tests of the members of every item type. The tests also check that each item fits its component
+//! of the OpenAPI document.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -84,7 +84,7 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, the role of its item, and the members that only items of this type have.
+/// A fact, the role of its item, and the members that only items of that type have.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {

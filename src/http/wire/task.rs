@@ -38,7 +38,7 @@ pub(crate) struct AgentTask {
     pub agent: String,
     /// The digest of the agent's definition: `sha256:…`.
     pub agent_version: String,
-    /// The id of the owner; for a sub-agent's task, of the root's owner.
+    /// The id of the owner; for a sub-agent's task, the id of the root task's owner.
     pub user_id: String,
     /// The status of the task, which depends on the tasks below it, too.
     pub status: WireTaskStatus,

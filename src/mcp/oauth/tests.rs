@@ -19,8 +19,8 @@ fn granted(number: usize, lasts: u64) -> Response {
     answer(200, "application/json", body.to_string())
 }
 
-/// Starts a server that gives tokens which last `lasts` seconds, and that answers calls with
-/// `call`.
+/// Starts a server that issues tokens with a lifetime of `lasts` seconds, and that answers calls
+/// with `call`.
 async fn server(
     lasts: u64,
     call: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! Tests of servers that run as child processes under a guard. The servers are scripts, and the
-//! guard is this test program, as in the tests of shell tools.
+//! Tests of servers that run as child processes under a guard process. The servers are scripts. The
+//! guard process runs this test program, as in the tests of shell tools.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
@@ -98,7 +98,7 @@ fn notes(directory: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits until `holds` returns true, for a bounded time.
+/// Waits until `holds` returns true. Panics if `holds` does not return true within 20 seconds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     for _ in 0..1000 {

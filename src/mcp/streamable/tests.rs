@@ -1,4 +1,4 @@
-//! Tests of a client with a server on loopback: requests, conversations, permits.
+//! Tests of the requests, conversations and permits of a client whose server is on loopback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

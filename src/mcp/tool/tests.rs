@@ -1,4 +1,4 @@
-//! Tests of the tools of a server that shows users different tools.
+//! Tests with a server that describes the same tool differently to different users.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::tool::{AttemptPermit, LateSlot, RawSlot};
 
 const REVIEWED: &str = "x";
 
-/// Starts a server that lists its tool with another description for the token `t-bob`, and that
+/// Starts a server that lists its tool with a different description for the token `t-bob`, and that
 /// fails for the token `t-mallory`.
 async fn server() -> Fake {
     Fake::new(|seen| {

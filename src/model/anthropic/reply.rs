@@ -1,5 +1,5 @@
 //! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `Answer::raw` keeps
-//! unknown blocks and members. Invariant: streaming does not change the parsed answer, and a call's
+//! unknown blocks and members. Invariant: streaming does not change the parsed answer. A call's
 //! arguments are the exact bytes that the model wrote, except for secrets and U+0000.
 
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use crate::task::item::{FinishReason, Usage};
 #[derive(Debug, Default)]
 pub(super) struct ReceivedMessage {
     pub(super) blocks: Vec<ReceivedBlock>,
-    /// The stop reason; `None` if the endpoint sent none, which means that the message is
+    /// The stop reason; `None` if the endpoint sent none. A message without a stop reason is
     /// incomplete.
     pub(super) stop_reason: Option<String>,
     /// The endpoint's explanation of a refusal, in words.
@@ -135,8 +135,8 @@ impl ReceivedMessage {
             .collect()
     }
 
-    /// Returns the explanation of a refusal; `None` if the model did not refuse, or also wrote a
-    /// text.
+    /// Returns the explanation of a refusal; `None` if the model did not refuse, or if the model
+    /// refused but also wrote a text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
@@ -199,8 +199,8 @@ pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome
             | "not_found_error"
             | "request_too_large",
         ) => AttemptOutcome::Failed(why),
-        // All other types are retried: overload, timeouts, server errors, and types that are added
-        // later.
+        // All other types are retried: overload, timeouts, server errors, and types that Anthropic
+        // may add later.
         Some(_) | None => AttemptOutcome::Retry(why, None),
     }
 }
@@ -212,14 +212,14 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // `pause_turn` counts as `Other`, too: the request offers no tools that the provider runs,
+        // `pause_turn` also counts as `Other`. The request offers no tools that the provider runs,
         // so there is nothing to continue.
         _ => FinishReason::Other,
     }
 }
 
-/// Reads the token counts. Tokens read from and written to the cache count as prompt tokens: the
-/// model read them, too.
+/// Reads the token counts. Tokens that the model read from the cache or wrote to the cache count as
+/// prompt tokens.
 fn usage(sent: &Map<String, Value>) -> Usage {
     let count = |name: &str| {
         sent.get(name)
@@ -242,8 +242,8 @@ fn usage(sent: &Map<String, Value>) -> Usage {
 }
 
 /// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
-/// calls, and otherwise as received. Thinking blocks are signed, and a change would invalidate the
-/// signature, so a thinking block that redaction would change is left out.
+/// calls, and otherwise as received. A thinking block that redaction would change is left out,
+/// because the block is signed and a change would invalidate the signature.
 fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {

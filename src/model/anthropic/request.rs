@@ -1,7 +1,8 @@
-//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks,
-//! with the exact text of their arguments, go back unchanged wherever the endpoint accepts them;
-//! each call shares an id with its result and with no other call; and the endpoint has no reason to
-//! refuse the form of the body, because a refusal would block a stored conversation for good.
+//! Writes the request body: the prompt as messages of content blocks. Invariant: the model's own
+//! blocks go back unchanged wherever the endpoint accepts them, with the exact text of their
+//! arguments. Each call has the same id as its result, and no two calls have the same id. The form
+//! of the body gives the endpoint no reason to refuse the body, because a refusal would block a
+//! stored conversation for good.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -16,7 +17,7 @@ use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
 /// The default of `max_tokens`, which the endpoint requires. A configured thinking budget
-/// (`thinking.budget_tokens`) is added to the default, because thinking uses up `max_tokens`, too.
+/// (`thinking.budget_tokens`) is added to the default, because thinking also uses up `max_tokens`.
 pub(super) const DEFAULT_MAX_TOKENS: u64 = 16_384;
 
 /// The placeholder for an empty text, which the endpoint would refuse.
@@ -36,9 +37,9 @@ pub(super) enum Block {
 }
 
 impl Block {
-    /// Builds a call block with the other members `rest`. Its `input` is the text `arguments`, with
-    /// escapes of lone surrogates replaced, if that text is a JSON object. Otherwise the `input` is
-    /// `{}`, and the call's result says what is wrong with the arguments.
+    /// Builds a call block from the members `rest` and the member `input`. If `arguments` is the
+    /// text of a JSON object, `input` is that text, with escapes of lone surrogates replaced.
+    /// Otherwise `input` is `{}`, and the call's result says what is wrong with the arguments.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = replace_escapes(arguments, InvalidEscape::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
@@ -107,8 +108,9 @@ pub(super) fn body(
             .get("thinking")
             .is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
     {
-        // With a fixed thinking budget, the endpoint requires the last turn to begin with a
-        // thinking block, but this request leaves out thinking blocks.
+        // With a fixed thinking budget, the endpoint requires that the last turn begins with a
+        // thinking block. This request leaves out thinking blocks, so the member `thinking` is
+        // removed.
         rest.remove("thinking");
     }
     if let Some(system) = prompt
@@ -127,8 +129,8 @@ pub(super) fn body(
     })
 }
 
-/// Converts the conversation into messages of alternating roles: the results of a turn's calls and
-/// the user text after them form one message.
+/// Converts the conversation into messages of alternating roles. The results of a turn's calls and
+/// the user text that follows the results form one message.
 fn messages(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<OutgoingMessage> {
     let mut messages = Vec::new();
     let mut ids = CallIds::default();

@@ -1,6 +1,6 @@
-//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it.
-//! Invariant: the blocks equal those of the unstreamed answer; without the end event there is no
-//! answer; the emitted pieces add up to the answer's texts.
+//! Reads a streamed answer: events that begin a message, fill the message's blocks one by one, and
+//! end the message. Invariant: the blocks equal those of the unstreamed answer. Without the end
+//! event there is no answer. The emitted pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use crate::net::sse::Event;
 pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,
     message: ReceivedMessage,
-    /// Maps the endpoint's index of each block that has not ended to its position in `blocks`.
+    /// The blocks that have not ended: each key is the endpoint's index of a block, and each value
+    /// is the block's position in `blocks`.
     open_blocks: BTreeMap<u64, usize>,
     /// The blocks in the order in which they began.
     blocks: Vec<PartialBlock>,
@@ -111,13 +112,14 @@ impl MessageStreamReader {
                 let error = event.get("error").unwrap_or(&Value::Null);
                 return Err(classify_error(error, &self.cleaner));
             }
-            // `ping` events are ignored, and so are event types that are added later.
+            // `ping` events are ignored, and so are event types that Anthropic may add later.
             _ => {}
         }
         Ok(StreamState::Open)
     }
 
-    /// Stores token counts. Each count is a total so far, so a later value replaces an earlier one.
+    /// Stores token counts. Each count is the total so far, so a later count replaces an earlier
+    /// count.
     fn store_usage(&mut self, usage: Option<&Value>) {
         for (name, count) in usage.and_then(Value::as_object).into_iter().flatten() {
             if !count.is_null() {
@@ -269,8 +271,8 @@ fn first_input(data: &str) -> Option<String> {
         .map(|input| input.get().to_owned())
 }
 
-/// Merges a delta into a member: texts and lists are appended, and any other value replaces the
-/// member. The rule also fits delta types that the endpoint may add later.
+/// Merges a delta into a member: a text or a list is appended, and any other value replaces the
+/// member. This rule also fits delta types that the endpoint may add later.
 fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     match (members.get_mut(name), more) {
         (Some(Value::String(text)), Value::String(more)) => text.push_str(more),

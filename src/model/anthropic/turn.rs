@@ -1,7 +1,8 @@
 //! Writes an earlier turn of the model for the next request. A turn that came through this protocol
-//! is sent with its own blocks. Any other turn is rebuilt from its parsed form, because an agent's
-//! model may change while a task waits. Invariant: the same conversation is always written the same
-//! way, because the endpoint compares the conversation with that of the previous request.
+//! is sent with its own blocks. Any other turn is rebuilt from its parsed form. Such turns exist
+//! because an agent's model may change while a task waits. Invariant: the same conversation is
+//! always written in the same way, because the endpoint compares the conversation with the
+//! conversation in the previous request.
 
 use serde_json::{Map, Value, json};
 
@@ -9,8 +10,8 @@ use super::request::Block;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::EarlierThinking;
 
-/// Returns the blocks of a turn; empty if no block of the turn may be sent. Each of `calls` is a
-/// call's stored id, its tool's name and its arguments.
+/// Returns the blocks of a turn; empty if no block of the turn may be sent. Each element of `calls`
+/// holds the stored id of a call, the name of the tool, and the arguments.
 pub(super) fn turn_blocks(
     raw: &Value,
     text: Option<&str>,
@@ -67,8 +68,8 @@ fn sendable_blocks(
             !empty(block) && (earlier_thinking == EarlierThinking::Included || !is_thinking(block))
         })
         .collect();
-    // A turn may not end with thinking, so a turn that was truncated while thinking can become
-    // empty.
+    // A turn may not end with thinking. So a turn that was truncated while the model was thinking
+    // can become empty.
     while kept.last().is_some_and(|block| is_thinking(block)) {
         kept.pop();
     }

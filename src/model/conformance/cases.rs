@@ -9,7 +9,7 @@ use crate::model::OfferedTool;
 use crate::task::item::{FinishReason, Part, PartType};
 use crate::task::transcript::Message;
 
-/// A reasoning item with unusual spaces and escapes.
+/// The JSON of a reasoning item with unusual spaces and escapes.
 const EXACT: &str = r#"{ "type": "reasoning",  "id":"rs_01", "summary": [ ], "encrypted_content" : "gAAAAABpBxfl\u002b3dpz\/w==", "content":[ ] }"#;
 
 pub(super) struct Case {
@@ -30,20 +30,20 @@ pub(super) struct Case {
 pub(super) struct Step {
     says: Says,
     pub(super) means: Means,
-    /// The number of resets while the answer arrives.
+    /// The expected number of resets while the answer arrives.
     pub(super) resets: usize,
     /// Whether the answer is emitted in pieces.
     pub(super) told: bool,
 }
 
-/// The messages added before the model is asked.
+/// A user message with context data about the user, and with three parts: a text and two images.
 enum Says {
     User(&'static str),
-    /// Data about the user, a text and two images.
+    /// The results of the last turn's calls: the content, and whether the call succeeded.
     Richly,
-    /// The results of the last turn's calls, each with `true` if the call succeeded.
+    /// The same results as in `Results`, followed by a user message.
     Results(Vec<(&'static str, bool)>),
-    /// Results, followed by a user message.
+    /// The stored messages of a conversation that began with this provider.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
     /// A conversation that began with this provider.
     Stored(Provider),
@@ -54,11 +54,11 @@ enum Says {
 pub(super) enum Means {
     Answer {
         text: Option<&'static str>,
-        /// The name and the arguments of each call.
+        /// The name and the arguments of each expected call.
         calls: Vec<(&'static str, &'static str)>,
         finish: FinishReason,
     },
-    /// There is no answer, for this reason.
+    /// An error with this reason is expected instead of an answer.
     Error(&'static str),
 }
 
@@ -155,8 +155,7 @@ fn step(says: Says, means: Means) -> Step {
     }
 }
 
-/// Returns a step with an endpoint that does not stream, so the answer need not be emitted in
-/// pieces.
+/// Returns a step whose endpoint does not stream. The answer need not be emitted in pieces.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step {
         told: false,
@@ -191,8 +190,8 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     }
 }
 
-/// Returns a case whose first attempts fail, and whose last attempt gives the answer `text`.
-/// Emitted pieces are voided `resets` times.
+/// Returns a case in which the first attempts fail, and the last attempt gives the answer `text`.
+/// The emitted pieces are voided `resets` times.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,
@@ -406,8 +405,8 @@ fn answers_of_all() -> Vec<Case> {
     ]
 }
 
-/// Returns the cases with a refused key, unusual content, a changed provider, or an endpoint that
-/// does not stream.
+/// Returns the cases with a refused key, with unusual content, with a changed provider, and with an
+/// endpoint that does not stream.
 fn hard_answers_of_all() -> Vec<Case> {
     use Says::{Results, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);

@@ -25,12 +25,12 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// Returns a call of the Responses protocol.
+/// Returns call number `call` as an item of the Responses protocol.
 fn function(call: usize) -> Value {
     json!({"type": "function_call", "call_id": format!("c{call}"), "name": "pay", "arguments": "{}"})
 }
 
-/// Returns the events of one whole call.
+/// Returns the stream events of call number `call`, from its beginning to its end.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
@@ -86,7 +86,7 @@ fn whole(provider: Provider, calls: usize) -> String {
 }
 
 /// Returns the number of calls in an answer, or the error of a failed attempt. Panics if the
-/// attempt would be repeated.
+/// attempt would be repeated after the failure.
 fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
         AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),
@@ -97,8 +97,8 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream of this many calls. Returns the number of calls that were read, including the
-/// call that ended the reading with an error, and the outcome.
+/// Reads a stream with `calls` calls. Returns two values: the number of calls that were read
+/// (including a call that caused an error), and the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (CollectingSink::default(), P::stream_reader(&cleaner()));
     let mut emitter = PieceEmitter::new(&heard);

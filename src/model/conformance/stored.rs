@@ -1,4 +1,5 @@
-//! Conversations as the journal holds them, with the turns that each provider stores.
+//! Conversations as the journal stores them, with turns in the form in which each provider's
+//! protocol stores them.
 
 use serde_json::{Value, json};
 

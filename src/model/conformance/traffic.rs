@@ -1,9 +1,13 @@
-//! Reads a traffic file, and sends its answers as an endpoint on loopback.
+//! Reads a traffic file, and sends the answers in the file as an endpoint on loopback.
 //!
-//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS TYPE, NAME:
-//! VALUE, …` begins an answer; with the word `cut`, the connection is closed before the end of the
-//! body. `||| STATUS TYPE` begins the unstreamed form of the preceding answer. The text before the
-//! first part says what the file shows.
+//! A file is a list of parts, which begin with one of these lines:
+//!
+//! - `>>>`: the expected body of a request follows.
+//! - `<<< STATUS TYPE, NAME: VALUE, …`: an answer follows. If the line has the word `cut`, the
+//!   connection is closed before the end of the body.
+//! - `||| STATUS TYPE`: the unstreamed form of the preceding answer follows.
+//!
+//! The text before the first part describes the file.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -186,7 +190,7 @@ impl Played {
                 peer.set_nodelay(true).unwrap();
                 let request = receive(&mut peer).await;
                 record.lock().unwrap().push(request);
-                // The client may have closed the connection early.
+                // The client may have closed the connection early, so a failure to send is ignored.
                 let _ = answer.send(&mut peer, sent).await;
             }
         });

@@ -1,6 +1,6 @@
-//! Reads an endpoint's answer. A stream of events is read as it arrives, any other answer as a
-//! whole. Invariant: reading is bounded in bytes and in time, and an answer without its end is
-//! rejected.
+//! Reads an endpoint's answer. A stream of events is read as it arrives, and any other answer is
+//! read as a whole. Invariant: reading is bounded in bytes and in time, and an answer without its
+//! end is rejected.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::model::protocol::{StreamReader, StreamState};
 use crate::net::sse::Decoder;
 use crate::task::text::from_bytes;
 
-/// The longest answer, in bytes. The limit applies to an unstreamed body, to each event of a
-/// stream, and to all content of a stream together.
+/// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
+/// event of a stream, and to the whole content of a stream.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-/// The most bytes of an error's body that are read.
+/// The maximum number of bytes that are read of an error's body.
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
-/// The longest stream, in bytes. A stream is much longer than its content, because every few
-/// characters come in a JSON object of their own.
+/// The maximum length of a stream, in bytes. A stream is much longer than its content, because
+/// every few characters come in their own JSON object.
 const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
-/// The longest time for a whole answer, as a multiple of the endpoint's `timeout`, which limits the
-/// wait for each part of the answer.
+/// The maximum time for a whole answer, as a multiple of the endpoint's `timeout`. The `timeout`
+/// itself limits the wait for each part of the answer.
 pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
 /// Whether the headers declare a stream of events.
@@ -36,7 +36,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
         .starts_with("text/event-stream")
 }
 
-/// Whether a body that is not declared as a stream of events looks like one.
+/// Whether a body looks like a stream of events, although the headers do not declare a stream.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
     ["data:", "event:", "id:", ":"]
@@ -57,13 +57,13 @@ struct EventStream<P: Protocol> {
     reader: P::StreamReader,
     bytes_read: usize,
     /// The bytes before the first event, at most `MAX_PROBLEM_BYTES`; `None` after the first event.
-    /// They are kept because the body may be an unstreamed answer although it is declared as a
-    /// stream.
+    /// The bytes are kept because some endpoints declare a stream but send an unstreamed answer.
     unparsed: Option<Vec<u8>>,
 }
 
 impl<P: Protocol> EventStream<P> {
-    /// Takes the next bytes. `Err` is the outcome of the attempt, if later bytes cannot change it.
+    /// Takes the next bytes. Returns `Err` with the outcome of the attempt if later bytes cannot
+    /// change that outcome.
     fn take(
         &mut self,
         bytes: &[u8],
@@ -106,7 +106,8 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// Reads the answer in a response with a success status, streamed or whole.
+    /// Reads the answer in a response with a success status, whether the answer is streamed or
+    /// whole.
     pub(super) async fn read(
         &self,
         response: Response,
@@ -164,7 +165,7 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// Reads at most `limit` bytes of a body. Also returns whether the body is longer.
+    /// Reads at most `limit` bytes of a body. Also returns whether the body has more bytes.
     pub(super) async fn read_up_to(
         &self,
         mut response: Response,

@@ -1,7 +1,8 @@
-//! The calls of a streamed answer. Fragments with the same `index` are joined. If an endpoint omits
-//! the index or sends 0 for every call, fragments are joined by id, or without ids by their
-//! content. Invariant: a fragment is never joined to a call if it recognizably belongs to another
-//! call. If two calls cannot be told apart, no tool accepts their joined arguments.
+//! Collects the calls of a streamed answer. Fragments with the same `index` are joined. If an
+//! endpoint omits the index or sends 0 for every call, fragments are joined by their ids. Fragments
+//! without ids are joined by their content. Invariant: a fragment is never joined to a call if the
+//! fragment recognizably belongs to another call. If two calls cannot be told apart, their
+//! arguments are joined to a text that no tool accepts.
 
 use serde_json::{Map, Value, json};
 
@@ -10,12 +11,13 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::protocol::PieceEmitter;
 
-/// The bytes that [`PartialCalls::held_bytes`] counts for each call in addition to its texts.
+/// The number of bytes that [`PartialCalls::held_bytes`] counts for each call in addition to its
+/// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// If this many bytes or more at the end of a call's name may begin a secret, the name is held back
-/// until the arguments come. The number is half of the length of the shortest secret that is
-/// searched for.
+/// If the last bytes of a call's name may begin a secret, and there are at least this many such
+/// bytes, the name is held back until the arguments come. The number is half of the minimum length
+/// of a secret that is redacted.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far, ordered by index, and by arrival within an index.
@@ -30,9 +32,10 @@ struct PartialCall {
     id: String,
     name: String,
     arguments: String,
-    /// The arguments, if they came as JSON instead of text.
+    /// The arguments, if the endpoint sent them as JSON instead of text.
     value: Option<Value>,
-    /// All other members, including the rest of `function` once a fragment had that member.
+    /// All other members. Once a fragment has had the member `function`, they include `function`
+    /// without its name and arguments.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
@@ -56,8 +59,8 @@ struct Fragment {
 }
 
 impl Fragment {
-    /// Parses a fragment; `None` if it is not a call. `exact` is the original text of arguments
-    /// that were sent as JSON.
+    /// Parses a fragment; `None` if the fragment is not a call. If the arguments were sent as JSON,
+    /// `exact` is their original text.
     fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
         let Value::Object(mut other_members) = sent else {
             return None;
@@ -120,14 +123,14 @@ impl PartialCalls {
         self.all.len()
     }
 
-    /// Returns the approximate number of bytes held.
+    /// Returns the approximate number of bytes that the calls hold in memory.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Takes a fragment and emits the text that it adds. Returns `Some(true)` if pieces emitted
-    /// earlier are wrong now, so that all calls must be emitted again, and `None` if the fragment
-    /// cannot be read.
+    /// Takes a fragment and emits the text that the fragment adds. Returns `Some(true)` if the
+    /// fragment makes earlier pieces wrong, so that all calls must be emitted again. Returns `None`
+    /// if the fragment cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
@@ -190,7 +193,8 @@ impl PartialCalls {
         })
     }
 
-    /// Inserts an empty call. Returns its position, and whether later calls moved.
+    /// Inserts an empty call. Returns the position of the call, and whether calls after it have
+    /// moved.
     fn insert_call(&mut self, index: Option<u64>) -> (usize, bool) {
         let index = index
             .or_else(|| self.all.last().map(|call| call.index))
@@ -260,9 +264,9 @@ impl PartialCall {
     }
 
     /// Whether a fragment with an id and with this call's index may continue the call. Index and id
-    /// alone cannot decide: some endpoints send index 0 for every call, and some give each fragment
-    /// of a call a new id. The name decides: of a call's fragments with an id, only the first has
-    /// a name.
+    /// are not enough to decide: some endpoints send index 0 for every call, and some give each
+    /// fragment of a call a new id. The name decides: among the fragments of a call that have an
+    /// id, only the first has a name.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
@@ -277,8 +281,8 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns whether the fragment extended a name that was not empty. In that
-    /// case the shorter name may have been emitted already.
+    /// Adds a fragment. Returns whether the fragment extended a name that was not empty. If so, the
+    /// shorter name may have been emitted already.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;

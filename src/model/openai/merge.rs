@@ -3,15 +3,16 @@
 
 use serde_json::{Map, Value};
 
-/// Members that identify something: a later delta repeats or replaces their text and does not
-/// extend it.
+/// The members whose texts are not extended by a later delta, because they identify something. A
+/// later delta repeats or replaces the text.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// How many elements from the end of a list are searched for the element that a delta continues.
+/// The number of elements at the end of a list that are searched for the element that a delta
+/// continues.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
-/// Merges the members of a delta: texts and lists are extended (except the texts of
-/// `REPLACED_MEMBERS`), objects are merged, and any other value replaces the known one. A `null`
-/// replaces nothing.
+/// Merges the members of a delta. Texts (except those of `REPLACED_MEMBERS`) and lists are
+/// extended, objects are merged, and any other value replaces the known value. A `null` replaces
+/// nothing.
 pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (merged.get_mut(&name), value) {
@@ -41,7 +42,8 @@ fn text(name: &str, known: &mut String, more: &str) {
 
 /// Adds an element to a list. An element with an `index` is merged into the list's element with the
 /// same `index`, unless their types differ. An element without an `index` is merged into the last
-/// element if it continues that element's text or thinking. Any other element is appended.
+/// element if it continues the text or the thinking of the last element. Any other element is
+/// appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
@@ -81,8 +83,8 @@ fn continues(last: &Value, piece: &Value) -> bool {
     }
 }
 
-/// Adds `piece` to the message's `content`. A content is a text or a list of parts; when parts
-/// follow a text, the text becomes the first part.
+/// Adds `piece` to the message's `content`. A content is a text or a list of parts. When parts
+/// follow a text, the text becomes the first part of the list.
 pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
     let content = message.entry("content").or_insert(Value::Null);
     match (&mut *content, piece) {

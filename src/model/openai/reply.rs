@@ -1,6 +1,6 @@
-//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members; it
-//! is null if the parsed form has everything that the message has. Missing members are tolerated if
-//! the meaning is clear; otherwise the answer is rejected.
+//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members.
+//! `raw` is null if the parsed form has everything that the message has. Missing members are
+//! tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -197,7 +197,7 @@ pub(super) fn calls(
     calls.collect()
 }
 
-/// Whether the arguments are absent or came as text, as documented.
+/// Whether the arguments are absent or were sent as text, as the protocol documents.
 pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
@@ -295,8 +295,8 @@ fn usage(sent: Option<&Value>) -> Usage {
     }
 }
 
-/// Returns the message as it is stored and sent back: as received, but redacted, and with the
-/// arguments of the stored calls.
+/// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
+/// calls, and otherwise as received.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw

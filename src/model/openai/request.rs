@@ -1,4 +1,4 @@
-//! The request body: the prompt as Chat Completions messages and functions.
+//! Writes the request body: the prompt as Chat Completions messages and functions.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +66,8 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
     json!({"role": "user", "content": data_about_the_user(context)})
 }
 
-/// Returns the `content` of a message: a string for no part or a single text, because every
-/// endpoint accepts a string, and a list of parts otherwise.
+/// Returns the `content` of a message. If there is no part or only one text, the content is a
+/// string, because every endpoint accepts a string. Otherwise the content is a list of parts.
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
@@ -95,10 +95,10 @@ fn function_definition(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// Converts a turn into an assistant message: the provider's own JSON, with the call ids that the
-/// results will name. A turn of another protocol is rebuilt from its parsed form, because an
-/// agent's model may change while a task waits. Each of `calls` is a call's id, its tool's name and
-/// its arguments.
+/// Converts a turn into an assistant message. The message is the provider's own JSON, with the call
+/// ids that the results will name. A turn of another protocol is rebuilt from its parsed form; such
+/// turns exist because an agent's model may change while a task waits. Each element of `calls`
+/// holds the id of a call, the name of the tool, and the arguments.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()
@@ -138,15 +138,15 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
     Value::Object(message)
 }
 
-/// Whether a request would write exactly the message `raw` from its parsed form alone.
+/// Whether a request would contain exactly the message `raw` if only the parsed form were stored.
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
     *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
 }
 
-/// Whether `raw` is a message of this protocol with this many calls. Turns of the other protocols
-/// are recognized by their `type`; this protocol cannot express their content.
+/// Whether `raw` is a message of this protocol with this many calls. Turns of the other protocols,
+/// which this protocol cannot express, are recognized by their `type`.
 fn is_own_message(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw
         .get("type")

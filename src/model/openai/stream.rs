@@ -1,5 +1,5 @@
-//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: without a
-//! `finish_reason` and the end marker `[DONE]` there is no answer; the emitted pieces add up to the
+//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: there is no
+//! answer without a `finish_reason` and the end marker `[DONE]`. The emitted pieces add up to the
 //! answer.
 
 use serde_json::{Map, Value};
@@ -24,7 +24,7 @@ pub(in crate::model) struct ChatStreamReader {
     /// The message without its calls.
     message: Map<String, Value>,
     calls: PartialCalls,
-    /// The text so far. `text_source` says whether it is content or a refusal.
+    /// The text so far. `text_source` says whether the text is content or a refusal.
     text: String,
     text_source: TextSource,
     text_cleaner: StreamCleaner,
@@ -151,8 +151,8 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Adds to the text and emits the addition. A refusal counts as the text only while there is no
-    /// content.
+    /// Adds `more` to the text and emits `more`. Once there is content, a refusal is ignored, and
+    /// an earlier refusal is replaced by the content.
     fn add_text(&mut self, more: &str, text_source: TextSource, emitter: &mut PieceEmitter<'_>) {
         if more.is_empty()
             || (self.text_source, text_source) == (TextSource::Content, TextSource::Refusal)
@@ -188,8 +188,8 @@ impl ChatStreamReader {
         Some(calls)
     }
 
-    /// Returns the call in `function_call`, if there is one, and emits it at once. Old endpoints
-    /// send `function_call` instead of `tool_calls`.
+    /// Returns the call in `function_call`, if there is one, and emits the call at once. Old
+    /// endpoints send `function_call` instead of `tool_calls`.
     fn take_legacy_call(&mut self, emitter: &mut PieceEmitter<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! An item of an answer: a message, a function call, reasoning, or a kind that this version does
-//! not know. Its exact text is kept beside the parsed members, because encrypted reasoning goes
-//! back byte for byte.
+//! Parses and writes an item of an answer: a message, a function call, reasoning, or a kind that
+//! this version does not know. The exact text of the item is kept beside the parsed members,
+//! because encrypted reasoning is sent back byte for byte.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use crate::model::AnswerCall;
 use crate::model::clean::Cleaner;
 
-/// An item of a request or an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
     /// The JSON of the item, exactly as it came or as it is sent.
@@ -58,7 +57,8 @@ impl ResponseItem {
             .unwrap_or_default()
     }
 
-    /// Returns the arguments of a call; empty if there are none, `None` if they are not a text.
+    /// Returns the arguments of a call. Returns an empty text if there are no arguments, and `None`
+    /// if the arguments are not a text.
     pub(super) fn arguments(&self) -> Option<&str> {
         match self.members.get("arguments") {
             None | Some(Value::Null) => Some(""),
@@ -66,7 +66,7 @@ impl ResponseItem {
         }
     }
 
-    /// Returns the parts of a message; none for any other item.
+    /// Returns the parts of a message; empty for any other item.
     fn parts(&self) -> impl Iterator<Item = &Value> {
         let is_message = self.str("type") == "message";
         let content = self.members.get("content").filter(|_| is_message);
@@ -92,7 +92,8 @@ impl ResponseItem {
     }
 
     /// Returns the JSON of the item as it is stored: exactly as it came, unless it holds a secret
-    /// or U+0000. A call gets the arguments of `call`. `None` if no JSON is left after redaction.
+    /// or U+0000. For a call, the JSON has the arguments of `call`. Returns `None` if the redacted
+    /// text is not valid JSON.
     pub(super) fn stored_json(
         &self,
         call: Option<&AnswerCall>,

@@ -1,6 +1,6 @@
 //! Reads a whole or streamed answer: its items, how it ended, and its usage. Invariant: streaming
-//! does not change the parsed answer; an answer that the endpoint did not declare ended is
-//! rejected.
+//! does not change the parsed answer. An answer is rejected unless the endpoint has declared that
+//! the answer ended.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -165,8 +165,8 @@ impl ReceivedResponse {
         }))
     }
 
-    /// Returns the finish reason. A refusal counts as `ContentFilter`, and an item that was cut off
-    /// makes the reason `Other`; in both cases none of the calls runs.
+    /// Returns the finish reason. A refusal counts as `ContentFilter`. An item that was cut off
+    /// makes the reason `Other`. In both cases, none of the calls runs.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             ResponseEnd::Incomplete(reason) => reason,
@@ -182,8 +182,8 @@ impl ReceivedResponse {
     }
 
     /// Returns the items as they are stored and sent back. Each item is a string with the item's
-    /// JSON, so that no store reformats it. Returns null if redaction leaves no valid JSON; the
-    /// turn is then sent back in its parsed form.
+    /// JSON, so that no store reformats the JSON. Returns null if redaction leaves no valid JSON;
+    /// then the turn is sent back in its parsed form.
     fn raw(&self, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
         let mut calls = calls.iter();
         let items = self.items.iter().map(|item| {
@@ -198,8 +198,8 @@ impl ReceivedResponse {
     }
 }
 
-/// Reads the token counts. Cached tokens are part of `input_tokens`, and reasoning tokens of
-/// `output_tokens`.
+/// Reads the token counts. `input_tokens` includes cached tokens, and `output_tokens` includes
+/// reasoning tokens.
 fn usage(sent: Option<&Value>) -> Usage {
     let count = |name: &str| {
         let number = sent.and_then(|usage| usage.get(name))?;

@@ -1,5 +1,5 @@
-//! The request body: the prompt as items. Invariant: the items of the model's earlier turns go back
-//! in their order, each call before its output.
+//! Writes the request body: the prompt as items. Invariant: the items of the model's earlier turns
+//! are sent back in their order, and each call comes before its output.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -95,8 +95,8 @@ fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<Res
     input
 }
 
-/// Returns a user message. Its content is a string for no part or a single text, because every
-/// endpoint accepts a string, and a list of parts otherwise.
+/// Returns a user message. If there is no part or only one text, the content is a string, because
+/// every endpoint accepts a string. Otherwise the content is a list of parts.
 fn user_item(parts: &[Part]) -> ResponseItem {
     let content = match parts {
         [] => json!(""),
@@ -122,8 +122,8 @@ fn user_item(parts: &[Part]) -> ResponseItem {
     ))
 }
 
-/// Describes a tool as a function with `strict: false`, because `strict` functions, the API's
-/// default, may not have optional members.
+/// Describes a tool as a function with `strict: false`. By default, the API treats a function as
+/// `strict`, and a `strict` function may not have optional members.
 fn function_definition(tool: &OfferedTool) -> Value {
     let mut parameters = tool.parameters.as_object().cloned().unwrap_or_default();
     parameters.entry("type").or_insert_with(|| json!("object"));

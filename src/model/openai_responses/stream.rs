@@ -1,7 +1,7 @@
-//! Reads a streamed answer: events that begin items, extend them and end them, and a last event
-//! that ends the response. Invariant: the answer has the items as their end events contain them,
-//! even if the deltas differ; without the end event of the response there is no answer; the emitted
-//! pieces add up to the answer's texts.
+//! Reads a streamed answer: events that begin, extend and end items, and a last event that ends the
+//! response. Invariant: the answer has the items as their end events contain them, even if the
+//! deltas differ. Without the end event of the response there is no answer. The emitted pieces add
+//! up to the answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// Reads the events of one streamed response.
+/// The items by the endpoint's `output_index`; the value is `None` until the item has ended.
 pub(in crate::model) struct ResponseStreamReader {
     cleaner: Cleaner,
     /// The items by the endpoint's `output_index`; an item is `None` until it has ended.
@@ -128,7 +128,7 @@ impl ResponseStreamReader {
                     let event = Value::Object(event.clone());
                     return Err(classify_error(error.unwrap_or(&event), &self.cleaner));
                 }
-                // All other events are ignored, also those of types that are added later.
+                // All other events are ignored, including events whose types may be added later.
             }
         }
         Ok(StreamState::Open)
@@ -160,8 +160,8 @@ impl ResponseStreamReader {
         self.register_call(index, &item, emitter)
     }
 
-    /// Takes an item that has ended. Its begin event may be missing: some endpoints send only ended
-    /// items.
+    /// Takes an item that has ended. The event that begins the item may be missing: some endpoints
+    /// send only ended items.
     fn end_item(
         &mut self,
         event: &Map<String, Value>,
@@ -187,8 +187,8 @@ impl ResponseStreamReader {
         }
     }
 
-    /// Registers the call of `item` if it is new, and emits its name. Does nothing if `item` is not
-    /// a call.
+    /// Registers the call in `item`, if the call is new, and emits the name of the call. Does
+    /// nothing if `item` is not a call.
     fn register_call(
         &mut self,
         index: u64,
@@ -210,7 +210,8 @@ impl ResponseStreamReader {
         Ok(())
     }
 
-    /// Ends the response. An item without an end event is taken from the response's `output`.
+    /// Ends the response. If an item has no end event, the item is taken from the response's
+    /// `output`.
     fn end_response(
         &mut self,
         kind: &str,
@@ -303,7 +304,7 @@ impl StreamReader for ResponseStreamReader {
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<StreamState, AttemptOutcome> {
         let data = event.data.trim();
-        // Some endpoints send the end marker of Chat Completions, too.
+        // Some endpoints also send the end marker of Chat Completions.
         if data.is_empty() || data == "[DONE]" {
             return Ok(StreamState::Open);
         }

@@ -1,7 +1,7 @@
 //! Writes an earlier turn of the model for the next request. A turn that came through this protocol
-//! is sent with its own items, if they can be read. Any other turn is rebuilt from its parsed form,
-//! because an agent's model may change while a task waits. Invariant: a call and its output share
-//! an id.
+//! is sent with its own items, if the items can be read. Any other turn is rebuilt from its parsed
+//! form. Such turns exist because an agent's model may change while a task waits. Invariant: a call
+//! and its output have the same id.
 
 use serde_json::{Map, Value, json};
 
@@ -10,8 +10,8 @@ use super::reply::STORED_TYPE;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::EarlierThinking;
 
-/// Returns the items of a turn; empty if no item of the turn may be sent. Each of `calls` is a
-/// call's stored id, its tool's name and its arguments.
+/// Returns the items of a turn; empty if no item of the turn may be sent. Each element of `calls`
+/// holds the stored id of a call, the name of the tool, and the arguments.
 pub(super) fn turn_items(
     raw: &Value,
     text: Option<&str>,

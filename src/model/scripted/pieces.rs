@@ -1,14 +1,14 @@
 //! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments.
-//! Invariant: the pieces add up to the answer, and emitting them takes exactly the requested time.
+//! Invariant: the pieces add up to the answer, and the emission takes exactly the requested time.
 
 use std::time::Duration;
 
 use crate::model::{AnswerCall, Piece, PieceSink};
 use crate::world::Clock;
 
-/// The least number of bytes in a piece of arguments.
+/// The minimum number of bytes in a piece of arguments.
 const MIN_ARGUMENT_BYTES: usize = 8;
-/// The shortest pause. Sleeps are inaccurate, and the errors of many short sleeps would add up.
+/// The minimum pause. Sleeps are inaccurate, and the errors of many short sleeps would add up.
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 
 pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<Piece<'a>> {
@@ -25,8 +25,8 @@ pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<
     pieces
 }
 
-/// Emits the pieces, spread over `time`: the first piece after the first pause, the last piece at
-/// the end of `time`.
+/// Emits the pieces, spread over `time`. The first piece comes after the first pause, and the last
+/// piece comes at the end of `time`.
 pub(super) async fn emit(
     pieces: &[Piece<'_>],
     time: Duration,

@@ -59,7 +59,7 @@ pub(super) struct MatchInput<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAuthor<'a> {
     User,
-    /// The tool with this name: the message is its result.
+    /// The tool with this name. The message is a result of the tool.
     Tool(&'a str),
 }
 
@@ -100,8 +100,8 @@ struct RawCall {
 }
 
 impl Script {
-    /// Reads a script. Adds every mistake to `mistakes`, at `place` and the rule's index; `None` if
-    /// there are mistakes.
+    /// Reads a script. Adds every mistake to `mistakes`, at `place` and the rule's index. Returns
+    /// `None` if there are mistakes.
     pub(super) fn read(text: &str, mistakes: &mut Mistakes, place: &[&str]) -> Option<Self> {
         let before = mistakes.found.len();
         let raw_rules: Vec<Value> = match serde_saphyr::from_str(text) {
@@ -150,8 +150,8 @@ impl Script {
     }
 
     /// Returns the captures that a rule's texts may use: all captures of the rule itself, and the
-    /// named captures of the rule that matched the user's last message. So a value from the user's
-    /// message is still known after the calls that follow the message.
+    /// named captures of the rule that matched the user's last message. So a rule that matches a
+    /// later message can still use a value from the user's message.
     pub(super) fn captures(&self, rule: &Rule, match_input: &MatchInput<'_>) -> Captures {
         let user_captures = self
             .rules

@@ -1,5 +1,6 @@
-//! Text with `${captures}` in it, and JSON made of such texts. A name that no rule's `matches`
-//! captures is a mistake, found when the script is read. `$${` is a literal `${`.
+//! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
+//! texts. A name that no rule's `matches` captures is a mistake, which is found when the script is
+//! read. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ enum Segment {
 }
 
 impl Template {
-    /// Reads a text that may use the `known` captures; the error is for a person.
+    /// Reads a text that may use the `known` captures. The error is a text for people.
     pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
         let mut segments = Vec::new();
         let mut literal = String::new();
@@ -60,8 +61,9 @@ impl Template {
         segments.collect()
     }
 
-    /// Returns the text as JSON. If the template is a single capture and its text is a JSON number,
-    /// the result is that number with the same digits. Any other text becomes a string.
+    /// Returns the text as JSON. If the template is a single capture, and the captured text is a
+    /// JSON number, the result is that number with the same digits. Any other text becomes a
+    /// string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Segment::Capture(_)]);
@@ -79,8 +81,8 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// The arguments of a call. Either their whole text is one template and need not be JSON, or they
-/// are JSON with templates as strings.
+/// The arguments of a call. They are either one template for the whole text, which need not be
+/// JSON, or JSON in which each string is a template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),

@@ -251,7 +251,7 @@ async fn script_is_a_file_or_built_in() {
     assert_eq!(say(&script, vec![user("x")], 1).await, "from a file");
 }
 
-/// Records the emitted pieces, each with the total time slept before it.
+/// A sink that records each piece with the total time that was slept before the piece.
 struct Heard {
     clock: Arc<Quick>,
     pieces: Mutex<Vec<(String, Duration)>>,
@@ -270,8 +270,9 @@ impl PieceSink for Heard {
     }
 }
 
-/// Runs the first answer of `rules`, or of the script `source`, for a listener. Returns the answer,
-/// and the pieces with their times.
+/// Asks a scripted model for its first answer, for a listener. The script is `rules` or, if `rules`
+/// is `None`, the script with the name `source`. Returns the answer, and the pieces with their
+/// times.
 async fn watched(
     source: &str,
     rules: Option<&str>,

@@ -1,8 +1,8 @@
 //! Writes a digest as a mail: plain text and HTML, in the person's language.
 //!
-//! Invariant: every name passes `visible`, and headers have only fixed words and words of the
-//! configuration, so that no name can begin a header or have invisible characters. Long texts are
-//! cut, so that a mail of twenty questions has 50 KiB at most.
+//! Invariant: the function `visible` replaces the invisible characters of every name. Headers have
+//! only fixed words and words of the configuration, so that no name can begin a header. Long texts
+//! are cut, so that a mail with twenty questions has at most 50 KiB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use crate::task::time::Time;
 
 /// The maximum number of characters of a name.
 const MAX_NAME_CHARS: usize = 80;
-/// The maximum number of bytes of a mail, as it is sent.
+/// The maximum number of bytes of a mail, in the form in which the mail is sent.
 const MAX_MAIL_BYTES: usize = 50 * 1024;
 
 /// The limits of the texts that a mail shows of each question.
@@ -33,8 +33,8 @@ struct TextLimits {
     max_summaries: usize,
 }
 
-/// The limits, the widest first. A mail that exceeds [`MAX_MAIL_BYTES`] is built again with the
-/// next limits.
+/// The limits, from the widest to the narrowest. A mail that exceeds [`MAX_MAIL_BYTES`] is built
+/// again with the next limits.
 const TEXT_LIMITS: [TextLimits; 3] = [
     TextLimits {
         max_chars: 300,
@@ -63,7 +63,7 @@ pub(super) struct Head<'h> {
     pub(super) now: Time,
 }
 
-/// Builds the mail of a digest; `None` if it cannot be built.
+/// Builds the mail of a digest; `None` if the mail cannot be built.
 pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let subject = subject(texts, digest);
@@ -88,7 +88,7 @@ pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     last
 }
 
-/// Builds the mail of a ping; `None` if it cannot be built.
+/// Builds the mail of a ping; `None` if the mail cannot be built.
 pub(super) fn ping(head: Head<'_>) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let html = page(
@@ -127,8 +127,8 @@ fn build(
     message.multipart(parts).ok()
 }
 
-/// Returns the text in one line of at most `max_chars` characters, with every invisible character
-/// shown.
+/// Returns the text in one line of at most `max_chars` characters. Invisible characters are made
+/// visible.
 fn visible_line(text: &str, max_chars: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(visible(&flat), max_chars)
@@ -160,7 +160,7 @@ fn subject(texts: &MailTexts, digest: &Digest) -> String {
     }
 }
 
-/// Returns the lines about a question, each as a label and a text.
+/// Returns the lines about a question, each as a pair of a label and a text.
 fn lines(
     texts: &'static MailTexts,
     question: &Question,
@@ -183,7 +183,7 @@ fn lines(
     lines
 }
 
-/// Returns the URL that the mail has for a question: the recipient's link, or the page.
+/// Returns the URL for a question in a mail: the recipient's link, or else the request's page.
 fn question_url(question: &Question) -> &str {
     question.link.as_deref().unwrap_or(&question.url)
 }
@@ -222,7 +222,8 @@ fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: Text
     }
     if digest.unlisted > 0 {
         let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
-        // Only here: a mail that lists all its questions has no other links than theirs.
+        // The inbox is linked only if questions are unlisted. A mail that lists all its questions
+        // has no other links than the questions' links.
         if let Some(inbox) = &digest.inbox {
             let _ = write!(text, "{}{}{inbox}\r\n", texts.inbox, texts.label_separator);
         }

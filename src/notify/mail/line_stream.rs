@@ -1,7 +1,7 @@
-//! A TCP stream that returns at most one line for each read. It prevents STARTTLS response
-//! injection: bytes that a server or an attacker sends right after the answer to STARTTLS must not
-//! be read as an answer inside TLS (RFC 3207, section 6: knowledge from before TLS must be
-//! discarded). With this stream, such bytes make the TLS handshake fail.
+//! Wraps a TCP stream so that each read returns at most one line. The wrapper prevents STARTTLS
+//! response injection: bytes that a server or an attacker sends right after the answer to STARTTLS
+//! must not be read as an answer inside TLS (RFC 3207, section 6: knowledge from before TLS must be
+//! discarded). With the wrapper, such bytes make the TLS handshake fail.
 
 use std::io;
 use std::net::SocketAddr;

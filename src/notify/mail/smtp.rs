@@ -33,7 +33,7 @@ const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
 const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
-/// Reply codes that concern the session and not the mail (RFC 4954, section 6).
+/// The reply codes that reject the session and not the mail (RFC 4954, section 6).
 const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 /// The mail server with everything that a session needs.
@@ -47,8 +47,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Returns the server of these settings; `None` if they have mistakes. `sender_domain` is the
-    /// domain of the sender.
+    /// Returns the server of these settings; `None` if the settings have mistakes. `sender_domain`
+    /// is the domain of the sender.
     pub(super) fn from_settings(settings: &MailServer, sender_domain: &str) -> Option<Self> {
         let address = MailServerAddress::parse(&settings.url)?;
         let tls = match address.security {
@@ -149,7 +149,8 @@ impl Server {
     }
 }
 
-/// Sends QUIT after the mail was accepted. The mail counts as sent whatever the server answers.
+/// Sends QUIT after the mail was accepted. The mail counts as sent, whatever the server answers to
+/// QUIT.
 async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}

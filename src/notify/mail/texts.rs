@@ -1,16 +1,16 @@
-//! The texts of mails in each language, as one struct, so that a missing translation does not
-//! compile.
+//! The texts of mails in each language. Every language fills the same struct, so that a missing
+//! translation is a compile error.
 
 use crate::notify::digest::Reason;
 use crate::people::language::Language;
 
 /// The texts of mails in one language. `{…}` marks a value to fill in.
 pub(super) struct MailTexts {
-    /// The subjects, which are also headings, of mails about one question.
+    /// The subjects of mails about one question. They are also used as headings.
     new: &'static str,
     expiring: &'static str,
     waiting: &'static str,
-    /// The subjects, which are also headings, of mails about several questions.
+    /// The subjects of mails about several questions. They are also used as headings.
     all_new: &'static str,
     all_expiring: &'static str,
     all_waiting: &'static str,
@@ -24,7 +24,8 @@ pub(super) struct MailTexts {
     /// The line about the questions that are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
-    /// The sentences about the kind of link in the mail.
+    /// The sentences about the links in the mail: the person's own links, or links that ask for a
+    /// sign-in.
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,

@@ -11,7 +11,8 @@ use crate::notify::sign;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// Headers that an operator may not set: those that the service sets, and those of the connection.
+/// The headers that an operator may not set: headers that the service sets, and headers of the
+/// connection.
 const RESERVED_HEADERS: [&str; 8] = [
     "connection",
     "content-length",
@@ -32,11 +33,11 @@ const RESERVED_PREFIX: &str = "webhook-";
 pub struct Webhook {
     /// The URL to which messages are posted.
     pub url: Secret<String>,
-    /// The secrets with which each message is signed, the newest first: `whsec_` and the base64 of
-    /// 24 bytes or more. If there are several, each message has a signature for each; a receiver
-    /// may check any of them.
+    /// The secrets with which each message is signed, the newest first. A secret is `whsec_` and
+    /// the base64 of 24 bytes or more. With several secrets, each message has one signature for
+    /// each secret, and a receiver may check any of the signatures.
     pub secrets: Vec<Secret<String>>,
-    /// The content of a message: `thin` has ids, names and statuses, `full` has the event's whole
+    /// The content of a message. `thin` has ids, names and statuses. `full` has the event's whole
     /// data, with arguments and texts.
     pub payload: Payload,
     /// Whether the brief of a request shows the tools' summaries of the calls, which have arguments
@@ -106,7 +107,7 @@ pub(in crate::notify) fn parse_url(text: &str) -> Option<Url> {
 /// Parses a header that the operator sets.
 ///
 /// # Errors
-/// The reason why the header is not allowed, without its value.
+/// The reason why the header is not allowed. The reason does not contain the header's value.
 pub(in crate::notify) fn parse_header(
     name: &str,
     value: &Secret<String>,

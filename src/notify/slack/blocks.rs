@@ -48,7 +48,7 @@ fn message_members(words: &str, blocks: Option<Vec<Value>>) -> Map<String, Value
     members
 }
 
-/// Returns the blocks of a question that is shown whole: title, message, summaries, facts and link.
+/// Returns the blocks of a question with all details: title, message, summaries, facts and link.
 fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut head = vec![title.to_owned()];
     head.extend(listed.message());
@@ -96,7 +96,7 @@ fn plain(words: &str) -> Value {
     json!({"type": "plain_text", "text": escape(words), "emoji": false})
 }
 
-/// Returns a link. `url` must be an address of this service.
+/// Returns a text object with a link. `url` must be an address of this service.
 fn link(url: &str, word: &'static str) -> Value {
     let url = escape(url).replace('|', "%7C");
     json!({"type": "mrkdwn", "text": format!("<{url}|{word}>"), "verbatim": true})

@@ -1,9 +1,9 @@
-//! Reads the answers of Slack's API. Slack answers failures with the status 200, too, and with a
-//! body such as `{"ok": false, "error": …}`.
+//! Reads the answers of Slack's API. Slack also answers failures with the HTTP status 200; the body
+//! of such an answer is, for example, `{"ok": false, "error": "not_authed"}`.
 //!
-//! Invariant: of the body of an answer, only the message's id is kept, which has only digits and a
-//! dot. A problem is in fixed words. A failure is retried unless the same message would surely fail
-//! again.
+//! Invariant: only the message's id is kept of an answer's body, and the id has only digits and a
+//! dot. The text of a problem never contains a part of the answer. A failure is retried unless the
+//! same message would surely fail again.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members of an answer that are read. All other members only repeat the message, and may be
-/// cut off.
+/// The members that this module reads from the body of an answer. The other members only repeat the
+/// message, and may be cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
@@ -22,16 +22,17 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Reads the members of a body, which may be cut off.
+    /// Reads the members from the body of an answer. The body may be cut off.
     pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // An error is ignored: the members before it count.
+        // An error is ignored: the members that were read before the error count.
         let _ = json.deserialize_map(ReplyVisitor(&mut reply));
         reply
     }
 
-    /// Returns the result of the attempt. `result` is the result by the HTTP status alone.
+    /// Returns the result of the attempt to send the message. `result` is the result that follows
+    /// from the HTTP status alone.
     pub(super) fn attempt_result(self, result: &AttemptResult) -> AttemptResult {
         let (problem, is_permanent_failure) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
@@ -49,7 +50,7 @@ impl Reply {
     }
 }
 
-/// Returns fixed words for an error code of Slack, and whether Slack would refuse the same message
+/// Returns a fixed text for an error code of Slack, and whether Slack would refuse the same message
 /// again.
 fn explain_error(error: &str) -> (&'static str, bool) {
     match error {
@@ -89,7 +90,7 @@ fn explain_error(error: &str) -> (&'static str, bool) {
     }
 }
 
-/// The problem of an update of a message that was deleted in Slack.
+/// The problem of an attempt to update a message that was deleted in Slack.
 pub(in crate::notify) const MESSAGE_DELETED: &str = "the message was deleted in Slack";
 
 /// Whether a text has the form of a message's id.

@@ -67,8 +67,8 @@ fn rule_decides_who_may_decide_for_every_person() {
     let reader = caller("dave", "acme", &["finance"], false, READ);
     let local = caller("local", "acme", &[], false, Permissions::ALL);
     let table = [
-        // Columns: the approvers; whether owner, named, member, admin, foreign, reader and
-        // local may decide.
+        // Columns: the approvers; whether the callers `owner`, `named`, `member`, `admin`,
+        // `foreign`, `reader` and `local` may decide.
         (
             approvers(true, &[], &[]),
             [true, false, false, false, false, false, true],
@@ -100,9 +100,9 @@ fn rule_decides_who_may_decide_for_every_person() {
 #[test]
 fn reading_and_moving_a_tree_follow_role_and_rights() {
     let cases = [
-        // Columns: the caller; whether the caller is involved; whether the caller may read; whether
-        // the caller may message, cancel and retry while the agent is open to the owner; whether
-        // the caller may do so while the agent is closed to the owner.
+        // Columns: the caller; whether the caller is involved; seven rights of the caller. The
+        // rights are: to read; to message, cancel and retry while the owner may use the agent; to
+        // message, cancel and retry while the owner may not use the agent.
         (
             caller("alice", "acme", &[], false, Permissions::ALL),
             false,

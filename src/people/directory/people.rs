@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn link_decides_only_where_links_decide_and_no_key_denies_it() {
         let cases = [
-            // Columns: the right that links give; whether alice, bob and reader decide by a link,
-            // and whether they decide at all.
+            // Columns: the right that links give; whether alice, bob and reader may decide by a
+            // link; whether they may decide by a link or a key.
             (None, [false; 3], [true, false, false]),
             (Some(LinkMay::Open), [false; 3], [true, false, false]),
             (

@@ -30,8 +30,8 @@ pub(in crate::policy) enum Node {
 pub(in crate::policy) struct Pattern {
     /// The pattern as the rule states it.
     pub(in crate::policy) plain: Regex,
-    /// The case-insensitive pattern, for user ids that are compared folded. `None` unless the rule
-    /// applies the pattern to `user.id`.
+    /// The case-insensitive pattern, for a service that compares user ids in folded case. `None`
+    /// unless the rule applies the pattern to `user.id`.
     pub(in crate::policy) folded: Option<Regex>,
 }
 
@@ -44,7 +44,8 @@ pub(in crate::policy) enum Literal {
     Text(String),
 }
 
-/// The variables that a rule may read, by their paths: `tool.name`, `user.groups`.
+/// The variables that a rule may read. A rule names a variable by its path, such as `tool.name` or
+/// `user.groups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Variable {
     Args,

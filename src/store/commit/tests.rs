@@ -10,7 +10,7 @@ fn root(number: u128) -> TaskId {
     TaskId(Uuid::from_u128(number))
 }
 
-/// Returns a queued change of a root with this number of items.
+/// Returns a queued change that adds this number of items to a root.
 fn waiting(root: TaskId, items: usize) -> QueuedChange {
     let part = Part {
         content_type: PartType::Text,

@@ -1,5 +1,5 @@
 //! Notifies the readers of a tenant's inboxes of the requests that a commit has opened, answered or
-//! closed. A reader that misses a notification loses only time, because the rows hold the state.
+//! closed. A reader that misses a notification is only delayed, because the rows hold the state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Feed {
         });
     }
 
-    /// Delivers the requests of a commit, of this or another replica, to the local readers.
+    /// Delivers the requests of a commit (by this or another replica) to the local readers.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
         if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
             // The send fails if the tenant has no reader. Then the notification is not needed.

@@ -1,5 +1,5 @@
-//! Inspects every string of a JSON text, member names included, without building its value.
-//! Invariant: every copy of a duplicate member is inspected; the findings take bounded memory.
+//! Inspects every string of a JSON text (member names included) without building the JSON value.
+//! Invariant: every copy of a duplicate member is inspected, and the findings take bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,10 +15,11 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Maximum number of places reported for one code, not counting the note that there are more. So
-/// there are at most 49 warnings: 7 places and the note for each of 6 codes, and `LARGE` once.
+/// Maximum number of places reported for one code. If there are more places, a warning about the
+/// arguments as a whole says so. There are therefore at most 49 warnings: for each of 6 codes, 7
+/// places and the arguments as a whole, and one `LARGE` warning.
 const MAX_PLACES_PER_CODE: usize = 7;
-/// Maximum size of a pointer in bytes; a longer pointer is cut so that it leads to an enclosing
+/// Maximum size of a pointer in bytes. A longer pointer is cut so that it leads to an enclosing
 /// value.
 const MAX_POINTER_BYTES: usize = 1024;
 /// Maximum size of a detail in bytes.
@@ -43,9 +44,9 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding, unless its code already has a finding at `pointer` or at
-    /// `MAX_PLACES_PER_CODE` places. A finding about the whole arguments (`pointer` is empty) does
-    /// not count as a place.
+    /// Adds a finding, unless its code already has a finding at `pointer` or already has findings
+    /// at `MAX_PLACES_PER_CODE` places. A finding about the arguments as a whole (with an empty
+    /// `pointer`) does not count as a place.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -72,7 +73,7 @@ impl Findings {
     }
 
     /// Returns all warnings, the most serious first. If places of a code were left out, a warning
-    /// about the whole arguments says so.
+    /// about the arguments as a whole says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
@@ -118,7 +119,7 @@ pub struct StringInspector<'l> {
 }
 
 impl<'l> StringInspector<'l> {
-    /// Starts at the outermost value.
+    /// Creates an inspector for the outermost value.
     pub fn new(findings: &'l mut Findings) -> Self {
         Self {
             pointer: String::new(),
@@ -238,7 +239,7 @@ pub(super) fn inspect_text(text: &str, pointer: &str, prefix: &str, findings: &m
     }
 }
 
-/// Inspects the blanks of a JSON text outside of its strings.
+/// Inspects the blanks of a JSON text that are outside of its strings.
 pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
     let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
     for byte in json.bytes() {
@@ -309,7 +310,7 @@ fn find_blanks(text: &str, pointer: &str, prefix: &str, findings: &mut Findings)
     }
 }
 
-/// Whether a character is rendered as blank space although its Unicode category is not a space.
+/// Whether a character is rendered as blank space although Unicode does not class it as a space.
 fn is_blank_mark(c: char) -> bool {
     matches!(
         c,
@@ -346,8 +347,9 @@ fn find_overlays(text: &str, pointer: &str, prefix: &str, findings: &mut Finding
     }
 }
 
-/// Finds words of another script in which every letter looks like a Latin letter, unless the text
-/// is written in that script: in a Russian sentence such words are ordinary.
+/// Finds words of another script in which every letter looks like a Latin letter. If the text
+/// itself is written in that script (for example in Russian), such words are ordinary and are not
+/// reported.
 fn find_look_alikes(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
@@ -400,8 +402,8 @@ fn script_of(letter: char) -> Script {
     }
 }
 
-/// Returns the Latin letters that a letter of another script looks like; `None` if there are none,
-/// and for a right-to-left script, which has its own warning.
+/// Returns the Latin letters that a letter of another script looks like. `None` if there are none,
+/// or if the script is written from right to left: such scripts have their own warning.
 fn latin_look_alike(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -444,10 +446,10 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
 
 /// The scripts of a word's letters so far.
 struct Word {
-    /// Scripts that use every letter of the word.
+    /// The scripts in which every letter of the word is used.
     common: ScriptExtension,
-    /// For each set of [`COMPATIBLE_SCRIPTS`], whether every letter of the word is used in some
-    /// script of the set.
+    /// For each set of [`COMPATIBLE_SCRIPTS`], whether every letter of the word is used in at least
+    /// one script of the set.
     together: [bool; COMPATIBLE_SCRIPTS.len()],
     /// The distinct scripts of the word's letters, at most [`MAX_NAMED`].
     scripts: Vec<Script>,

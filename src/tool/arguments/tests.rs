@@ -23,7 +23,7 @@ fn nested(depth: usize) -> String {
     )
 }
 
-/// Refused arguments of a refund, each with a part of the refusal's text.
+/// Arguments of a refund that are refused, each with a part of the refusal's text.
 const HOSTILE: &[(&str, &str)] = &[
     (
         r#"{"order":1,"amount":"20"}"#,
@@ -279,7 +279,7 @@ fn hostile_arguments_never_fit_and_the_place_is_named() {
     }
 }
 
-/// Returns arguments that fit, with their values.
+/// Returns argument texts that fit the schema, each with the value that is read.
 fn good_arguments() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -451,7 +451,7 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // Of the generated values, only numbers that a double does not keep are refused.
+            // Among the generated values, only numbers that a double does not keep are refused.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

@@ -9,8 +9,8 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong`. Each consists of the keys that lead from `at` down to the mistake,
-/// and of a detail.
+/// Adds the mistakes in `wrong` to `mistakes`. Each pair holds the keys that lead from `at` to the
+/// mistake, and the detail.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at
@@ -52,8 +52,8 @@ pub(super) fn external_result_schema(
     })
 }
 
-/// Checks the settings of an HTTP tool. Returns `None` only if the `url` is invalid; other mistakes
-/// are only added to `mistakes`.
+/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Returns `None` only if
+/// the `url` is invalid.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,
@@ -68,8 +68,8 @@ pub(super) fn check_http(
     checked
 }
 
-/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
-/// the tool sends no body, checks the query too.
+/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean.
+/// Checks the query too, if the tool sends no body.
 fn check_url_arguments(
     name: &str,
     http: &CheckedSettings,
@@ -113,8 +113,8 @@ fn check_url_arguments(
     }
 }
 
-/// Checks that every argument can be sent in the query, and that no argument has the name of a
-/// parameter that the configured query of the `url` already has.
+/// Checks that every argument can be sent in the query. No argument may have the name of a
+/// parameter in the configured query of the `url`.
 fn check_query(
     name: &str,
     http: &CheckedSettings,
@@ -160,8 +160,8 @@ fn check_query(
     }
 }
 
-/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver
-/// reads.
+/// Refuses a summary that names unknown arguments, because they would leave a gap in the line that
+/// an approver reads.
 pub(super) fn check_summary(
     name: &str,
     summary: &str,

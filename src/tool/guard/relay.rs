@@ -1,6 +1,6 @@
 //! Runs a program that communicates through the guard. The guard passes its own input to the
-//! program, and passes on the program's output as its own. Once the guard's input closes, the
-//! program has two seconds to end, then three more after SIGTERM.
+//! program, and writes the program's output to its own output. Once the guard's input closes, the
+//! program has two seconds to end. Then the program gets SIGTERM and has three more seconds.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,7 @@ use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, write_line};
 
 /// How long the program has to end once its input is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the program then has to end after SIGTERM.
+/// How long the program has to end after SIGTERM.
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(3);
 
 enum Event {
@@ -26,7 +26,8 @@ enum Event {
     Exited,
 }
 
-/// Runs the program until it ends or the guard's input closes, and then ends its process group.
+/// Runs the program until it ends or the guard's input closes. Then ends the program's process
+/// group.
 pub(super) fn relay(
     order: &Order,
     input: impl Read + Send + 'static,
@@ -103,8 +104,8 @@ fn connect(
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // The copying thread blocks while the program does not read, and would not notice that the
-        // guard's input closes.
+        // The thread that copies the input blocks while the program does not read, and would then
+        // not notice that the guard's input closes.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
@@ -128,7 +129,7 @@ fn connect(
     Ok((events, passed_on))
 }
 
-/// Copies until the end of the input, and flushes after each read.
+/// Copies `from` to `to` until the end of the input, and flushes after each read.
 fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -150,13 +151,13 @@ fn wait(events: &Receiver<Event>, pid: Pid) {
         return;
     }
     if !exits_within(events, EXIT_TIMEOUT) {
-        // An error only means that the group is empty already.
+        // An error only means that the group is already empty.
         let _ = kill_process_group(pid, Signal::TERM);
         exits_within(events, SIGTERM_TIMEOUT);
     }
 }
 
-/// Waits for the program to end. Returns whether the program ended within this time.
+/// Waits for the program to end. Returns whether the program ended within `timeout`.
 fn exits_within(events: &Receiver<Event>, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     loop {

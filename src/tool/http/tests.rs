@@ -21,7 +21,7 @@ mod failures;
 mod keepalive;
 mod wire;
 
-/// The endpoint's behaviour on a connection after the endpoint has read the request.
+/// The endpoint's behaviour on a connection once it has read the request.
 enum Behaviour {
     Answer(Vec<u8>),
     Reset,
@@ -29,7 +29,7 @@ enum Behaviour {
 }
 
 /// Serves one connection for each behaviour. Returns the origin, and a task that returns the
-/// requests.
+/// received requests.
 async fn endpoint(behaviours: Vec<Behaviour>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -97,7 +97,7 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
-/// All tests share this value, because reading the machine's certificates is slow.
+/// The value that all tests share, because reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 fn tool_of(

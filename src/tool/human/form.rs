@@ -1,6 +1,6 @@
 //! The forms that a human fills in. Invariant: an agent's form is one flat object of texts,
-//! numbers, booleans and choices, so that every client can render it; it asks for no secret,
-//! because the answer goes to the model and into the journal.
+//! numbers, booleans and choices, so that every client can render the form. The form asks for no
+//! secret, because the answer goes to the model and into the journal.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value, json};
 use super::super::names::folded;
 use super::super::schema::CompiledSchema;
 
-/// The description of the argument `form` for a model.
+/// The description of the argument `form`, for a model.
 pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will not do: an object with 1 to 20 \
     `properties`, each of type string, number, integer or boolean, or an `enum` of strings. Further keywords: `title`, \
     `description`, `default`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, \
@@ -23,7 +23,8 @@ const MAX_CHOICES: usize = 100;
 const MAX_NAME_BYTES: usize = 64;
 /// The allowed formats of a text.
 pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
-/// Names of secrets, in folded form and without separators.
+/// Names of secrets, in folded form and without separators. A text that contains such a name names
+/// a secret.
 const SECRET_NAMES: [&str; 33] = [
     "password",
     "passwd",
@@ -59,7 +60,7 @@ const SECRET_NAMES: [&str; 33] = [
     "验证码",
     "驗證碼",
 ];
-/// Names of secrets that count only as a whole word, since other words may contain them by chance.
+/// Names of secrets that count only as whole words, because other words may contain them by chance.
 const SECRET_WORDS: [&str; 13] = [
     "pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds",
 ];
@@ -82,20 +83,21 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// Checks the agent's own form, and closes it to undeclared members. Unknown keywords are refused.
+/// Checks an agent's form, and returns it closed: the returned form refuses undeclared members.
+/// Unknown keywords are refused.
 pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
     read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }
 
-/// The types of the fields of an agent's form: plain values only, which every client can render.
+/// The allowed types of fields in an agent's form: plain values, which every client can render.
 const SCALAR_TYPES: [&str; 4] = ["string", "number", "integer", "boolean"];
-/// The types of the fields of an MCP server's form. A field of type `array` is a choice of several
-/// texts.
+/// The allowed types of fields in an MCP server's form. A field of type `array` is a choice of
+/// several texts.
 pub(super) const SCALAR_AND_LIST_TYPES: [&str; 5] =
     ["string", "number", "integer", "boolean", "array"];
 
-/// Checks a form and closes it to undeclared members. The form may have at most `max_fields`
-/// fields, of the types in `kinds`.
+/// Checks a form, and returns it closed: the returned form refuses undeclared members. The form may
+/// have at most `max_fields` fields, each of a type in `kinds`.
 pub(super) fn read_form(
     written: &Value,
     max_fields: usize,
@@ -177,7 +179,7 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// Reads `required`, which may name only existing fields, each once.
+/// Reads `required`, which may name only existing fields, and each field only once.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else {
         return Ok(json!([]));
@@ -279,7 +281,7 @@ fn refuse_unknown_keywords(
     ))
 }
 
-/// Copies `title` and `description`. Refuses a text that names a secret.
+/// Copies `title` and `description` to `into`. Refuses a text that names a secret.
 fn copy_texts(
     members: &Map<String, Value>,
     at: &str,
@@ -348,7 +350,7 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the field's limits allow any answer at all.
+/// Whether at least one answer satisfies the field's limits.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {
         field
@@ -381,9 +383,9 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret. The text does so if its letters and digits, without the
-/// characters between them, contain one of `SECRET_NAMES`, or if one of its words is in
-/// `SECRET_WORDS`. Case does not count.
+/// Whether a text names a secret: the text's letters and digits, joined without the characters
+/// between them, contain one of `SECRET_NAMES`, or one of the text's words is in `SECRET_WORDS`.
+/// Case does not count.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()

@@ -1,5 +1,5 @@
-//! The form of a question from the server of a tool. Invariant: the form that a person sees is
-//! rebuilt from keywords that every client can render; it asks for no secret.
+//! The form of a question from a tool's server. Invariant: the form that a person sees is rebuilt
+//! from keywords that every client can render, and asks for no secret.
 
 use serde_json::{Map, Value, json};
 
@@ -30,14 +30,14 @@ pub(crate) enum FormError {
     /// The field with this name asks for a secret, which the specification forbids.
     AsksForSecret(String),
     /// The form is not flat, is too large, or has a field that some clients cannot render. The text
-    /// is a phrase that continues the form's name.
+    /// is a phrase to follow the name of the form.
     NotRenderable(String),
 }
 
-/// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation)
-/// and closes it to undeclared members. Unknown keywords are left out. A choice that a field, or a
-/// list's items, write as `oneOf` or `anyOf` of `const`s becomes an `enum`, and the titles of its
-/// values become part of the description.
+/// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation),
+/// and returns a form that refuses undeclared members. Unknown keywords are left out. A choice that
+/// is written as `oneOf` or `anyOf` of `const`s becomes an `enum`, in a field as well as in the
+/// items of a list. The titles of the choice's values become part of the field's description.
 ///
 /// # Errors
 /// The reason why the form cannot be shown to a person.
@@ -65,7 +65,7 @@ pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
     }
     let required = written.get("required").cloned().unwrap_or(json!([]));
     if properties.is_empty() && required == json!([]) {
-        // A form without fields is valid: the server asks only for consent.
+        // A form without fields is valid. With such a form, the server asks only for consent.
         return Ok(json!({
             "type": "object", "properties": {}, "required": [], "additionalProperties": false,
         }));
@@ -74,7 +74,7 @@ pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
     read_form(&form, MAX_FIELDS, &SCALAR_AND_LIST_TYPES).map_err(FormError::NotRenderable)
 }
 
-/// Returns the field with only the keywords that every client can render.
+/// Returns the field reduced to the keywords that every client can render.
 fn renderable_field(field: &Value) -> Value {
     let Value::Object(members) = field else {
         return field.clone();
@@ -109,8 +109,8 @@ fn renderable_field(field: &Value) -> Value {
     Value::Object(kept)
 }
 
-/// Returns the values of a choice that is written as `oneOf` or `anyOf`, and a text with their
-/// titles.
+/// Returns the values of a choice that is written as `oneOf` or `anyOf`, and a text with the titles
+/// of the values.
 fn choices_with_titles(members: &Map<String, Value>) -> (Option<Value>, String) {
     let choices = members.get("oneOf").or_else(|| members.get("anyOf"));
     let Some(choices) = choices.and_then(Value::as_array) else {
@@ -125,8 +125,8 @@ fn choices_with_titles(members: &Map<String, Value>) -> (Option<Value>, String) 
     (Some(consts.cloned().collect()), titles)
 }
 
-/// Returns the form of a question with a page to visit: the person confirms that they have opened
-/// the page.
+/// Returns the form of a question that refers to a page. With this form, the person confirms that
+/// they have opened the page.
 pub(crate) fn page_visit_form() -> Value {
     json!({
         "type": "object", "properties": {"opened": {"type": "boolean", "const": true}},

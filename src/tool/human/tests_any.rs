@@ -1,5 +1,5 @@
-//! Tests with any output of a model: a call either asks a question that every client can render, or
-//! is refused.
+//! Tests with arbitrary output of a model: a call either asks a question that every client can
+//! render, or is refused.
 
 use proptest::prelude::*;
 

@@ -14,9 +14,9 @@ use super::super::template::Template;
 use crate::secret::Secret;
 use crate::task::units::{duration_text, size_text};
 
-/// The longest timeout of one attempt.
+/// The maximum `timeout` that the configuration may give a shell tool.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
-/// The bytes reserved for the labels and notes around the output.
+/// The number of bytes reserved for the labels and notes around the output.
 const NOTES_BYTES: usize = 256;
 
 /// A tool that runs a command on this host with `/bin/sh -c`. Its one argument is `command`.
@@ -50,9 +50,9 @@ impl Default for Settings {
     }
 }
 
-/// A command's environment. A variable that the configuration only names gets its value from the
-/// service's own environment once the file is read. The value stays `None` if the service does not
-/// have the variable.
+/// A command's environment. A variable for which the configuration gives only the name gets its
+/// value from the service's own environment, once the file is read. The value stays `None` if the
+/// service does not have the variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
 

@@ -1,5 +1,5 @@
-//! Tests of commands under a guard. The guard is this test program, started again to run only
-//! `guard_process_runs_as_the_guard_of_a_command`.
+//! Tests of commands under a guard. The guard is this test program, started again with only the
+//! test `guard_process_runs_as_the_guard_of_a_command`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -108,8 +108,8 @@ fn failed(content: &str) -> ToolAnswer {
     }
 }
 
-/// A named pipe that signals when a command opens it, and when the last process that holds it is
-/// gone.
+/// A named pipe that signals two events: a command opens the pipe, and the last process that holds
+/// the pipe is gone.
 struct Alive {
     directory: tempfile::TempDir,
     began: Option<oneshot::Receiver<()>>,
@@ -146,7 +146,8 @@ impl Alive {
         tool(self.directory.path(), timeout, 1000)
     }
 
-    /// Returns a command that opens the pipe, also for all its children, and then runs `then`.
+    /// Returns a call with a command that opens the pipe, keeps it open for all child processes,
+    /// and then runs `then`.
     fn held(then: &str) -> Invocation {
         invocation(&format!("exec 3>alive; echo began >&3; {then}"))
     }

@@ -261,8 +261,8 @@ fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
     }
 }
 
-/// Asserts that the text is the second of the three path segments and that nothing else changed.
-/// Returns the query.
+/// Asserts that `text` is the second of the three path segments, and that the rest of the URL is
+/// unchanged. Returns the query.
 fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     assert_eq!(
         (url.scheme(), url.host_str(), url.port(), url.fragment()),

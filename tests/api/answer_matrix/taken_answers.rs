@@ -1,8 +1,8 @@
-//! The answers that each kind of request takes, and the effect of each.
+//! Lists the answers that each kind of request accepts, and the effects of each answer.
 
 use super::RAN;
 
-/// Every way to answer: an `action` on the whole request (with a `response` or a `result`), an
+/// All ways to answer: an `action` on the whole request (some with a `response` or a `result`), an
 /// answer to one call (`each …`), and the approve and reject endpoints with an empty body.
 pub const ANSWERS: [&str; 11] = [
     "approve",
@@ -24,9 +24,9 @@ pub struct Taken {
     pub answer: &'static str,
     /// The outcome of the call.
     pub outcome: &'static str,
-    /// The content of the result, or a part of it.
+    /// The content of the call's result, or a part of that content.
     pub says: &'static str,
-    /// How many runs of the tool the answer causes.
+    /// The number of tool executions that the answer causes.
     pub runs: usize,
     /// The `action` of the request's `decision`.
     pub action: &'static str,
@@ -79,7 +79,7 @@ pub const TAKEN: [Taken; 26] = [
     taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
 ];
 
-/// `allowed_actions` for a caller who may decide.
+/// For each kind of request: the `allowed_actions` that a caller sees who may decide.
 #[rustfmt::skip]
 pub const ALLOWED: [(&str, &[&str]); 6] = [
     ("approval",        &["approve", "reject", "edit", "respond"]),

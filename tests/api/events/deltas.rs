@@ -1,5 +1,5 @@
-//! Deltas of model calls are streamed as they arrive, unless their answer is already stored or a
-//! later model call has replaced theirs.
+//! Tests of the deltas of model calls. A delta is streamed as it arrives, unless the answer to its
+//! model call is already stored or a later model call has replaced that model call.
 
 use holdpoint::store::Store;
 use holdpoint::task::delta::{Delta, DeltaContent};
@@ -13,7 +13,8 @@ use super::super::trees::{approve, id, of, open, paused, pays, trees, turn};
 use crate::support::event_stream::{Watch, names};
 use crate::support::test_app::{Held, On, TestApp};
 
-/// A model call in flight: `after_seq` is the last item of its prompt, `which` is its id.
+/// A model call in flight: `after_seq` is the number of the last item in its prompt, and `which` is
+/// the id of the model call.
 struct Asking<'s> {
     store: &'s Store,
     root: &'s str,
@@ -56,7 +57,8 @@ fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> Asking<'s> {
     }
 }
 
-/// Reads deltas until one has this text; returns the name and the text of each.
+/// Reads events of the stream up to the delta with the text `text`. Returns the name and the text
+/// of each event.
 async fn up_to(watch: &mut Watch, text: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     loop {
@@ -109,7 +111,8 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut whole = app.owner().watch(&held.task, None).await;
-        // This stream has sent no item of the task, so it has to look up what is stored.
+        // This stream has sent no item of the task, so the service has to look up which items are
+        // stored.
         let mut later = app.owner().watch(&held.task, Some(6)).await;
         whole.until("caught_up").await;
         later.until("caught_up").await;
@@ -127,11 +130,13 @@ on_both! {
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
-        // No delta of this model call was sent, so its reset is not sent either.
+        // The stream has sent no delta of the first model call, so it does not send that call's
+        // reset either.
         first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The second model call's first delta has already reset the first call's deltas.
+        // The second model call's first delta has already reset the first model call's text, so
+        // this reset is not sent.
         first.says(DeltaContent::Reset);
         second.text(3, "three");
         second.says(DeltaContent::Reset);
@@ -169,8 +174,8 @@ on_both! {
     }
 }
 
-/// The items in the model call's prompt were committed by another replica, and the streaming
-/// replica was not notified of them.
+/// Another replica commits the items of the model call's prompt, and the streaming replica is not
+/// notified of those commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;

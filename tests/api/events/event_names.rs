@@ -1,5 +1,5 @@
-//! The name of every durable event, and the state of a request (a question to people) that its
-//! events show.
+//! Tests of the names of all durable events, and of the state of a request that an event shows. (A
+//! request is a question to people.)
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::support::event_stream::{Event, durable, names};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
-/// All names of durable events.
+/// The names of all durable events.
 const TABLE: [&str; 23] = [
     "task.created",
     "task.paused",
@@ -39,9 +39,9 @@ const TABLE: [&str; 23] = [
     "tool.finished_late",
 ];
 
-/// Reads the stream of the tree of `root` to its end; returns the durable events. Asserts that they
-/// are numbered from 1 and, apart from the members that only events have, equal the journal items
-/// of the tree's tasks.
+/// Reads the stream of the tree of `root` to its end and returns the durable events. Asserts that
+/// the events are numbered from 1. Also asserts that they equal the journal items of the tree's
+/// tasks, apart from the members that only events have.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(
@@ -79,7 +79,8 @@ async fn cancel(app: &TestApp, task: &str) {
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
-/// The events of a tree with three sub-agents: one opens a request, one fails, one is canceled.
+/// Runs a tree with three sub-agents (one opens a request, one fails, one is canceled) and returns
+/// the tree's events.
 async fn a_tree(on: On) -> Vec<Event> {
     let app = trees::trees(on, "").await;
     let turns = [
@@ -101,7 +102,7 @@ async fn a_tree(on: On) -> Vec<Event> {
     events
 }
 
-/// The events of a task whose request expires.
+/// Runs a task whose request expires and returns the task's events.
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
@@ -115,7 +116,7 @@ async fn an_expiry(on: On) -> Vec<Event> {
     events
 }
 
-/// The events of a task that is canceled while a call is in flight.
+/// Runs a task that is canceled while a call is in flight and returns the task's events.
 async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
@@ -158,7 +159,8 @@ async fn a_late_result(on: On) -> Vec<Event> {
     events
 }
 
-/// The events of two tasks: one fails, one is canceled while it waits.
+/// Runs two tasks and returns their events. One task fails, and the other is canceled while it
+/// waits.
 async fn two_ends(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     let held = app.held().await;
@@ -171,7 +173,7 @@ async fn two_ends(on: On) -> Vec<Event> {
     events
 }
 
-/// An intervention request's JSON without the members that depend on the reader.
+/// Returns the JSON of an intervention request without the members that depend on the reader.
 fn about(shown: &Value) -> Value {
     let mut shown = shown.clone();
     let members = shown.as_object_mut().unwrap();
@@ -189,7 +191,7 @@ async fn shown(app: &TestApp, request: &str) -> Value {
     about(&app.owner().get(&format!("/resume/{request}")).await.body)
 }
 
-/// The request as each event of that name shows it.
+/// Returns the request as each event with this name shows it.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
     let about =
         |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;
@@ -225,7 +227,7 @@ on_both! {
         assert_eq!(told.data["request"], shown(&app, &held.request).await);
         assert_eq!((&told.data["request"]["status"], &told.data["request"]["decision"]["by"]), (&json!("resumed"), &json!("carol")));
         watch.rest().await;
-        // A later reader gets the request as it was at each event.
+        // A stream that is opened later shows the request as it was at each event.
         let again = app.owner().events(&held.task, None).await;
         let stands: Vec<_> = of(&again, "request.decided", &held.request).iter().map(|request| request["status"].clone()).collect();
         assert_eq!(stands, ["pending", "resumed"]);

@@ -1,4 +1,5 @@
-//! POSTs that are answered with the task's event stream, which begins with the commit of the POST.
+//! Tests of POSTs that are answered with the task's event stream, which begins with the commit of
+//! the POST.
 
 use serde_json::json;
 
@@ -48,7 +49,7 @@ on_both! {
         assert_eq!(names(&told)[..2], ["task.resumed", "message.received"]);
         assert_eq!(numbers(&told)[0], after + 4);
         let request = told.iter().find(|event| event.name == "request.created").unwrap().data["request_id"].clone();
-        // The stream goes on after a pause, and also has the events that another client's POST
+        // The stream goes on after a pause. It also has the events that another client's POST
         // causes.
         let path = format!("/resume/{}/reject", request.as_str().unwrap());
         let rejected = app.owner().post_and_watch(&path, &json!({"reason": "no"})).await.rest().await;
@@ -107,7 +108,7 @@ on_both! {
         assert_eq!(refused(&format!("/v1/tasks/{task}/retry"), json!({})).await, (409, "task_not_failed".to_owned()));
         let wrong = json!({"action": "approve", "digest": "sha256:00"});
         assert_eq!(refused(&format!("/resume/{request}"), wrong).await, (412, "digest_mismatch".to_owned()));
-        // A cancel does not wait, so there is nothing to watch.
+        // A cancel does not wait, so it is answered with JSON and not with a stream.
         let canceled = app.owner().header("accept", "text/event-stream").hit(&format!("/v1/tasks/{task}/cancel")).await;
         assert_eq!((canceled.status, canceled.header("content-type")), (200, "application/json"));
         assert_eq!(app.owner().watch(&task, None).await.status, 200, "none of these took the only stream slot");

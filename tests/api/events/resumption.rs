@@ -1,4 +1,4 @@
-//! Streams that are cut and resumed, and the same stream on another replica.
+//! Tests of event streams that are cut and resumed, on the same replica and on another.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::event_stream::{Event, durable};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
 
-/// A conversation of many turns, with a hold in the middle.
+/// Sets the model's answers: a conversation of many turns, with a held call in the middle.
 fn talks(app: &TestApp) {
     app.model.otherwise(|body| {
         let answers = body["messages"]
@@ -71,7 +71,7 @@ async fn stream_is_the_same_on_every_replica() {
     .await;
     let other = app.replica().await;
     let held = app.held().await;
-    // The other replica streams this replica's events as they happen.
+    // The other replica streams the events of the replica `app` as they happen.
     let mut there = other.owner().watch(&held.task, None).await;
     let mut told = there.until("caught_up").await;
     app.owner()

@@ -1,4 +1,4 @@
-//! New events of a task are read once for all of its streams in a process.
+//! Tests that a process reads a task's new events once for all of the task's streams.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,7 +14,7 @@ use crate::support::test_app::{ACCOUNTS, ALICE, Held, On, REFUNDS, TestApp};
 const READERS: usize = 50;
 const MESSAGES: usize = 8;
 
-/// Sends the next message of a task, whose model then asks for a refund, which is held.
+/// Sends the next message of a task. The model then asks for a refund, which is held.
 async fn held_again(app: &TestApp, task: &str) {
     app.model
         .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
@@ -26,7 +26,8 @@ async fn held_again(app: &TestApp, task: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
-/// The number of round trips to the database during a conversation that `readers` streams show.
+/// Returns the number of round trips to the database during a conversation that `readers` streams
+/// show.
 async fn round_trips(readers: usize) -> usize {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
@@ -56,7 +57,7 @@ async fn round_trips(readers: usize) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
     let (one, many) = (round_trips(1).await, round_trips(READERS).await);
-    // A commit that meets a read in progress is read in the next one, so the count varies.
+    // If an event is committed during a read, the next read gets it, so the number of reads varies.
     assert!(
         many < 2 * one,
         "{many} round trips with {READERS} streams, {one} with one"
@@ -71,7 +72,7 @@ on_both! {
         let mut told = first.until("caught_up").await;
         held_again(&app, &held.task).await;
         told.extend(first.until("task.paused").await);
-        // The caller's rights differ, the events do not.
+        // The second stream's caller has other rights than the first, but gets the same events.
         let mut second = app.approver().watch(&held.task, None).await;
         let mut third = app.owner().watch(&held.task, Some(4)).await;
         let mut late = second.until("caught_up").await;

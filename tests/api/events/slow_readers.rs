@@ -1,4 +1,4 @@
-//! A client that opens a stream and does not read it.
+//! Tests of a client that opens an event stream and does not read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,11 +47,11 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
         429,
         "that stream holds the only slot"
     );
-    // The test cannot see when the buffers are full, so it advances the clock until the stream is
-    // closed.
+    // The test cannot see when the buffers are full, so it advances the clock until the service
+    // closes the stream.
     let let_go = async {
-        // A leap exceeds the time limit for a request's head, so it may also close the connection
-        // of this watch; then the loop tries again.
+        // A leap of the clock exceeds the time limit for a request's head, so the service may also
+        // close the connection of `try_watch`. Then the loop tries again.
         while app
             .owner()
             .try_watch(&task.str("/task_id"))
@@ -64,7 +64,7 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     timeout(Duration::from_mins(10), let_go)
         .await
         .expect("its stream is still open");
-    // A client that reads gets the whole stream.
+    // A client that reads its stream gets all of it.
     let mut again = app.owner().watch(&task.str("/task_id"), None).await;
     while again.status == 429 {
         again = app.owner().watch(&task.str("/task_id"), None).await;

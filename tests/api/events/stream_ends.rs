@@ -1,5 +1,5 @@
-//! Streams that end before their task: when the browser session ends, after an hour, at shutdown,
-//! at an unreadable event. Also the limits on the number of streams.
+//! Tests of event streams that end before their task: at the end of the browser session, after an
+//! hour, at shutdown, or at an unreadable event. Also tests the limits on the number of streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::event_stream::{Said, numbers};
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, ALICE, BOB, Held, On, REFUNDS, TestApp};
 
-/// Upper bound for steps that should not block, even on a busy machine.
+/// An upper bound of the time for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn yaml(more: &str) -> String {
@@ -96,7 +96,7 @@ on_both! {
         assert_eq!((refused.status, refused.str("/code").as_str(), refused.header("retry-after")), (429, "too_many", "1"));
         let _third = app.approver().watch(&task, None).await;
         assert_eq!(app.approver().get(&path).await.status, 429, "three in all");
-        // A POST that asks for a stream is refused before it does anything.
+        // A POST that asks for a stream beyond the limit is refused before it has any effect.
         let refused = app.owner().post_and_watch("/v1/tasks", &json!({"input": "x"})).await;
         assert_eq!(refused.status, 429);
         assert_eq!(app.owner().get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 1);

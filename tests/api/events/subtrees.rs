@@ -1,4 +1,5 @@
-//! The stream of a sub-agent's task has the events of the root's stream that belong to its subtree.
+//! Tests that the stream of a sub-agent's task has exactly the events of the root's stream that
+//! belong to the subtree of the sub-agent's task.
 
 use serde_json::{Value, json};
 

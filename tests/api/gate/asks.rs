@@ -1,4 +1,5 @@
-//! Proposals: what a rule allows, holds and denies, who runs the call, and who may ask.
+//! Tests of proposals at a gate: what a rule allows, holds and denies, who runs the call, and who
+//! may ask.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,8 @@ on_both! {
             assert_eq!(told(&invalid), expected(200, "deny", "settled", "invalid"), "{body}: {}", invalid.text);
             assert_eq!(invalid.body["digest"], Value::Null);
         }
-        // A repeated member is the agent's mistake inside `arguments`, and the caller's elsewhere.
+        // A repeated member inside `arguments` is the agent's mistake. Elsewhere in the body it is
+        // the caller's mistake.
         let inside = r#"{"tool":"refund","arguments":{"order":17,"amount":5,"amount":500}}"#;
         let inside = ask_in_text(&app, inside).await;
         assert_eq!(told(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
@@ -102,7 +104,7 @@ on_both! {
         let app = gate(on, "").await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
         let path = format!("/resume/{}/approve", held.str("/request/request_id"));
-        // Without `wait`, a POST waits for 10 seconds.
+        // A POST without `wait` in its `Prefer` header waits for 10 seconds.
         for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
             let began = Instant::now();
             let approver = app.approver().header("idempotency-key", "yes").header("prefer", prefer);

@@ -1,4 +1,5 @@
-//! Equal calls: which ask continues an earlier call, and which is a call of its own.
+//! Tests of equal calls at a gate: which proposals continue an earlier call, and which begin a new
+//! call.
 
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use super::{
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// Bob rejects the call, which ends it.
+/// Rejects the call as Bob, and asserts that the rejection cancels the call's task.
 async fn reject(app: &TestApp, call: &Reply) {
     let path = format!("/resume/{}", call.str("/request/request_id"));
     let reply = app
@@ -67,7 +68,7 @@ on_both! {
 
     async fn newest_decision_about_equal_calls_counts_and_not_the_last_end(on: On) {
         let app = gate(on, "").await;
-        // A call that is canceled after the rejection does not end the rejection.
+        // A rejection still holds after an equal call is canceled.
         let rejected = ask_by_key(&app, "a1", &refund(120), 0).await;
         let canceled = ask_by_key(&app, "a2", &refund(120), 0).await;
         reject(&app, &rejected).await;
@@ -75,7 +76,8 @@ on_both! {
         assert_eq!(app.owner().hit(&path).await.str("/status"), "Canceled");
         let again = ask_by_key(&app, "a3", &refund(120), 5).await;
         assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        // Nor does a call that was approved before the rejection and runs after it.
+        // A rejection also still holds if an equal call was approved before the rejection and runs
+        // after it.
         let approved = ask_by_key(&app, "b1", &refund(130), 0).await;
         let rejected = ask_by_key(&app, "b2", &refund(130), 0).await;
         decide(&app, &approved, "approve").await;
@@ -84,7 +86,7 @@ on_both! {
         assert_eq!(told(&ran), expected(200, "allow", "settled", "succeeded"), "{}", ran.text);
         let again = ask_by_key(&app, "b3", &refund(130), 5).await;
         assert_eq!(told(&again), expected(200, "deny", "settled", "rejected"), "{}", again.text);
-        // An approval after the rejection ends the rejection.
+        // A rejection no longer holds once an equal call is approved after it.
         let approved = ask_by_key(&app, "c1", &refund(140), 0).await;
         let rejected = ask_by_key(&app, "c2", &refund(140), 0).await;
         reject(&app, &rejected).await;
@@ -94,7 +96,7 @@ on_both! {
         let again = ask_by_key(&app, "c3", &refund(140), 0).await;
         assert_eq!(told(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
         assert_eq!(app.tool.count(), 2);
-        // An approval of other arguments does not.
+        // An approval of other (edited) arguments does not end the rejection.
         let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
         let rejected = ask_by_key(&app, "d2", &refund(150), 0).await;
         reject(&app, &rejected).await;

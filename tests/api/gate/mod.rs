@@ -1,4 +1,5 @@
-//! Calls at a gate over HTTP: proposed, held, claimed once, reported, and found again.
+//! Tests of calls at a gate over HTTP: an agent proposes a call, and the call is held, claimed
+//! once, reported, and found again.
 
 mod asks;
 mod equal_calls;
@@ -9,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
-/// Alice's agent.
+/// The key of Alice's agent.
 pub const AGENT: &str = "agent-key-0123456789";
-/// An agent of another user of the tenant.
+/// The key of an agent of Carol, another user of the same tenant.
 pub(super) const CAROLS_AGENT: &str = "carol-agent-key-012345";
 
 const KEYS: &str = r#"
@@ -19,7 +20,7 @@ const KEYS: &str = r#"
     - { user: carol, tenant: acme, key: "carol-agent-key-012345", may: [gate, read] }
 "#;
 
-/// A gate over the refund tools and two tools that the caller runs.
+/// A gate with the refund tools and with two tools whose calls the caller runs itself.
 const GATE: &str = "
 gates:
   refunds:
@@ -45,7 +46,8 @@ pub fn yaml(settings: &str) -> String {
     base + RULES + &GATE.replace("{settings}", settings) + &accounts
 }
 
-/// A service with the gate `refunds`; `settings` are further lines of it.
+/// Starts a service with the gate `refunds`; `settings` are further lines of the gate's
+/// configuration.
 pub(super) async fn gate(on: On, settings: &str) -> TestApp {
     TestApp::with(on, &yaml(settings)).await
 }
@@ -58,7 +60,7 @@ pub fn bash(command: &str) -> Value {
     json!({"tool": "Bash", "arguments": {"command": command}})
 }
 
-/// Proposes a call as Alice's agent and waits `seconds`.
+/// Proposes a call as Alice's agent and waits at most `seconds` seconds for the reply.
 pub(super) async fn ask(app: &TestApp, body: &Value, seconds: u32) -> Reply {
     ask_as(app.actor(AGENT), body, seconds).await
 }
@@ -68,18 +70,18 @@ pub(super) async fn ask_as(actor: Actor<'_>, body: &Value, seconds: u32) -> Repl
     actor.post("/v1/gate/calls", body).await
 }
 
-/// Proposes a call by a key.
+/// Proposes a call as Alice's agent, with `key` as its idempotency key.
 pub(super) async fn ask_by_key(app: &TestApp, key: &str, body: &Value, seconds: u32) -> Reply {
     let actor = app.actor(AGENT).header("idempotency-key", key);
     ask_as(actor, body, seconds).await
 }
 
-/// Bob's decision about the open request of a call.
+/// Decides the open request of a call as Bob, the approver; `verb` is `approve` or `reject`.
 pub(super) async fn decide(app: &TestApp, call: &Reply, verb: &str) -> Reply {
     decide_as(app.approver(), call, verb).await
 }
 
-/// A decision about the open request of a call.
+/// Decides the open request of a call as `actor`; `verb` is `approve` or `reject`.
 pub(super) async fn decide_as(actor: Actor<'_>, call: &Reply, verb: &str) -> Reply {
     let path = format!("/resume/{}/{verb}", call.str("/request/request_id"));
     let reply = actor.header("prefer", "wait=0").hit(&path).await;
@@ -87,7 +89,7 @@ pub(super) async fn decide_as(actor: Actor<'_>, call: &Reply, verb: &str) -> Rep
     reply
 }
 
-/// Proposes a call as Alice's agent by the text of a body.
+/// Proposes a call as Alice's agent, with `body` as the bytes of the HTTP body.
 pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
     let body = Some(("application/json", body.to_owned()));
     app.actor(AGENT)
@@ -95,7 +97,7 @@ pub(super) async fn ask_in_text(app: &TestApp, body: &str) -> Reply {
         .await
 }
 
-/// Status, decision, state and outcome of an answer.
+/// Returns the status, the decision, the state and the outcome in a reply.
 pub fn told(reply: &Reply) -> (u16, String, String, Value) {
     (
         reply.status,
@@ -119,7 +121,7 @@ pub fn expected(
     )
 }
 
-/// Waits until the stored presence of a call's asker is as expected.
+/// Waits until `is` accepts the stored time up to which the call's asker counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
     let id = call.str("/task_id").parse().unwrap();
     while !app
@@ -135,7 +137,7 @@ pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -
     }
 }
 
-/// The types of a call's items.
+/// Returns the journal items of a call's task.
 pub(super) async fn items(app: &TestApp, call: &Reply) -> Vec<Value> {
     let path = format!("/v1/tasks/{}/items", call.str("/task_id"));
     let reply = app.owner().get(&path).await;

@@ -1,4 +1,4 @@
-//! Calls that the caller runs: the permit, its runner, and the outcome.
+//! Tests of calls that the caller runs itself: the permit, its runner, and the reported outcome.
 
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ on_both! {
         let app = gate(on, "").await;
         let call = ask(&app, &bash("ls"), 5).await;
         assert_eq!((told(&call), &call.body["permit"]["attempt"]), (expected(200, "allow", "started", Value::Null), &json!(1)));
-        // While the permit is out, an equal ask is a call of its own.
+        // While the permit of a call is in use, a proposal of an equal call begins a new call.
         let beside = ask(&app, &bash("ls"), 0).await;
         assert_eq!(told(&beside), expected(202, "pending", "pending", Value::Null), "{}", beside.text);
         assert_ne!(beside.str("/task_id"), call.str("/task_id"));
@@ -186,14 +186,15 @@ on_both! {
         let path = format!("/resume/{}", unknown.str("/request/request_id"));
         let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
         assert!(retried.status < 300, "{}", retried.text);
-        // Another report of the first attempt does not undo the decision. Its content differs,
-        // because an identical report is not stored again.
+        // Another report of the first attempt does not undo the decision. The content of this
+        // report differs, because an identical report is not stored again.
         let other = json!({"task_id": call.str("/task_id"), "outcome": "unknown", "content": "no answer"});
         let again = report(&app, &other).await;
         assert_eq!((again.status, again.str("/state").as_str()), (200, "approved"), "{}", again.text);
         let second = ask(&app, &bash("ls"), 5).await;
         assert_eq!((second.str("/task_id"), &second.body["permit"]["attempt"]), (call.str("/task_id"), &json!(2)), "{}", second.text);
-        // This permit is out, too.
+        // The permit of the second attempt is in use now, so an equal proposal again begins a new
+        // call.
         let third = ask(&app, &bash("ls"), 0).await;
         assert_ne!(third.str("/task_id"), call.str("/task_id"));
         assert_eq!((third.status, &third.body["permit"]), (202, &Value::Null), "{}", third.text);

@@ -1,10 +1,11 @@
-//! The acceptance matrix of envoyproxy/ai-gateway#2073 for approvals behind a gateway, one test for
-//! each line.
+//! Tests the acceptance matrix of envoyproxy/ai-gateway#2073 for approvals behind a gateway. Each
+//! line of the matrix has one test.
 
 use super::*;
 
 async fn held(grpc: &mut Grpc, body: &Value) -> Verdict {
-    // Without a wait, the gateway's hold is zero.
+    // The configurations of these tests set the gate's `hold` to zero, so a check of a held call
+    // does not wait.
     let held = grpc.check(body).await;
     assert_eq!(held.state(), "pending", "{held:?}");
     assert!(held.text().starts_with("HELD."), "{held:?}");

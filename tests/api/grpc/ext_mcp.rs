@@ -1,4 +1,5 @@
-//! agentgateway's guardrails: calls that pass, are held, changed and refused before they go on.
+//! Tests of agentgateway's guardrails: calls that pass, are held, are changed, or are refused
+//! before the gateway forwards them.
 
 use super::*;
 use crate::api::approval_cycle::on_both;
@@ -10,8 +11,8 @@ const JUDGE: &str = "hold: 0s\n    other_tools: judge\n    ext_authz: { user_hea
 pub(super) const LS: &str = r#"{"name":"Bash","arguments":{"command":"ls"}}"#;
 const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name":"Bash"}"#;
 
-/// A service whose gate has the tool `Bash` of the upstream `up`, and another gate that no gateway
-/// may use.
+/// Starts a service with two gates. The first has the tool `Bash` of the upstream `up`; no gateway
+/// may use the second.
 pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
     let tool = "
   up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
@@ -40,7 +41,7 @@ fn message(service: &[&str], method: &str, params: &str, user: &str) -> Vec<u8> 
     message
 }
 
-/// The answer of `CheckRequest`.
+/// The service's answer to a `CheckRequest`.
 #[derive(Debug)]
 pub(super) struct Told {
     message: Vec<u8>,
@@ -51,7 +52,7 @@ impl Told {
         String::from_utf8(at(&self.message, path).unwrap_or_default()).unwrap()
     }
 
-    /// Whether the request passes as it is.
+    /// Returns whether the request passes unchanged.
     fn passes(&self) -> bool {
         at(&self.message, &[1]).is_some() && !self.is_refused()
     }
@@ -60,7 +61,7 @@ impl Told {
         at(&self.message, &[3]).is_some()
     }
 
-    /// The gate's members of a refusal.
+    /// Returns the JSON with the gate's own members that a refusal contains.
     fn members(&self) -> Value {
         assert_eq!(self.text(&[3, 1]), "1", "PERMISSION_DENIED");
         serde_json::from_str(&self.text(&[3, 3])).unwrap()
@@ -70,13 +71,13 @@ impl Told {
         self.text(&[3, 2])
     }
 
-    /// The parameters in place of the request's.
+    /// Returns the parameters by which the service replaces those of the request.
     fn mutated(&self) -> String {
         assert!(!self.is_refused() && at(&self.message, &[1]).is_none());
         self.text(&[2])
     }
 
-    /// The headers that the gateway sets: name and value.
+    /// Returns the headers (name, value) that the gateway is told to set.
     pub(super) fn headers(&self) -> Vec<(String, String)> {
         let mutation = at(&self.message, &[4]).unwrap();
         fields(&mutation)
@@ -89,7 +90,8 @@ impl Told {
             .collect()
     }
 
-    /// The task of a call that passes: in both headers, and in the metadata.
+    /// Returns the id of the task of a call that passes. Asserts that both headers and the metadata
+    /// name that task.
     pub(super) fn task(&self) -> String {
         let set = self.headers();
         let names: Vec<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
@@ -110,7 +112,7 @@ pub(super) async fn request(grpc: &mut Grpc, params: &str) -> Told {
     }
 }
 
-/// A held call, with the id of its request.
+/// Proposes a call, asserts that it is held, and returns the id of the call's request.
 async fn held(grpc: &mut Grpc, params: &str) -> String {
     let told = request(grpc, params).await;
     let members = told.members();

@@ -1,4 +1,4 @@
-//! The outcomes that agentgateway reports with `CheckResponse`.
+//! Tests of the outcomes that agentgateway reports with `CheckResponse`.
 
 use super::ext_mcp::{LS, REQUIRED, RESPONSE, guardrails, request};
 use super::*;
@@ -19,7 +19,8 @@ fn response(task: &str, result: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Reports a result as the owner of `key`; every report passes.
+/// Reports a result with the key `key`. Asserts that the service lets the result pass, as it does
+/// with every report.
 async fn report_as(grpc: &mut Grpc, key: &str, task: &str, result: &str) {
     let answered = grpc.call(RESPONSE, key, &response(task, result)).await;
     let told = (answered.status, fields(&answered.message));
@@ -30,7 +31,7 @@ async fn report(grpc: &mut Grpc, task: &str, result: &str) {
     report_as(grpc, EDGE, task, result).await;
 }
 
-/// The results in the journal of a task: type, outcome and content.
+/// Returns the type, the outcome and the content of each result in a task's journal.
 async fn results(app: &TestApp, task: &str) -> Vec<(String, String, String)> {
     let reply = app.owner().get(&format!("/v1/tasks/{task}/items")).await;
     let text = |item: &Value, member: &str| item[member].as_str().unwrap().to_owned();
@@ -60,7 +61,7 @@ on_both! {
         report(&mut grpc, &task, DONE).await;
         let stored = vec![result("tool_result", "succeeded", DONE)];
         assert_eq!(results(&app, &task).await, stored);
-        // The same report again, and another one, change nothing.
+        // Neither the same report again nor a different report changes the stored results.
         report(&mut grpc, &task, DONE).await;
         report(&mut grpc, &task, r#"{"isError":true,"content":[]}"#).await;
         assert_eq!(results(&app, &task).await, stored);
@@ -133,9 +134,9 @@ async fn report_about_no_call_of_this_gateway_changes_nothing() {
     ] {
         report(&mut grpc, task, DONE).await;
     }
-    // A key that may not speak for the owner of the call.
+    // A report whose key may not speak for the owner of the call changes nothing.
     report_as(&mut grpc, gate::CAROLS_AGENT, &own, DONE).await;
-    // Another method, and a name that is no text.
+    // Reports with another method, or with a task id that is not a string, change nothing.
     let list = [
         field(2, b"tools/list"),
         response(&own, DONE)[4 + 12..].to_vec(),

@@ -1,4 +1,4 @@
-//! Frames and messages that lie, and bodies that are no call.
+//! Tests of malformed gRPC frames and messages, and of HTTP bodies that are no tool call.
 
 use http::StatusCode;
 

@@ -1,5 +1,5 @@
-//! Gateways ask over gRPC: Envoy's `ext_authz` and agentgateway's guardrails, by an HTTP/2 client that
-//! encodes its messages itself.
+//! Tests of gateways that ask over gRPC: Envoy's `ext_authz` and agentgateway's guardrails. The
+//! tests' HTTP/2 client encodes its messages itself.
 
 mod approvals;
 mod ext_mcp;
@@ -23,11 +23,11 @@ use tokio_util::task::TaskTracker;
 use super::gate;
 use crate::support::test_app::{On, TestApp};
 
-/// A gateway that may speak for users.
+/// The key of a gateway that may speak for users.
 const EDGE: &str = "edge-key-0123456789a";
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
-/// A service whose gate is open to gateways.
+/// Starts a service with a gate that gateways may use.
 async fn gateway_app(settings: &str) -> TestApp {
     TestApp::with(On::Sqlite, &gateway_yaml(settings)).await
 }
@@ -47,7 +47,7 @@ struct Grpc {
     authority: String,
 }
 
-/// An answer: the HTTP status, the status of gRPC, and the message.
+/// The answer to a gRPC call: its HTTP status, its gRPC status, and its message.
 struct Answered {
     http: StatusCode,
     status: Option<u32>,
@@ -87,7 +87,7 @@ impl Grpc {
         })
     }
 
-    /// A well-formed call with this key.
+    /// Sends a well-formed gRPC call with the key `key`.
     async fn call(&mut self, path: &str, key: &str, message: &[u8]) -> Answered {
         let key = format!("Bearer {key}");
         let headers = [
@@ -97,7 +97,7 @@ impl Grpc {
         self.send(path, &headers, framed(message)).await.unwrap()
     }
 
-    /// Checks a call of a tool for Alice.
+    /// Checks a tool call for Alice, as Envoy does. Asserts that the gRPC status is 0.
     async fn check(&mut self, body: &Value) -> Verdict {
         let answered = self
             .call(CHECK, EDGE, &checked(body, &[("x-user", "alice")]))
@@ -133,7 +133,7 @@ fn varint(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// A field with bytes as its value.
+/// Encodes a protobuf field whose value is `bytes`.
 fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number * 8 + 2), varint(bytes.len()), bytes.to_vec()].concat()
 }
@@ -142,7 +142,8 @@ fn pair(key: &str, value: &[u8]) -> Vec<u8> {
     [field(1, key.as_bytes()), field(2, value)].concat()
 }
 
-/// The fields of a message: bytes, or the digits of a number.
+/// Decodes the fields of a protobuf message. The value of a field is its bytes or, for a number,
+/// the number's decimal digits.
 fn fields(mut message: &[u8]) -> Vec<(usize, Vec<u8>)> {
     fn number(message: &mut &[u8]) -> usize {
         let (mut number, mut shift) = (0, 0);
@@ -170,7 +171,7 @@ fn fields(mut message: &[u8]) -> Vec<(usize, Vec<u8>)> {
     found
 }
 
-/// The value of the field at the end of a path.
+/// Returns the value of the field at the end of a path of field numbers.
 fn at(message: &[u8], path: &[usize]) -> Option<Vec<u8>> {
     path.iter().try_fold(message.to_vec(), |message, number| {
         let mut found = fields(&message).into_iter();
@@ -195,16 +196,16 @@ fn bash(command: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "Bash", "arguments": {"command": command}}})
 }
 
-/// The answer of Envoy to a checked request.
+/// The service's answer to a request that Envoy lets it check.
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// Passes, with this value of `holdpoint-call`.
+    /// The request passes; the text is the value of the header `holdpoint-call`, if it is set.
     Passes(Option<String>),
     Denied(String, Value),
 }
 
 impl Verdict {
-    /// The text of a result in place of the upstream's.
+    /// Returns the text of the result that the gateway returns instead of the upstream's result.
     fn text(&self) -> &str {
         let Self::Denied(status, body) = self else {
             panic!("{self:?}")
@@ -238,7 +239,7 @@ fn verdict(message: &[u8]) -> Verdict {
     Verdict::Passes(text(at(&allowed, &[2, 1, 2])))
 }
 
-/// Approves the open request of Alice's call, as Alice.
+/// Answers the open request of Alice's call as Alice; `verb` is `approve` or `reject`.
 async fn decide(app: &TestApp, verdict: &Verdict, verb: &str) {
     let Verdict::Denied(_, body) = verdict else {
         panic!("{verdict:?}")

@@ -1,4 +1,4 @@
-//! The callers that gRPC admits, and the other operations that HTTP/2 reaches.
+//! Tests of the callers that gRPC admits, and of the other operations that HTTP/2 reaches.
 
 use http::StatusCode;
 

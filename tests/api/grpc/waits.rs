@@ -1,4 +1,4 @@
-//! Checks that wait for a person: how many may wait, and clients that leave.
+//! Tests of checks that wait for a person: how many may wait at once, and clients that leave.
 
 use holdpoint::task::time::Time;
 
@@ -7,7 +7,7 @@ use crate::support::test_app::{Actor, Reply};
 
 const LONG: &str = "report: optional\n    hold: 5m\n    ext_authz: { user_header: x-user }";
 
-/// Checks a call of Alice with a deadline in ten minutes.
+/// Checks a call of Alice with a deadline of ten minutes.
 async fn patient(mut grpc: Grpc, command: &str) -> Verdict {
     let key = format!("Bearer {EDGE}");
     let headers = [
@@ -20,7 +20,7 @@ async fn patient(mut grpc: Grpc, command: &str) -> Verdict {
     verdict(&answered.message)
 }
 
-/// The first request that this person sees, once there is one.
+/// Waits until this person sees a request, and returns the first one.
 async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     loop {
         let list = actor().get("/v1/requests").await;
@@ -31,7 +31,7 @@ async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     }
 }
 
-/// Whether somebody waits for the call of a request.
+/// Returns whether a client waits for the call of this request.
 async fn is_present(app: &TestApp, request: &Value) -> bool {
     let task = request["task_id"].as_str().unwrap().parse().unwrap();
     let row = app.store().task(task).await.unwrap().unwrap();
@@ -59,11 +59,11 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         300,
     ));
     first_request(|| app.owner()).await;
-    // The ask over REST has the only place.
+    // The call proposed over REST has the only place for a waiting client.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
     assert!(rest.await.unwrap_err().is_cancelled());
-    // The place is free once the service has noticed that its client left.
+    // The place becomes free once the service has noticed that the REST client has left.
     let held = 'free: loop {
         let held = waiting.spawn(patient(grpc.clone(), "date"));
         while !held.is_finished() {
@@ -100,7 +100,7 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
     let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
     let items = app.owner().get(&path).await;
     assert!(!items.text.contains("tool_started"), "{}", items.text);
-    // The connection lives on, and the next ask gets the call.
+    // The connection stays open, and the next check gets the approved call.
     let passed = grpc.check(&bash("make")).await;
     assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
 }

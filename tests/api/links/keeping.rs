@@ -1,5 +1,5 @@
-//! Answers that no link can give: those that the rule or the kind of request withholds from links,
-//! and answers to any request but the link's own.
+//! Tests of answers that a link cannot give: answers that the rule or the kind of the request
+//! withholds from links, and answers to any request other than the link's own.
 
 use reqwest::Method;
 use serde_json::json;
@@ -16,7 +16,8 @@ const SIGN_IN: [(&str, &str); 2] = [
     ("zh", "请登录后执行此操作。"),
 ];
 
-/// Asserts that a link shows its request without a form, in both languages, and decides nothing.
+/// Asserts that a link's page shows the request in both languages without a form, and that a POST
+/// of each of `answers` to the link is refused.
 async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&str, &str)]]) {
     for (language, words) in SIGN_IN {
         let shown = page_in(app, path, language).await;

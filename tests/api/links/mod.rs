@@ -1,4 +1,5 @@
-//! Sealed links: decisions by link, the answers that no link can give, and refused links.
+//! Tests of sealed links: decisions by link, answers that a link cannot give, and links that are
+//! refused.
 
 mod deciding;
 mod keeping;
@@ -11,7 +12,8 @@ use reqwest::Method;
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
-/// The service with the refund agent, whose rule has these approvers, and with links that decide.
+/// Starts a service with the refund agent. The agent's rule has these approvers, and links may
+/// decide.
 async fn linked(on: On, approvers: &str) -> TestApp {
     TestApp::with(on, &yaml(approvers)).await
 }
@@ -21,12 +23,13 @@ fn yaml(approvers: &str) -> String {
     format!("{refunds}{ACCOUNTS}{PEOPLE}{}", sealed())
 }
 
-/// The section with the sealing key, and the setting that lets links decide.
+/// Returns the configuration's section with the sealing key, and the setting that lets links
+/// decide.
 fn sealed() -> String {
     format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n{DECIDING}")
 }
 
-/// The page of a link, as a browser gets it without key and cookie.
+/// Gets the page of a link, as a browser without a key and without a cookie does.
 async fn page(app: &TestApp, path: &str) -> Reply {
     page_in(app, path, "en").await
 }
@@ -36,13 +39,13 @@ async fn page_in(app: &TestApp, path: &str, language: &str) -> Reply {
     browser.header("accept-language", language).get(path).await
 }
 
-/// The digest in the page's first form.
+/// Returns the digest in the page's first form.
 fn digest(page: &Reply) -> String {
     let (_, rest) = page.text.split_once("name=\"digest\" value=\"").unwrap();
     rest.split_once('"').unwrap().0.to_owned()
 }
 
-/// Posts fields to a link, as the page's form does in a browser.
+/// Posts fields to a link, as the form on the link's page does in a browser.
 async fn press(app: &TestApp, path: &str, fields: &[(&str, &str)]) -> Reply {
     press_from(app, path, fields, &app.url()).await
 }
@@ -61,7 +64,7 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
     browser.send(Method::POST, path, Some((kind, body))).await
 }
 
-/// Opens the page of a link, and presses the button of this action.
+/// Opens the page of a link and sends its form with this action; `more` are further fields.
 async fn answer(app: &TestApp, path: &str, action: &str, more: &[(&str, &str)]) -> Reply {
     let digest = digest(&page(app, path).await);
     let fields = [("digest", digest.as_str()), ("action", action)];

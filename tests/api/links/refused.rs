@@ -1,5 +1,5 @@
-//! Forged and damaged links, and links whose person lost their right, all get the same 404; expired
-//! and revoked links all get the same 410.
+//! Tests of refused links. Forged links, damaged links, and links whose person has lost the right
+//! to decide all get the same 404. Expired and revoked links all get the same 410.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use crate::support::leaping_clock::Leaping;
 use crate::support::links::{Made, OTHER_KEY, SEALING_KEY, link, usual};
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// A page without the id of its HTTP request.
+/// Returns the text of a page without the id of its HTTP request.
 fn masked(reply: &Reply) -> String {
     reply.text.replace(reply.header("x-request-id"), "ID")
 }
 
-/// The path with another character at each position of the token in turn, and each shorter path.
+/// Returns damaged forms of a link's path: for each position of the token, the path with another
+/// character there, and every shorter path.
 fn spoiled(path: &str) -> Vec<String> {
     let start = "/l/".len();
     let mut paths = Vec::new();
@@ -111,7 +112,7 @@ on_both! {
         assert_eq!(reply.status, 410);
         let reply = app.nobody().get(&paths[0]).await;
         assert_eq!((reply.status, reply.str("/code").as_str()), (410, "link_expired"));
-        // `not_before` ends all links that were made before that time.
+        // The setting `not_before` ends all links that were made before its time.
         let path = link("dora", &first.request);
         assert_eq!(page(&app, &path).await.status, 200);
         app.restart_with(|yaml| yaml.replace("may: decide", "may: decide, not_before: 2999-01-01T00:00:00Z")).await;

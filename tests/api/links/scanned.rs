@@ -1,4 +1,5 @@
-//! Scanners and previews, which follow every link that they see: no GET and no HEAD changes a row.
+//! Tests of scanners and previews, which follow every link that they see. No GET and no HEAD
+//! changes a row of the database.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
 use crate::support::test_app::{Actor, BOB, Held, On, TestApp};
 
-/// Scanners of mail and previews of chats: what they send beside the address.
+/// The headers that scanners of mails and previews in chats send.
 const PROFILES: [&[(&str, &str)]; 5] = [
     &[(
         "user-agent",
@@ -40,7 +41,7 @@ const PROFILES: [&[(&str, &str)]; 5] = [
     ],
 ];
 
-/// Every path that answers GET, with the ids of a held task in it.
+/// Returns every path that answers GET, with the ids of a held task filled in.
 fn routes(held: &Held) -> Vec<String> {
     let document: Value = serde_json::from_str(&holdpoint::http::openapi::openapi_json()).unwrap();
     let paths = document["paths"].as_object().unwrap().iter();
@@ -58,7 +59,7 @@ fn routes(held: &Held) -> Vec<String> {
     routes
 }
 
-/// A hash of all rows of each table.
+/// Returns for each table a hash of all its rows.
 async fn rows(app: &TestApp, on: On) -> BTreeMap<String, String> {
     let tables = match on {
         On::Sqlite => {
@@ -85,7 +86,7 @@ async fn rows(app: &TestApp, on: On) -> BTreeMap<String, String> {
     hashes
 }
 
-/// Follows a link, and reads what comes unless it is a stream.
+/// Follows a link. Reads the body of the reply unless the body is an event stream.
 async fn follow(actor: &Actor<'_>, method: Method, path: &str) {
     let reply = actor.sent(method, path, None).await;
     assert!(reply.status().as_u16() < 500, "{path}: {}", reply.status());

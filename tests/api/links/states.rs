@@ -1,4 +1,4 @@
-//! Each state of the page of a link, in both languages.
+//! Tests of each state of a link's page, in both languages.
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
@@ -7,7 +7,8 @@ use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
 use crate::support::test_app::{Held, On, TestApp};
 
-/// Asserts that the page says this in English and Chinese, and has a form only where `form` says so.
+/// Asserts that the page contains these words in English and in Chinese, and that it has a form if
+/// and only if `form` is set.
 async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool) {
     for (language, words) in ["en", "zh"].into_iter().zip(words) {
         let shown = page_in(app, path, language).await;
@@ -19,7 +20,7 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
     }
 }
 
-/// Waits until a task has ended.
+/// Waits until a task has ended. Asserts that its status is `status`.
 async fn ended(app: &TestApp, held: &Held, status: &str) {
     app.owner().events(&held.task, None).await;
     let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;

@@ -1,4 +1,4 @@
-//! Methods, revisions, headers and the list of tools.
+//! Tests of the methods, revisions and headers of a gate's MCP server, and of its list of tools.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! A gate as an MCP server: its envelope in three revisions, and a held call from the first leg to
-//! its result.
+//! Tests of a gate as an MCP server: its envelope in three revisions of MCP, and a held call from
+//! its first HTTP request to its result.
 
 mod envelope;
 mod repeats;
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::gate::{AGENT, gate};
 use crate::support::test_app::{Actor, On, Reply, TestApp};
 
-/// Posts a message as Alice's agent, with the headers of 2026-07-28 where its `_meta` says so.
+/// Posts a message as Alice's agent. Adds the headers of the revision 2026-07-28 if the message's
+/// `_meta` names a revision.
 async fn post(app: &TestApp, wait: &str, message: &Value) -> Reply {
     let actor = app.actor(AGENT).header("prefer", &format!("wait={wait}"));
     post_as(actor, message).await
@@ -30,7 +31,7 @@ async fn post_as(mut actor: Actor<'_>, message: &Value) -> Reply {
     }
     let body = Some(("application/json", message.to_string()));
     let mut reply = actor.send(Method::POST, "/mcp/refunds", body).await;
-    // The answer of a stream is its last message.
+    // The last message of a stream is the answer to the posted message.
     let mut lines = reply.text.lines().rev();
     if let Some(last) = lines.find_map(|line| line.strip_prefix("data: ")) {
         reply.body = serde_json::from_str(last).unwrap();
@@ -58,19 +59,19 @@ fn refund(amount: u32) -> Value {
     json!({"name": "refund", "arguments": {"order": 17, "amount": amount}})
 }
 
-/// A call of an older revision.
+/// Calls a tool with a message of a revision before 2026-07-28.
 async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
     post(app, wait, &older("tools/call", params)).await
 }
 
-/// The gate's account of a call.
+/// Returns the gate's members about a call from the reply's `_meta`.
 fn about(reply: &Reply) -> &Value {
     let about = &reply.body["result"]["_meta"]["holdpoint/gate"];
     assert!(about.is_object(), "{}", reply.text);
     about
 }
 
-/// The text of the blocks of a result, and whether it is an error.
+/// Returns the texts of a result's blocks, joined by `|`, and whether the result is an error.
 fn told(reply: &Reply) -> (String, bool) {
     let result = &reply.body["result"];
     let blocks = result["content"].as_array().expect("content");
@@ -84,12 +85,13 @@ fn told(reply: &Reply) -> (String, bool) {
     )
 }
 
-/// Bob's decision about a held call; `body` is the answer to the call.
+/// Answers a held call as Bob. `held` is the reply that shows the call; `body` is the answer to the
+/// call.
 async fn answer(app: &TestApp, held: &Reply, body: &Value) {
     answer_task(app, about(held)["task_id"].as_str().unwrap(), body).await;
 }
 
-/// Bob's decision about the call of a task.
+/// Answers the held call of a task as Bob. `body` is the answer to the call.
 async fn answer_task(app: &TestApp, task: &str, body: &Value) {
     let task = app.owner().get(&format!("/v1/tasks/{task}")).await;
     let path = format!("/resume/{}", task.str("/pending/0/request_id"));

@@ -1,4 +1,5 @@
-//! Calls that are made again: by a `requestState`, a key, the same arguments, or somebody else.
+//! Tests of calls that are made again: with a `requestState`, with a key, with the same arguments,
+//! or by another caller.
 
 use holdpoint::task::time::Time;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, gate};
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// A call of the newest revision with a state.
+/// Makes a call of the newest revision with the `requestState` `state`.
 async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Reply {
     let mut params = refund(amount);
     params["requestState"] = state.clone();

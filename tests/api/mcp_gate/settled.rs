@@ -1,4 +1,4 @@
-//! The result of a call that has ended, by the way in which it ended.
+//! Tests of the result of a call that has ended, for each way in which a call can end.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The event stream of a call that waits, and clients that cancel.
+//! Tests of the event stream of a call that waits, and of clients that cancel.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// The messages of an event stream.
 fn messages(reply: &Reply) -> Vec<Value> {
     assert!(
         reply
@@ -28,7 +27,7 @@ fn messages(reply: &Reply) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until a person is asked, and answers the account of that call.
+/// Waits until the approver has a pending request, and returns the first one.
 async fn until_held(app: &TestApp) -> Value {
     loop {
         let inbox = app.approver().get("/v1/requests?status=pending").await;

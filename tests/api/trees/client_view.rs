@@ -1,5 +1,5 @@
-//! A tree of tasks as a client sees it: where a request is shown, what each task reports, and the
-//! prompts of the models.
+//! Tests of a tree of tasks as a client sees it: the tasks that show a request, the data that each
+//! task reports, and the prompts of the models.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The analyst has a held refund, while the clerk completes at once.
+/// Returns the supervisor's turns: the analyst's refund is held, while the clerk completes at once.
 fn analyst_asks() -> Vec<Value> {
     vec![
         turn(&[
@@ -22,7 +22,7 @@ fn analyst_asks() -> Vec<Value> {
     ]
 }
 
-/// Tokens and model calls, summed over the journals of a tree.
+/// Returns the numbers of tokens and of model calls, summed over the journals of a tree.
 async fn spent(app: &TestApp, root: &str) -> (i64, i64) {
     let (mut tokens, mut asked) = (0, 0);
     for task in tree(app, root).await {

@@ -1,5 +1,5 @@
-//! A configuration that changes while sub-agents wait: the version a task is pinned to, and agents
-//! that are gone.
+//! Tests of a configuration that changes while sub-agents wait: the agent version to which a task
+//! is pinned, and agents that are removed.
 
 use serde_json::json;
 

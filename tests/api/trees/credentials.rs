@@ -1,5 +1,5 @@
-//! Credentials in a tree: a credential is used by the task that it was given to, and by the
-//! descendants of that task.
+//! Tests of credentials in a tree: the task that was given a credential uses it, and so do that
+//! task's descendants.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn asks() -> Value {
     turn(&[call("request_credentials", &json!({"service": "jira"}))])
 }
 
-/// Fills in the login that the agent at that path asks for.
+/// Fills in the credential for which the agent at this path asks.
 async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
     let asked = &waits.body["pending"][0];
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Several sub-agents that wait at once: decided in every order, over several rounds, and long
-//! after one another.
+//! Tests of several sub-agents that wait at once: their requests are decided in every order, over
+//! several rounds, and with long times between the decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -113,7 +113,8 @@ on_both! {
 
     async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         let app = trees(on, "").await;
-        // Nothing of a turn runs while one of its approvals is open, not even sub-agents.
+        // No call of a turn runs while one of the turn's approvals is open. Sub-agents do not start
+        // either.
         let root = paused(&app, &[turn(&[pays("analyst", 1), refund(2), pays("clerk", 3)]), json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor"]));
@@ -154,7 +155,7 @@ on_both! {
     }
 }
 
-/// The machine's clock, ahead by as many days as a test says.
+/// The machine's clock, set ahead by a number of days that a test chooses.
 #[derive(Default)]
 struct Later(AtomicI64);
 

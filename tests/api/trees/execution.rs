@@ -1,5 +1,5 @@
-//! Trees of tasks while they run: deep trees, a single slot, two replicas, cancels and superseding
-//! messages.
+//! Tests of trees of tasks while they run: deep trees, a single slot, two replicas, cancels and
+//! superseding messages.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::support::test_app::On;
 
-/// A chain of sub-agents of this depth; the last one has these turns.
+/// Returns a call that starts a chain of `depth` sub-agents, of which the last has the turns
+/// `last`.
 fn chain(depth: usize, last: &[Value]) -> Value {
     let agent = |level: usize| if level % 2 == 1 { "analyst" } else { "clerk" };
     let mut inner = give(agent(depth), last);

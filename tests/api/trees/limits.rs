@@ -1,5 +1,5 @@
-//! Limits over a tree: an agent's limits count the work of its task and its descendants since the
-//! user's last message.
+//! Tests of limits over a tree. An agent's limits count the work of its task and of the task's
+//! descendants since the user's last message.
 
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The number of a task's calls that ended as `invalid`; asserts that the result of each names the
-/// limit.
+/// Returns the number of a task's calls that ended as `invalid`. Asserts that the result of each of
+/// these calls names the limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
     let journal = items(app, task).await;
     let refused: Vec<Value> = typed(&journal, "tool_result")

@@ -1,11 +1,11 @@
-//! Sub-agents as a model and a client see them.
+//! Tests of sub-agents as a model and a client see them.
 
 use serde_json::{Value, json};
 
 use crate::support::fake_chat_completions::says;
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
-/// A supervisor with two sub-agents, one of them without a description.
+/// The configuration of a supervisor with two sub-agents, one of them without a description.
 const OFFERED: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }

@@ -1,5 +1,5 @@
-//! Permissions in a tree: a person who may read one task may read all of them, but may decide only
-//! the requests whose rule names them.
+//! Tests of permissions in a tree. A person who may read one task of the tree may read all of them.
+//! The same person may decide only the requests whose rule names them.
 
 use reqwest::Method;
 use serde_json::json;
@@ -8,13 +8,13 @@ use super::super::approval_cycle::on_both;
 use super::{approve, call, give, id, only, open, paused, refund, trees, turn};
 use crate::support::test_app::{Actor, OPS, OTHER, On, WEB};
 
-/// A refund that finance has to approve.
+/// Returns a refund that a member of `finance` has to approve.
 fn large(order: u32) -> serde_json::Value {
     call("refund", &json!({"order": order, "amount": 600}))
 }
 
-/// The HTTP statuses that a caller gets for a task, its items, the tasks of its tree, the list of
-/// its requests, and one request.
+/// Returns the HTTP statuses that a caller gets for these paths: a task, its items, the tasks of
+/// its tree, the list of its requests, and one request.
 async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<u16> {
     let mut statuses = Vec::new();
     for path in [

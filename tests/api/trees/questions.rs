@@ -1,5 +1,5 @@
-//! Requests of every kind, asked two levels below the root: each answer reaches the agent that
-//! asked.
+//! Tests of requests of every kind that an agent opens two levels below the root: each answer
+//! reaches the agent that asked.
 
 use serde_json::{Value, json};
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::support::test_app::On;
 
-/// A call with which an agent asks a request of that kind.
+/// Returns a call with which an agent opens a request of this kind.
 fn asking(kind: &str) -> Value {
     let (name, arguments) = asks(kind);
     call(name, &serde_json::from_str(arguments).unwrap())
 }
 
-/// An answer to a request of that kind, and the outcome that its call then has.
+/// Returns an answer to a request of this kind, and the outcome that its call then has.
 fn answer(kind: &str) -> (Value, &'static str) {
     match kind {
         "approval" => (json!({"action": "approve"}), "succeeded"),

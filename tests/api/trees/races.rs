@@ -1,5 +1,5 @@
-//! People who change one tree at the same moment: whatever wins, every task ends and nothing
-//! happens twice.
+//! Tests of people who change one tree at the same moment. Whichever change wins, every task ends
+//! and nothing happens twice.
 
 use futures_util::future::join_all;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Random trees of tasks, with several requests answered at once in random ways: every task ends,
-//! and nothing happens twice.
+//! Tests of random trees of tasks in which several requests are answered at once in random ways:
+//! every task ends, and nothing happens twice.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::super::request_kinds::items;
 use super::{begin, call, give, id, lawful, limited, refund, still, tree, turn, typed, with};
 use crate::support::test_app::{Actor, On, TestApp};
 
-/// Pseudo-random numbers, the same in each run.
+/// A source of pseudo-random numbers, which are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -23,8 +23,8 @@ impl Dice {
     }
 }
 
-/// The turns of an agent: one or two turns of calls, which contain the turns of its sub-agents,
-/// then a last text.
+/// Returns the turns of an agent: one or two turns of calls, then a last text. A call of a
+/// sub-agent contains that sub-agent's turns.
 fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Value> {
     let mut turns = Vec::new();
     for _ in 0..=dice.roll(2) {
@@ -57,7 +57,7 @@ fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Val
     turns
 }
 
-/// Answers one open request in the way numbered `way`, or cancels the task that asks.
+/// Answers one open request, or cancels the task that asks. `way` chooses what happens.
 async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let task = request["task_id"].as_str().unwrap();
     let path = format!("/resume/{}", request["request_id"].as_str().unwrap());
@@ -87,7 +87,7 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     assert!([200, 202, 409].contains(&reply.status), "{}", reply.text);
 }
 
-/// Sends three random answers at a time until no request is open; then the root must have
+/// Sends three random answers at a time until no request is open. Asserts that the root then has
 /// completed.
 async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     for _ in 0..200 {
@@ -121,7 +121,7 @@ async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     panic!("{root} does not come to its end");
 }
 
-/// Asserts what holds for every finished tree.
+/// Asserts everything that must hold for a finished tree.
 async fn sound(app: &TestApp, root: &str) {
     lawful(app, root).await;
     let tasks = tree(app, root).await;

@@ -1,4 +1,5 @@
-//! The rejection of a sub-agent's request: what it ends, and who is told.
+//! Tests of the rejection of a sub-agent's request: the tasks that it ends, and the agents that are
+//! told.
 
 use serde_json::json;
 
@@ -10,8 +11,8 @@ use super::{
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// The analyst and the clerk each have a held refund. Returns the root, the analyst's request and
-/// the clerk's.
+/// Creates a tree in which the analyst and the clerk each have a held refund. Returns the root, the
+/// analyst's request and the clerk's request.
 async fn two_held(app: &TestApp) -> (Reply, String, String) {
     let root = paused(
         app,

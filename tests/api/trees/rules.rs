@@ -1,6 +1,6 @@
-//! The policy in a tree of agents. A call is judged for each agent from the root's to the one that
-//! makes the call; the strictest verdict wins. A call that starts a sub-agent is judged by rules,
-//! too.
+//! Tests of the policy in a tree of agents. A call is judged for each agent on the path from the
+//! root to the agent that makes the call, and the strictest verdict wins. A call that starts a
+//! sub-agent is judged by rules, too.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The analyst's first judged call: verdict, rule, outcome.
+/// Returns the verdict, the rule and the outcome of the analyst's first judged call.
 async fn judged(app: &TestApp, root: &str) -> (Value, Value, Value) {
     let journal = items(app, &id(&only(app, root, "analyst").await)).await;
     let judged = typed(&journal, "judged")[0].clone();
@@ -29,7 +29,7 @@ on_both! {
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("deny"), json!("top"), json!("denied")));
         assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("Not the supervisor."));
         assert!(app.tool.ledger().is_empty());
-        // As a root task the analyst may refund.
+        // If the analyst's task is a root, the analyst may refund.
         let body = json!({"agent": "analyst", "input": json!([[refund(2)], "paid"]).to_string()});
         let alone = app.owner().post("/v1/tasks", &body).await;
         assert_eq!((alone.str("/status"), app.tool.ledger().len()), ("Completed".to_owned(), 1), "{}", alone.text);
@@ -147,7 +147,7 @@ on_both! {
         let outcomes_of = items(&app, &root.str("/task_id")).await;
         assert!(outcomes(&outcomes_of).iter().all(|(_, outcome)| *outcome == "invalid"), "{outcomes_of:#?}");
         assert_eq!((outcomes(&outcomes_of).len(), tree(&app, &root.str("/task_id")).await.len()), (5, 1));
-        // The scribe has no sub-agents.
+        // The scribe has no sub-agents, so its call of the clerk is invalid.
         let body = json!({"agent": "scribe", "input": json!([[give("clerk", &[json!("x")])], "end"]).to_string()});
         let scribe = app.owner().post("/v1/tasks", &body).await;
         assert_eq!(outcomes(&items(&app, &scribe.str("/task_id")).await), [("clerk", "invalid")]);

@@ -1,5 +1,5 @@
-//! Sub-agents with `session: true`: all calls by one task continue one conversation. Another
-//! calling task has another conversation.
+//! Tests of sub-agents with `session: true`. All calls from one task continue one conversation;
+//! calls from another task continue another conversation.
 
 use serde_json::json;
 
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The scribe's prompts, each as the texts of the user and of the scribe, in order.
+/// Returns the scribe's prompts. Each is the list of the texts of the user and of the scribe, in
+/// order.
 fn conversations(app: &TestApp) -> Vec<Vec<String>> {
     let spoken = |body: &serde_json::Value| {
         let messages = body["messages"].as_array().unwrap().iter();

@@ -1,4 +1,5 @@
-//! Checks the calls of a task: their facts in its journal against their executions in the world.
+//! Checks the calls of a task: compares their facts in the task's journal with their executions in
+//! the world.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,25 +11,25 @@ use holdpoint::task::request::RequestKind;
 use super::super::world::Execution;
 use super::{Evidence, Findings, Kind, Told};
 
-/// The journal's facts about one call.
+/// The facts that a journal has about one call.
 #[derive(Default)]
 pub struct Call {
     pub name: String,
     pub arguments: String,
-    /// Each start: its time in microseconds, and the process that committed it.
+    /// Each start: its time in microseconds since 1970, and the process that committed it.
     pub starts: Vec<(i64, String)>,
     pub results: Vec<ToolResult>,
     pub late: Vec<ToolResult>,
-    /// Reconcile requests that were opened for the call.
+    /// The number of reconcile requests that were opened for the call.
     pub asked: usize,
-    /// The number of these requests that were opened because the connection broke. The others were
-    /// opened because a process ended.
+    /// The number of the call's reconcile requests that were opened because the connection broke.
+    /// The others were opened because a process ended.
     pub broken: usize,
-    /// The sub-agents' tasks that were started for this call.
+    /// The sub-agents' tasks that were started for the call.
     pub children: Vec<TaskId>,
 }
 
-/// The tools that are sub-agents.
+/// The tools whose calls start a sub-agent.
 pub const AGENTS: [&str; 3] = ["scout", "clerk", "hand"];
 
 impl Call {
@@ -37,8 +38,8 @@ impl Call {
     }
 }
 
-/// Checks one call of a sub-agent: it was started at most once, and its result agrees with the end
-/// of the sub-agent's task.
+/// Checks one call of a sub-agent. The sub-agent must have been started at most once, and the
+/// result of the call must agree with the end of the sub-agent's task.
 pub fn one_delegation(
     told: &Told,
     id: CallId,
@@ -89,7 +90,8 @@ pub fn one_delegation(
             format!("{name} {id}: {} is not its own", child.task),
         );
     }
-    // The clerk keeps its conversation, so its output may be the answer to a later call.
+    // The clerk keeps its conversation, so the output of its task may be the answer to a later
+    // call.
     let said = name == "clerk" || child.output.as_ref() == Some(&result.content);
     if result.outcome == Outcome::Succeeded && !(child.status == "Completed" && said) {
         let (status, output) = (&child.status, &child.output);
@@ -339,7 +341,7 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The world's receipt contains the idempotency key, which is the call's id.
+        // The world's receipt contains the idempotency key, which is the id of the call.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,

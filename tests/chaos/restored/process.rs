@@ -1,4 +1,4 @@
-//! The service as a process on a database, and the requests of its clients.
+//! The service as a process on a database, and the HTTP requests that its clients send.
 
 use std::process::Child;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::test_app::ALICE;
 
-/// A `holdpoint serve`, killed when dropped.
+/// A running `holdpoint serve`. It is killed when this value is dropped.
 pub struct Process {
     pub child: Child,
     pub url: String,
@@ -61,7 +61,8 @@ impl Process {
         task
     }
 
-    /// Answers the first open request of a task; waits at most `wait` seconds for the task.
+    /// Answers the first open request of a task. The service waits at most `wait` seconds for the
+    /// task before it replies. Returns the task.
     pub async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
         let request = task["pending"][0]["request_id"]
             .as_str()
@@ -71,7 +72,7 @@ impl Process {
         task
     }
 
-    /// The task once it has stopped running.
+    /// Waits until the task has stopped running, and returns the task.
     pub async fn settled(&self, task: &str) -> Value {
         loop {
             let request = self

@@ -1,4 +1,5 @@
-//! Compares the receivers' ledgers with the journals and the deliveries.
+//! Compares the messages and mails that arrived with the events of the journals and with the stored
+//! deliveries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +16,7 @@ use crate::notify::{NEW, OLD};
 use crate::support::fake_mail_server::Mail;
 use crate::support::fake_receiver::Received;
 
-/// The events that an entry gets where it names none.
+/// The events that an entry of the configuration gets if the entry names no events.
 const USUAL: [&str; 8] = [
     "task.paused",
     "task.completed",
@@ -26,46 +27,48 @@ const USUAL: [&str; 8] = [
     "request.expired",
     "request.withdrawn",
 ];
-/// The most questions that a mail lists.
+/// The maximum number of questions that a mail lists.
 const LISTED: usize = 20;
 
-/// Everything that is known at the end.
+/// All evidence at the end of a run: the stored rows, and the messages and mails that arrived.
 #[derive(Debug)]
 pub struct Evidence {
     pub stored: Stored,
     pub arrivals: Vec<Arrival>,
     pub mails: Vec<Mail>,
-    /// The entries that mails are sent of.
+    /// The configuration's entries that send mails.
     pub mail_entries: Vec<&'static str>,
 }
 
-/// The errors of a run, and its figures.
+/// The errors that were found in a run, and the figures of the run.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub wrong: Vec<String>,
     pub events: usize,
     pub arrived: usize,
-    /// Messages that arrived more than once.
+    /// The number of messages that arrived more than once.
     pub repeated: usize,
-    /// Answers that were no 200.
+    /// The number of arrivals of a message that the receiver did not answer with a 200.
     pub refused: usize,
     pub mails: usize,
-    /// Mails that arrived more than once.
+    /// The number of mails that arrived more than once.
     pub repeated_mails: usize,
-    /// Questions that somebody was told of by mail, and those that were closed before.
+    /// The numbers of pairs of a question and an approver: those for which a mail was sent, and
+    /// those whose question was closed before.
     pub told: usize,
     pub dropped: usize,
-    /// Claims of a delivery whose last claim was another replica's, or had ended.
+    /// The number of claims of a delivery whose previous lease another replica held or the test had
+    /// ended.
     pub taken_over: usize,
 }
 
-/// An event of a journal that a message may tell of.
+/// An event of a journal of which a message may tell.
 struct Told<'e> {
     event: &'e Event,
     name: &'static str,
 }
 
-/// The events that messages may tell of.
+/// Returns the events of which messages may tell.
 fn told(stored: &Stored) -> Vec<Told<'_>> {
     let named = stored.events.iter().map(|event| {
         let fact: Fact = serde_json::from_str(&event.body).unwrap();
@@ -77,7 +80,7 @@ fn told(stored: &Stored) -> Vec<Told<'_>> {
         .collect()
 }
 
-/// Whether an entry asks for events of this name.
+/// Returns whether an entry asks for events with this name.
 fn wants(entry: &str, name: &str) -> bool {
     entry == ENTRIES[0] || USUAL.contains(&name)
 }
@@ -94,8 +97,8 @@ pub fn check(evidence: &Evidence) -> Findings {
     found
 }
 
-/// Checks that each message is that of the event in its id, is signed, and has the same bytes each
-/// time.
+/// Checks that each message tells of the event that its id names, that it is signed, and that its
+/// bytes are the same each time.
 fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     let by_id: HashMap<String, &Told<'_>> = told.iter().map(|told| (told.id(), told)).collect();
     let mut bodies: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
@@ -132,12 +135,13 @@ fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
 }
 
 impl Told<'_> {
-    /// The id of its messages.
+    /// Returns the id of the messages about this event.
     fn id(&self) -> String {
         format!("evt_{}_{}", self.event.change, self.event.number)
     }
 
-    /// Those who may decide the request that it opens: the owner, and of some requests finance.
+    /// Returns the people who may decide the request that this event opens: the owner, and for some
+    /// requests also a member of finance.
     fn approvers(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let Ok(Fact::InterventionRequested(asked)) = serde_json::from_str(&self.event.body) else {
             panic!("{:?} opens no request", self.event);
@@ -146,8 +150,8 @@ impl Told<'_> {
         PEOPLE.into_iter().take(1 + usize::from(finance))
     }
 
-    /// Whether a message to this entry tells of this event. The data of a whole event has its name
-    /// where one in brief has its number.
+    /// Returns whether a message to this entry tells of this event. In a brief message the member
+    /// `event` of the data is the event's number; in a whole message it is the event's name.
     fn is_told_by(&self, entry: &str, message: &Received) -> bool {
         let data = &message.body["data"];
         let event = if entry == ENTRIES[0] {
@@ -162,8 +166,8 @@ impl Told<'_> {
     }
 }
 
-/// Checks that each event was taken by each healthy receiver that asks for it, and is kept for the
-/// dead one.
+/// Checks that each healthy receiver took each event for which it asks, and that the events for the
+/// dead receiver are kept.
 fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     let mut taken: BTreeSet<(&str, String)> = BTreeSet::new();
     for arrival in evidence.arrivals.iter().filter(|one| one.is_taken()) {
@@ -202,7 +206,8 @@ fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findi
     }
 }
 
-/// Checks that each question was in a mail to each approver, unless it was closed before.
+/// Checks that each approver got each of their questions in a mail, unless the question was closed
+/// before.
 fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     let mailed = mailed(evidence);
     let closed_by = |request: &str, at: i64| {
@@ -251,8 +256,8 @@ fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut
     }
 }
 
-/// The deliveries whose mail arrived. Those that were recorded together are one mail, which lists 20
-/// questions at most, and whose id follows from them.
+/// Returns the deliveries whose mail arrived. Deliveries that were recorded together belong to one
+/// mail. The mail lists at most 20 of their questions, and its id is computed from their ids.
 fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     let stored = &evidence.stored;
     let records = stored.audit.iter().filter(|line| line.what == "recorded");
@@ -287,7 +292,8 @@ fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     arrived.flat_map(|(_, rows)| rows.keys().copied()).collect()
 }
 
-/// The id of a mail of these deliveries, which are in order: that of the only one, or the hash of all.
+/// Returns the id of the mail for these deliveries, which are in order. It is the id of the
+/// delivery if there is only one, and otherwise a hash of all their ids.
 fn message_id<'d>(deliveries: impl ExactSizeIterator<Item = &'d &'d str>) -> Uuid {
     let ids: Vec<Uuid> = deliveries.map(|id| id.parse().unwrap()).collect();
     if let [only] = ids[..] {
@@ -300,7 +306,7 @@ fn message_id<'d>(deliveries: impl ExactSizeIterator<Item = &'d &'d str>) -> Uui
     Uuid::from_slice(&hash.finalize()[..16]).unwrap()
 }
 
-/// Checks that no id is of mails to two people or about different questions.
+/// Checks that no two mails to different people, or about different questions, have the same id.
 fn mails(evidence: &Evidence, found: &mut Findings) {
     let mut by_id: BTreeMap<&str, BTreeSet<(&str, Vec<&str>)>> = BTreeMap::new();
     for mail in &evidence.mails {
@@ -316,7 +322,8 @@ fn mails(evidence: &Evidence, found: &mut Findings) {
     }
 }
 
-/// Checks that only the replica with the lease of a delivery records an attempt at it.
+/// Checks that an attempt at a delivery is recorded only by the replica that holds the delivery's
+/// lease.
 fn leases(stored: &Stored, found: &mut Findings) {
     let mut holders: HashMap<&str, Option<&str>> = HashMap::new();
     for line in &stored.audit {
@@ -346,5 +353,5 @@ fn leases(stored: &Stored, found: &mut Findings) {
     }
 }
 
-/// The holder of a lease that the test has ended.
+/// The name that stands for the holder of a lease that the test has ended.
 const LOST: &str = "no replica";

@@ -1,5 +1,6 @@
-//! The database's part of the evidence: the events of every journal, the deliveries, and a record of
-//! each claim of a delivery and of each attempt, which a trigger of this test writes.
+//! The part of the evidence that comes from the database: the events of every journal, the
+//! deliveries, and a record of every claim of a delivery and every attempt at it. A trigger of this
+//! test writes that record.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -7,10 +8,12 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _
 
 use super::{DEAD, MAILS};
 
-/// The roles of the replicas: each signs in with its own, so that the trigger knows who writes.
+/// The database roles of the replicas. Each replica signs in with its own role, so the trigger
+/// knows which replica writes.
 pub const ROLES: [&str; 3] = ["replica1", "replica2", "replica3"];
 
-/// `claimed`: a lease begins. `recorded`: an attempt counts. `lost`: the test has ended the lease.
+/// SQL that records in `test_audit` each change of a delivery: `claimed` (a lease begins),
+/// `recorded` (an attempt counts) or `lost` (the test has ended the lease).
 const AUDIT: &str = "
 create table test_audit (n bigserial primary key, delivery_id uuid not null, who text not null, what text not null,
     tx xid8 not null default pg_current_xact_id());
@@ -36,17 +39,19 @@ select delivery_id, target, person, change_id, event_number as number, request_i
 
 const AUDITED: &str = "select delivery_id, who, what, tx::text as tx from test_audit order by n";
 
-/// What is neither sent nor given up although its receiver is healthy.
+/// A query that counts the notices and the deliveries to healthy receivers that are neither sent
+/// nor given up.
 const LEFT: &str = "
 select (select count(*) from notice) + (select count(*) from delivery where state = 'due' and target <> $dead$) as left_over";
 
-/// Ends every lease, as a long standstill of its holder would.
+/// A statement that ends every lease, as if the process of its holder had stood still for a long
+/// time.
 const END_LEASES: &str = "update delivery set lease_until = null where lease_until is not null";
 
 /// An item of a journal.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// The id of its change, as it stands in ids of messages.
+    /// The id of the item's change, as it is written in the ids of messages.
     pub change: String,
     pub change_id: String,
     pub root: String,
@@ -55,13 +60,13 @@ pub struct Event {
     pub of_root: bool,
     pub seq: i64,
     pub request_id: Option<String>,
-    /// Microseconds since 1970.
+    /// The time of the event, in microseconds since 1970.
     pub at: i64,
-    /// The fact.
+    /// The fact, as JSON.
     pub body: String,
 }
 
-/// A delivery at the end.
+/// A delivery as it is stored at the end of the run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Row {
     pub delivery_id: String,
@@ -74,17 +79,18 @@ pub struct Row {
     pub ended_at: Option<i64>,
 }
 
-/// A claim, an attempt that counts, or the end of a lease.
+/// A change of a delivery that the trigger recorded: a claim, an attempt that counts, or the end of
+/// a lease.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Audited {
     pub delivery_id: String,
     pub who: String,
     pub what: String,
-    /// Its transaction.
+    /// The id of the transaction that made the change.
     pub tx: String,
 }
 
-/// Everything that the database knows at the end.
+/// Everything that the database has stored at the end of the run.
 #[derive(Debug)]
 pub struct Stored {
     pub events: Vec<Event>,
@@ -92,7 +98,7 @@ pub struct Stored {
     pub audit: Vec<Audited>,
 }
 
-/// The database of a storm, as the test's own role sees it.
+/// The database of a storm, to which the test connects with its own role.
 pub struct Books {
     url: String,
 }
@@ -104,7 +110,6 @@ impl Books {
         }
     }
 
-    /// Creates the roles of the replicas.
     pub async fn add_roles(&self) {
         for role in ROLES {
             self.execute(&format!("create role {role} superuser login"))
@@ -112,17 +117,16 @@ impl Books {
         }
     }
 
-    /// Records every claim and attempt from now on. The schema has to be there.
+    /// Records every claim and every attempt from now on. The schema must already exist.
     pub async fn audit(&self) {
         self.execute(AUDIT).await;
     }
 
-    /// Ends all leases.
     pub async fn end_leases(&self) {
         self.execute(END_LEASES).await;
     }
 
-    /// How many notices and deliveries to healthy receivers are left.
+    /// Returns the number of notices and of deliveries to healthy receivers that are left.
     pub async fn left(&self) -> i64 {
         let sql = LEFT.replace("$dead$", &format!("'{DEAD}'"));
         let mut connection = PgConnection::connect(&self.url).await.unwrap();

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use super::super::engine_harness::EngineHarness;
 use crate::support::sqlite_file;
 
-/// A stored value before its flip.
+/// A stored value as it is before a bit of it flips.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub table: &'static str,
@@ -64,13 +64,13 @@ pub const COLUMNS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// A second connection to the store's database.
+/// A second connection to the database of the store.
 pub struct Beside(Connection);
 
 impl Beside {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
-        // Constraints are off, because a bit that flips on disk is not checked against them.
+        // Constraints are off, because a bit that flips on disk is not checked against them either.
         beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }
@@ -81,8 +81,8 @@ impl Beside {
             .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
-    /// Updates rows while the trigger `intervention_request_end`, which would refuse some updates,
-    /// is dropped.
+    /// Updates rows while the trigger `intervention_request_end` is dropped. The trigger would
+    /// refuse some updates.
     pub fn changes(&self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.query_row(guard, [], |row| row.get(0)).unwrap();
@@ -118,8 +118,8 @@ impl Beside {
         self.does(&(sql + "commit;"));
     }
 
-    /// The values that may flip, by task: bodies of its items, and columns of its requests,
-    /// approvers and decisions.
+    /// Returns the values in which a bit may flip, by task: bodies of the task's items, and columns
+    /// of its requests, approvers and decisions.
     pub fn cells(&self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
         let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
         for (table, columns) in COLUMNS {

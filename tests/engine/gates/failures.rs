@@ -1,4 +1,5 @@
-//! Askers, runners, people and replicas of gate calls that leave, fail, repeat or meet.
+//! Tests of gate calls whose askers, runners, people and replicas leave, fail, repeat or act at the
+//! same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub fn bash(wait: Duration) -> Proposal {
     proposal("Bash", r#"{"command":"make"}"#, wait)
 }
 
-/// The same proposal by a key, from a runner.
+/// Returns the same proposal with the key `key` as its identity, from the runner `runner`.
 pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
     Proposal {
         identity: Identity::Key {
@@ -60,7 +61,8 @@ both! {
             }
             asking.abort();
             let _ = asking.await;
-            // The call may not have been proposed at all.
+            // The asker may have left before its call was proposed, so this ask may be the first to
+            // propose it.
             let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
             until_present(&harness, task, |until| until == Time(0)).await;
             approve(&harness, &engine, task).await;
@@ -110,7 +112,7 @@ both! {
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
-        // The same call, and another call of its tool, wait for a person.
+        // The call of unknown outcome is not sent again: an equal proposal waits for a person, too.
         harness.tool.answers(200, "{}");
         let again = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));

@@ -1,5 +1,6 @@
-//! The guards of gate calls that need a moment of their own: results on their way, permits that are
-//! over, reports after people, and rules that have changed before a start.
+//! Tests of the guards of gate calls at particular moments: results that are on their way, permits
+//! that have expired, reports after a person's decision, and rules that have changed before a
+//! start.
 
 use std::time::Duration;
 
@@ -221,7 +222,8 @@ both! {
                 Some(result.content.as_str())
             }).collect();
             assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![outcome]));
-            // The asker of the next round is another: the settled call is not continued.
+            // The call is settled and its answer is delivered now, so that the next round's asker
+            // gets a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
             engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;

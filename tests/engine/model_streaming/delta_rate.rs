@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use super::{Scene, answer, stored, sum};
 use crate::store::store_fixture::StoreFixture;
 
-/// A clock that only the test advances; sleeps wait for it.
+/// A clock that only the test advances. A sleep ends once the test has advanced the clock far
+/// enough.
 pub struct Paced {
     pub micros: AtomicI64,
     pub moved: Notify,

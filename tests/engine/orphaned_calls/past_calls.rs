@@ -1,4 +1,4 @@
-//! Calls of an imported history, as facts of its journal.
+//! The calls of an imported history, as facts of the imported journal.
 
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn, Usage};
@@ -99,7 +99,7 @@ impl Past {
     }
 }
 
-/// A turn of the model with these calls.
+/// Returns a turn of the model with these calls.
 pub fn asks(number: u32, calls: &[&Past]) -> Fact {
     let tool_calls = calls.iter().map(|call| ToolCall {
         tool_call_id: call.id,
@@ -118,7 +118,7 @@ pub fn asks(number: u32, calls: &[&Past]) -> Fact {
     })
 }
 
-/// 200 calls with results, in 40 turns, with a message of the user after every eighth turn.
+/// Returns 200 calls with results, in 40 turns, with a user message after every eighth turn.
 pub fn history() -> Vec<Fact> {
     let mut facts = vec![status(TaskStatus::Running), said("hello")];
     for number in 1..=TURNS {

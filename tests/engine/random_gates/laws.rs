@@ -1,4 +1,4 @@
-//! The laws that a life is compared with: at each answer, and over its journals at its end.
+//! Checks the laws of a life: at each answer, and in the life's journals when the life has ended.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -16,7 +16,7 @@ use super::super::invariants::{check, every_call_has_one_result};
 use super::{Ask, CALLS, Handed, World};
 
 impl World<'_> {
-    /// Takes the answers that have come.
+    /// Handles the answers that have arrived.
     pub(super) async fn answers(&mut self) {
         let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asks)
             .into_iter()
@@ -58,7 +58,7 @@ impl World<'_> {
             return;
         };
         if self.dice.one_in(4) {
-            // The answer is lost before its end.
+            // The answer is lost before it is delivered.
             self.seen.lost += 1;
             if by_bytes {
                 self.handed.get_mut(&task).unwrap().pop();
@@ -87,8 +87,9 @@ impl World<'_> {
         }
     }
 
-    /// A result goes to an asker by bytes once, unless a process died; an ask at another replica
-    /// that began before the delivery was stored may get it, too.
+    /// Asserts that the result of a call is handed only once to asks whose `by_bytes` is true,
+    /// unless a process has died. An ask at another replica that began before the delivery was
+    /// stored may also get the result.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -108,7 +109,8 @@ impl World<'_> {
         });
     }
 
-    /// A permit is committed before its answer, and is for one runner, or for one ask.
+    /// Asserts that a permit was committed before its answer was sent, and that the permit is for
+    /// one runner or, without a runner, for one ask.
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;
@@ -137,7 +139,7 @@ impl World<'_> {
         );
     }
 
-    /// Compares the journals and the executions of an ended life with the laws.
+    /// Checks the journals and the executions of an ended life against the laws.
     pub(super) async fn check(&mut self) {
         let ran = self.harness.tool.since(self.executions);
         for task in self.tasks().await {
@@ -173,7 +175,7 @@ impl World<'_> {
         }
     }
 
-    /// A call that an asker waits for starts only while an asker is there.
+    /// Asserts that a call for which an asker waits starts only while an asker is present.
     fn starts_have_an_asker(&mut self, journal: &Journal) {
         if journal.row.asker_until.is_none() {
             return;
@@ -202,7 +204,8 @@ impl World<'_> {
         }
     }
 
-    /// A start after a person's yes has the digest that the person saw, or that of the edit.
+    /// Asserts that a call started after a person's approval has the digest that the person saw, or
+    /// the digest of the edit.
     fn starts_what_was_approved(&mut self, journal: &Journal) {
         let id = proposed(journal).tool_call_id;
         let (mut shown, mut approved) = (None, None);
@@ -238,7 +241,7 @@ impl World<'_> {
     }
 }
 
-/// The number of this journal's call in [`CALLS`].
+/// Returns the index of this journal's call in [`CALLS`].
 pub(super) fn call_of(journal: &Journal) -> usize {
     let proposed = proposed(journal);
     let text = proposed.arguments_text.as_str();
@@ -248,7 +251,7 @@ pub(super) fn call_of(journal: &Journal) -> usize {
         .unwrap()
 }
 
-/// The call as its agent proposed it.
+/// Returns the call as its agent proposed it.
 fn proposed(journal: &Journal) -> ToolCall {
     let turn = journal.items.iter().find_map(|item| match &item.fact {
         Fact::AssistantMessage(turn) => Some(turn),
@@ -257,7 +260,8 @@ fn proposed(journal: &Journal) -> ToolCall {
     turn.unwrap().tool_calls[0].clone()
 }
 
-/// The bytes that may run: those of the proposal, or of the last edit.
+/// Returns the arguments that may run: those of the last edit, or those of the proposal if there is
+/// no edit.
 fn approved_text(journal: &Journal) -> String {
     let call = proposed(journal);
     let edits = journal

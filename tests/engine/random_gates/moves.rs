@@ -1,4 +1,4 @@
-//! The steps of a life: askers, people, processes and time.
+//! The steps of a life: the actions of askers, people and processes, and the passing of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,11 +18,11 @@ use super::super::gates::agent;
 use super::laws::call_of;
 use super::{Ask, CALLS, Presence, Replica, WAIT, World};
 
-/// The polls after which a step goes on whatever the processes do.
+/// The number of polls after which a step goes on, whatever the processes do.
 const POLLS: u32 = 400;
 
 impl World<'_> {
-    /// A random step.
+    /// Takes a random step.
     pub(super) async fn step(&mut self) {
         match self.dice.below(24) {
             0..=8 => self.asks().await,
@@ -45,7 +45,8 @@ impl World<'_> {
         usize::try_from(self.dice.below(count)).unwrap()
     }
 
-    /// Lets the work go on beside the next steps, or waits for it.
+    /// Lets `work` run in parallel with the next steps. Half of the time, waits for all parallel
+    /// work.
     async fn beside_or_not(&mut self, work: JoinHandle<()>) {
         self.beside.push(work);
         if self.dice.one_in(2) {
@@ -53,7 +54,7 @@ impl World<'_> {
         }
     }
 
-    /// Waits for the work beside, as long as it makes progress.
+    /// Waits until all parallel work is done, for at most `POLLS` polls.
     async fn polls(&mut self) {
         for _ in 0..POLLS {
             if self.beside.iter().all(JoinHandle::is_finished) {
@@ -121,7 +122,7 @@ impl World<'_> {
         }
     }
 
-    /// Waits until the last ask is answered or waits for a person, or for a while.
+    /// Waits until the last ask has an answer or waits for a person, for at most `POLLS` polls.
     async fn until_shown(&mut self) {
         let ask = self.asks.last().unwrap();
         for _ in 0..POLLS {
@@ -132,7 +133,7 @@ impl World<'_> {
         }
     }
 
-    /// A waiting asker leaves.
+    /// Lets a random waiting asker leave.
     async fn leaves(&mut self) {
         if self.asks.is_empty() {
             return;
@@ -149,7 +150,7 @@ impl World<'_> {
         if others || self.crashed_lately {
             return;
         }
-        // Without a crash the presence ends with the asker.
+        // Without a recent crash, the stored presence ends when the asker leaves.
         self.seen.leaves += 1;
         let mut polls = 0;
         while self.is_awaited(call).await {
@@ -170,7 +171,7 @@ impl World<'_> {
         }
     }
 
-    /// The journals of the life, for a message about a failure.
+    /// Returns the journals of the life as text, for the message of a failed assertion.
     async fn journals(&self) -> String {
         let mut text = String::new();
         for task in self.tasks().await {
@@ -188,7 +189,8 @@ impl World<'_> {
         text
     }
 
-    /// Whether a row says that an asker of this call is there, and the call may still start.
+    /// Returns whether a row says that an asker of this call is present and that the call may still
+    /// start.
     async fn is_awaited(&self, call: usize) -> bool {
         let now = self.now().await;
         for task in self.tasks().await {
@@ -205,7 +207,7 @@ impl World<'_> {
         false
     }
 
-    /// The open requests of the life.
+    /// Returns the open requests of the life.
     async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
         let mut open = Vec::new();
         for task in self.tasks().await {
@@ -215,7 +217,7 @@ impl World<'_> {
         open
     }
 
-    /// A person decides.
+    /// Lets a person decide a random open request.
     async fn decides(&mut self) {
         let open = self.open().await;
         if open.is_empty() {
@@ -251,7 +253,7 @@ impl World<'_> {
         self.beside_or_not(decided).await;
     }
 
-    /// Ends a request at the end of a life.
+    /// Answers the open requests of a task, at the end of a life.
     pub(super) async fn settle(&mut self, task: TaskId) {
         for asked in self.harness.asked(task).await {
             let reconcile = asked.kind == RequestKind::Reconcile;
@@ -284,7 +286,7 @@ impl World<'_> {
         self.beside_or_not(canceled).await;
     }
 
-    /// A runner reports.
+    /// Lets a runner report an outcome for a random permit.
     async fn reports(&mut self) {
         let permits: Vec<_> = self.permits.keys().copied().collect();
         if permits.is_empty() {
@@ -310,7 +312,7 @@ impl World<'_> {
         self.beside_or_not(reported).await;
     }
 
-    /// A worker claims what is due, and deadlines pass.
+    /// Lets a worker of a random replica close the overdue requests and drive the due tasks.
     async fn works(&mut self) {
         let replica = self.any_replica();
         let work = self.claims(replica);
@@ -327,7 +329,7 @@ impl World<'_> {
         })
     }
 
-    /// The tool answers no longer, or again.
+    /// Makes the tool stop answering, or answer again.
     fn hangs(&mut self) {
         if self.dice.one_in(2) {
             self.harness.tool.close();
@@ -336,7 +338,7 @@ impl World<'_> {
         }
     }
 
-    /// A process dies at once, and another begins, with rules that may differ.
+    /// Kills a random process and starts another one, whose rules may differ.
     async fn crashes(&mut self) {
         let replica = self.any_replica();
         self.restarts(replica);
@@ -352,7 +354,8 @@ impl World<'_> {
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
 
-    /// Every process ends, the time passes, and other processes go on. No wait lasts beyond it.
+    /// Lets `time` pass. If any work is still running (and at random otherwise), all processes are
+    /// first replaced, so that no wait lasts longer than this step.
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;
@@ -366,7 +369,7 @@ impl World<'_> {
         for work in std::mem::take(&mut self.beside) {
             let _ = work.await;
         }
-        // A commit that a process has begun outlives the process.
+        // A commit that a process has begun may still be written after the process has ended.
         for replica in 0..self.replicas.len() {
             self.claims(replica).await.unwrap();
         }
@@ -385,7 +388,7 @@ impl World<'_> {
     }
 }
 
-/// An answer to one call.
+/// Returns an answer to one call.
 fn one(id: String, action: Action, arguments: Option<&str>, result: Option<&str>) -> DecisionInput {
     let reply = CallReply {
         action,

@@ -74,8 +74,8 @@ impl World {
         panic!("the life neither waits nor ends");
     }
 
-    /// The context of the next step. A started call that is not in `over` may, at random, still be
-    /// running in an earlier driver.
+    /// Returns the context of the next step. A started call that is not in `over` may, at random,
+    /// still be running in an earlier driver.
     pub fn step_context(&mut self, over: &BTreeSet<CallId>) -> StepContext {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self
@@ -97,7 +97,8 @@ impl World {
         }
     }
 
-    /// One time in ten the policy has become stricter: the calls are judged again and none starts.
+    /// Returns whether the policy has become stricter, which happens one time in ten. In that case
+    /// the calls are judged again and none of them starts.
     pub fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
         if !self.dice.one_in(10) {
             return false;

@@ -14,7 +14,7 @@ use holdpoint::task::step::AwaitedEvent;
 use super::{World, status};
 
 impl World {
-    /// A random action of a person on a waiting task.
+    /// Takes a random action of a person on a waiting task.
     pub(super) fn human(&mut self, on: &[AwaitedEvent]) {
         let progress = self.progress.clone();
         let asked: Vec<_> = progress.open.iter().map(|open| open.spec.clone()).collect();
@@ -166,7 +166,7 @@ impl World {
     }
 }
 
-/// One person's answer to one call.
+/// Returns one person's answer to one call.
 fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
     let required = open.spec.required();
     let edit = Edit {
@@ -188,7 +188,7 @@ fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
     }
 }
 
-/// The consequence of the decisions, and whether they close the request.
+/// Returns the consequence of the decisions, and whether they close the request.
 fn follows(
     open: &RequestProgress,
     decisions: &BTreeMap<CallId, CallAnswer>,

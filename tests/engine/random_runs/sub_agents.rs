@@ -1,5 +1,5 @@
-//! Sub-agents in random runs: each call starts at most one task, whatever crashes. The task runs,
-//! pauses or ends, and the next driver of its parent writes its result.
+//! Sub-agents in random runs. Each call starts at most one task, even after crashes. The started
+//! task runs, pauses or ends. The next driver of the parent task writes the result of the call.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -17,7 +17,7 @@ use holdpoint::task::tool_spec::ToolKind;
 
 use super::{Crash, World, status};
 
-/// A sub-agent whose calls all continue one conversation, so that they must not overlap.
+/// A sub-agent whose calls must not overlap, because they all continue one conversation.
 pub(super) const CLERK: &str = "clerk";
 
 impl World {
@@ -62,15 +62,15 @@ impl World {
         }
     }
 
-    /// Whether an attempt or a sub-agent that the task waits for is running, so that the task
-    /// counts as running too.
+    /// Returns whether the task waits for a running attempt or sub-agent, so that the task counts
+    /// as running too.
     pub(super) fn is_at_work(&mut self, on: &[AwaitedEvent]) -> bool {
         let children = on.iter().any(|on| matches!(on, AwaitedEvent::Child(_)));
         on.iter().any(|on| matches!(on, AwaitedEvent::Attempt(_)))
             || (children && self.dice.one_in(2))
     }
 
-    /// One random event among those waited for: a sub-agent's task changes, or a person acts.
+    /// Lets one of the awaited events happen: a sub-agent's task changes, or a person acts.
     pub(super) fn moves(&mut self, on: &[AwaitedEvent]) {
         let at_work: Vec<_> = on
             .iter()

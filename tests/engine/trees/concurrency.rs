@@ -1,6 +1,6 @@
-//! Several children of one parent: they pause simultaneously, are decided in any order and at once,
-//! wait for days after a sibling has ended, and return their results to a parent that dies before
-//! it reads them.
+//! Several children of one parent. They pause simultaneously, and people decide them in any order
+//! or all at once. They wait for days after a sibling has ended. They return their results to a
+//! parent whose process dies before it reads the results.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::harness::{
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// A rendezvous of two: the first waits at most 200 ms for the second; a later arrival does not
-/// wait.
+/// A rendezvous of two threads. The first waits at most 200 ms for the second. A later arrival does
+/// not wait.
 #[derive(Default)]
 struct Meeting(Mutex<usize>, Condvar);
 
@@ -187,7 +187,8 @@ const ORDERS: [[usize; 3]; 6] = [
     [2, 1, 0],
 ];
 
-/// The first child makes two large refunds, one after the other; each other child makes one.
+/// Scripts two large refunds, one after the other, for the first child, and one for each other
+/// child.
 fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![refund(task, 120)],
@@ -196,7 +197,8 @@ fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// The first child makes a refund that needs no approval, the second one that does.
+/// Scripts a refund that needs no approval for the first child, and a refund that needs approval
+/// for the second child.
 fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     if task.ends_with(".2") {
         one_large(task, turn)
@@ -217,7 +219,7 @@ async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
     }
 }
 
-/// The number of completed leaves of a tree.
+/// Returns the number of completed leaves of a tree.
 async fn done(harness: &EngineHarness, root: TaskId) -> usize {
     let rows = harness.tree(root).await.into_iter();
     rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed)

@@ -1,6 +1,6 @@
-//! Every shape of tree and every kind of answer, with a process that dies at every moment: each
-//! permitted call runs exactly once and a rejected call never, each sub-agent is started once, and
-//! no task stays busy or keeps an open request.
+//! Kills a process at every moment, for every shape of tree and every kind of answer. Each
+//! permitted call runs exactly once, and a rejected call never runs. Each sub-agent is started
+//! once. No task stays busy or keeps an open request.
 
 use holdpoint::engine::EngineParts;
 use holdpoint::model::Prompt;
@@ -14,7 +14,8 @@ use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, o
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// Depth one, two and three, with one child everywhere or three children at one level.
+/// Trees of depth one, two and three. In each, every agent starts one child, or one agent starts
+/// three children.
 const SHAPES: [Shape; 6] = [
     Shape {
         depth: 1,
@@ -48,7 +49,7 @@ const SHAPES: [Shape; 6] = [
     },
 ];
 
-/// Asks for guidance first, then makes a refund that needs no approval.
+/// Scripts a leaf that asks for guidance first and then makes a refund that needs no approval.
 fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![(
@@ -60,8 +61,8 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Drives a new tree in a process that dies after `moment` commits and executions; other processes
-/// finish the tree. Returns whether the tree had ended before.
+/// Drives a new tree in a process that dies after `moment` commits and executions. Other processes
+/// finish the tree. Returns the root, and whether the tree had ended before that moment.
 pub(super) async fn lived(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -86,7 +87,7 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// Checks that a tree ended as it should. The same checks hold whenever its process died.
+/// Checks that a tree ended as it should, whenever its process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,
@@ -141,7 +142,7 @@ async fn ends_well(
             } else {
                 Outcome::Succeeded
             };
-            // A person may have answered for a call whose result was lost.
+            // If a call's result was lost, a person may have given the result instead.
             assert!(
                 ended.last() == Some(&last) || ended.last() == Some(&Outcome::Responded),
                 "{ended:?}"
@@ -150,8 +151,8 @@ async fn ends_well(
     }
 }
 
-/// Asserts that an agent is shown its own messages, its own calls and their results, and nothing
-/// else.
+/// Asserts that a prompt shows an agent its own messages, its own calls and their results, and
+/// nothing else.
 fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     let level = (0..=shape.depth)
         .find(|level| shape.name(*level) == name)
@@ -192,8 +193,8 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// The first moment at which the process dies. Until the first request, all kinds of answers behave
-/// alike, so only `Approve` includes the moments before it.
+/// Returns the first moment at which the process dies. Until the first request, all kinds of
+/// answers behave alike, so only `Approve` includes the moments before the first request.
 async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: People) -> usize {
     if people == People::Approve {
         return 1;
@@ -207,8 +208,9 @@ async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: Peop
     play.moment() - 2
 }
 
-/// Lets the process die at every moment. A usual run takes every third moment, starting at a
-/// different one for each kind of answer and each engine, and so every moment of the loop.
+/// Lets the process die at every moment. A usual run takes only every third moment and starts at a
+/// different moment for each kind of answer and each database. Together, these runs cover every
+/// moment of the driver's loop.
 async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
     let stride = repetitions(3, 1);
     let offset = (people as usize + usize::from(fixture.is_postgres())) % stride;
@@ -230,8 +232,9 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
-            // No model is asked twice for a turn, unless its answer was lost with the process. With
-            // siblings, several answers may be lost at once: those trees are not checked here.
+            // A model is asked twice for a turn only if its answer was lost with the process. Where
+            // an agent has several children, several answers may be lost at once, so such trees are
+            // not checked.
             let asked_again = prompts.len() - turns;
             assert!(
                 shape.children > 1 || asked_again <= usize::from(!whole),

@@ -21,7 +21,7 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// A boss with two branches: in each, a `mid` and its leaf.
+/// A boss with two branches. Each branch is a `mid` and a leaf.
 const FORK: Shape = Shape {
     depth: 2,
     children: 2,
@@ -50,11 +50,11 @@ async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &st
         .unwrap();
 }
 
-/// Runs enough rounds and drivers that nothing is left to do.
+/// Runs rounds and drivers so often that nothing is left to do.
 async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
-        // A round fails the tasks that were reported as unreadable.
+        // The round sets the tasks that were reported as unreadable to `Failed`.
         let engine = EngineHarness::like(parts, 0);
         engine.round().await.unwrap();
     }
@@ -62,7 +62,7 @@ async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId
     Play::of(harness, parts, root).goes_on(usize::MAX).await;
 }
 
-/// The status and failure of a task, from its row alone.
+/// Returns the status and failure of a task, from its row alone.
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = harness.row(task).await;
     assert_eq!(
@@ -77,7 +77,7 @@ async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<Fai
 const INTEGRITY: (TaskStatus, Option<FailureCode>) =
     (TaskStatus::Failed, Some(FailureCode::Integrity));
 
-/// The outcome of the call that started the child, from the parent's journal.
+/// Returns the outcome of the call that started the child, from the parent's journal.
 async fn outcome_of(harness: &EngineHarness, parent: TaskId, child: TaskId) -> Outcome {
     let call = harness.row(child).await.parent.unwrap().1;
     let items = harness.journal(parent).await.items;

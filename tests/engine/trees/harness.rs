@@ -1,5 +1,5 @@
-//! Trees of tasks on a harness: agents that delegate level by level, each with its own model name.
-//! A [`Play`] runs a whole tree, whose drivers the test polls and drops.
+//! A harness for trees of tasks. The agents delegate level by level, and each has its own model
+//! name. A [`Play`] runs a whole tree, and the test polls and drops the drivers of the play.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -36,13 +36,13 @@ pub use self::play::Play;
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
 /// The agent at the bottom of a tree.
 pub const LEAF: &str = "leaf";
-/// Enough slots for every task of a tree.
+/// A number of slots that is enough for every task of a tree.
 pub const ROOM: usize = 16;
 
 /// The form of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Levels of sub-agents.
+    /// The number of levels of sub-agents.
     pub depth: usize,
     /// The number of children of the wide agent; every other agent starts one.
     pub children: usize,
@@ -50,12 +50,12 @@ pub struct Shape {
     pub wide: usize,
 }
 
-/// Scripts the leaves: the calls of the answer to `task` in this turn (from 1), each a tool name
-/// and its JSON arguments. An empty list makes it the last answer.
+/// A script of the leaves. Returns the calls of the answer to `task` in this turn (counted from 1):
+/// the tool's name and the JSON arguments of each call. An answer without calls is the last answer.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
-    /// A boss with this many leaves.
+    /// Returns the shape of a boss with this many leaves.
     pub fn flat(children: usize) -> Self {
         Self {
             depth: 1,
@@ -64,7 +64,7 @@ impl Shape {
         }
     }
 
-    /// The agent of a level.
+    /// Returns the name of the agent at a level.
     pub fn name(self, level: usize) -> &'static str {
         if level == self.depth {
             LEAF
@@ -79,7 +79,7 @@ impl Shape {
             .unwrap()
     }
 
-    /// The number of tasks in the grown tree.
+    /// Returns the number of tasks in the grown tree.
     pub fn tasks(self) -> usize {
         (0..=self.depth)
             .map(|level| if level > self.wide { self.children } else { 1 })
@@ -116,7 +116,8 @@ impl Shape {
         yaml + "default_agent: boss\n"
     }
 
-    /// The answer of the agent `name` to the prompt; `leaf` gives the calls of the leaf.
+    /// Returns the answer of the agent `name` to the prompt. If the agent is a leaf, `leaf` gives
+    /// the calls of the answer.
     pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
@@ -140,12 +141,12 @@ impl Shape {
     }
 }
 
-/// A call of a sub-agent: tool name and JSON arguments.
+/// Returns a call of a sub-agent: the tool's name and the JSON arguments.
 pub fn hands_on(agent: &str, task: &str) -> (String, String) {
     (agent.to_owned(), json!({"task": task}).to_string())
 }
 
-/// The last user message in a prompt.
+/// Returns the last user message in a prompt.
 pub fn said(prompt: &Prompt) -> String {
     let mut users = prompt.messages.iter().filter_map(|message| match message {
         Message::User { parts, .. } => Some(parts),
@@ -159,7 +160,7 @@ pub fn said(prompt: &Prompt) -> String {
         .collect()
 }
 
-/// An answer with these calls, or a last answer where there are none.
+/// Returns an answer with these calls. An answer without calls is the agent's last answer.
 pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answer {
     if calls.is_empty() {
         return model::Answer {
@@ -182,8 +183,8 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
     }
 }
 
-/// A call that refunds this amount. No two leaves refund the same order, so a rejection of one does
-/// not apply to another.
+/// Returns a call that refunds this amount. No two leaves refund the same order, so a rejection of
+/// one does not apply to another.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
     (
@@ -192,7 +193,7 @@ pub fn refund(task: &str, amount: u32) -> (String, String) {
     )
 }
 
-/// One refund that is held.
+/// Scripts one refund that is held.
 pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
     if turn == 1 {
         vec![refund(task, 120)]
@@ -201,7 +202,7 @@ pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// One refund that runs at once.
+/// Scripts one refund that runs at once.
 pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
     if turn == 1 {
         vec![refund(task, 5)]
@@ -226,7 +227,7 @@ pub enum People {
 pub const EDITED: u32 = 130;
 
 impl EngineHarness {
-    /// A harness for trees of this shape, with this leaf.
+    /// Returns a harness for trees of this shape, whose leaves follow the script `leaf`.
     pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: Says) -> Self {
         let mut harness = Self::new(fixture, &[]).await;
         harness.configure(|yaml| shape.agents(yaml));
@@ -234,7 +235,7 @@ impl EngineHarness {
         harness
     }
 
-    /// An engine from these parts.
+    /// Returns an engine with these parts and `max_running` slots.
     pub fn like(parts: &EngineParts, max_running: usize) -> Arc<Engine> {
         Engine::new(EngineParts {
             settings: Settings {
@@ -245,7 +246,7 @@ impl EngineHarness {
         })
     }
 
-    /// The rows of a tree, the root first, then by age.
+    /// Returns the rows of a tree: first the root, then the other tasks by age.
     pub async fn tree(&self, root: TaskId) -> Vec<TaskRow> {
         let filter = TaskFilter {
             tenant: "acme".to_owned(),
@@ -258,7 +259,7 @@ impl EngineHarness {
         rows
     }
 
-    /// The tasks of one agent.
+    /// Returns the tasks of one agent in a tree.
     pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
         let rows = self.tree(root).await.into_iter();
         rows.filter(|row| row.agent == agent)
@@ -266,17 +267,17 @@ impl EngineHarness {
             .collect()
     }
 
-    /// The row of a task, readable even where its journal is not.
+    /// Returns the row of a task. The row can be read even if the task's journal cannot.
     pub async fn row(&self, task: TaskId) -> TaskRow {
         self.fixture.store.task(task).await.unwrap().unwrap()
     }
 
-    /// The open requests of a tree, as its root lists them.
+    /// Returns the open requests of a tree, as its root lists them.
     pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
         self.fixture.store.pending(root, root).await.unwrap()
     }
 
-    /// Creates a tree and drives it until nothing can be driven.
+    /// Creates a tree and drives it until nothing can be driven. Returns the root.
     pub async fn grown(&self, parts: &EngineParts) -> TaskId {
         let mut play = Play::begins(self, parts).await;
         assert!(play.goes_on(usize::MAX).await);
@@ -329,7 +330,8 @@ impl EngineHarness {
             .unwrap();
     }
 
-    /// Drives the rest of a tree in new processes and answers its requests, until it has ended.
+    /// Drives the rest of a tree in new processes and answers its requests, until the tree has
+    /// ended.
     pub async fn finish_tree(&self, parts: &EngineParts, root: TaskId, people: People) {
         let door = Self::like(parts, 0);
         for _ in 0..40 {
@@ -344,7 +346,7 @@ impl EngineHarness {
         panic!("the tree does not end: {}", self.told(root).await);
     }
 
-    /// Every task of a tree with its items, for a failed test's message.
+    /// Returns every task of a tree with its items, as text for the message of a failed test.
     pub async fn told(&self, root: TaskId) -> String {
         let mut told = String::new();
         for row in self.tree(root).await {
@@ -431,7 +433,7 @@ impl EngineHarness {
     }
 }
 
-/// The result of the call that started this task, if there is one.
+/// Returns the result of the call that started this task, if there is one.
 pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
     let (parent, call) = journals[&child].row.parent.unwrap();
     journals[&parent]
@@ -443,12 +445,12 @@ pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Optio
         })
 }
 
-/// The outcomes of a task's calls, in the journal's order.
+/// Returns the outcomes of a task's calls, in the journal's order.
 pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
     super::super::engine_harness::outcomes(&journals[&task])
 }
 
-/// The user's next message, which supersedes open requests.
+/// Returns the user's next message, which supersedes open requests.
 pub fn superseding(text: &str) -> MessageInput {
     let items = vec![Part {
         content_type: PartType::Text,

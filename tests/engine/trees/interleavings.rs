@@ -1,6 +1,6 @@
-//! An event while the drivers of a tree are suspended at any of their await points. The drivers
-//! then go on with the state that they had loaded: nothing is lost, no non-repeatable call is
-//! repeated, and nothing starts after a cancel.
+//! Lets an event happen while the drivers of a tree are suspended at any of their await points.
+//! Afterwards the drivers go on with the state that they had loaded. Nothing is lost, no
+//! non-repeatable call is repeated, and nothing starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -20,14 +20,15 @@ use super::super::two_replicas::place;
 use super::harness::{People, Play, Shape, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// A boss with two branches: in each, a `mid` and its leaf.
+/// A boss with two branches. Each branch is a `mid` and a leaf.
 const FORK: Shape = Shape {
     depth: 2,
     children: 2,
     wide: 0,
 };
 
-/// One leaf pays and looks up at once; the other has to ask.
+/// Scripts a leaf that pays and looks up at once, and a leaf that looks up and has to ask before it
+/// pays.
 fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
     match turn {
@@ -42,15 +43,15 @@ fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
 enum Meanwhile {
     /// The user cancels the whole tree.
     CancelRoot,
-    /// The user cancels one branch, where there is one.
+    /// The user cancels one branch, if the tree has a branch at that moment.
     CancelBranch,
     /// Another replica takes over and drives the tree as far as it goes.
     Takeover,
 }
 
 impl Meanwhile {
-    /// Carries the event out, in the process of `play` or in another. Returns the task that was
-    /// canceled, if any.
+    /// Makes the event happen: a cancel in the process of `play`, a takeover in another process.
+    /// Returns the canceled task, if any.
     async fn happens(
         self,
         play: &Play<'_>,
@@ -127,7 +128,7 @@ async fn lived(
     (root, canceled, false)
 }
 
-/// The event numbers of the last start in a task's subtree and of the task's end.
+/// Returns the event numbers of the last start in a task's subtree and of the task's end.
 async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -> (i64, i64) {
     let (mut started, mut ended) = (0, 0);
     for row in harness.tree(root).await {
@@ -156,8 +157,8 @@ async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -
     (started, ended)
 }
 
-/// Asserts that the journal and the ledger agree: nothing executed without a committed start, and
-/// each payment has its result.
+/// Asserts that the journal and the ledger agree: nothing was executed without a committed start,
+/// and each payment has a result.
 fn as_the_world_knows(
     harness: &EngineHarness,
     task: TaskId,
@@ -193,8 +194,8 @@ fn as_the_world_knows(
 async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     let harness = EngineHarness::of_trees(fixture, FORK, one_asks).await;
     let parts = harness.parts(0);
-    // The drivers behave alike on both databases, so every second poll is enough, and every third
-    // on Postgres, which is slower.
+    // The drivers behave alike on both databases, so it is enough to interrupt them at every second
+    // poll, or at every third on Postgres, which is slower.
     let step = if harness.fixture.is_postgres() { 3 } else { 2 };
     let (mut polls, mut times) = (0, 0);
     loop {

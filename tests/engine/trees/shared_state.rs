@@ -22,7 +22,7 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// The number of the answer to this prompt, counted from the last message to the agent.
+/// Returns the number of the answer to this prompt, counted from the last message to the agent.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt
         .messages
@@ -35,7 +35,7 @@ fn turn_of_message(prompt: &Prompt) -> u32 {
     u32::try_from(answers.count()).unwrap() + 1
 }
 
-/// A boss and a leaf that keeps its conversation.
+/// Returns a harness with a boss and a leaf. The leaf keeps its conversation between calls.
 async fn of_sessions(
     fixture: StoreFixture,
     boss: fn(u32) -> Vec<(String, String)>,
@@ -59,7 +59,7 @@ async fn of_sessions(
     harness
 }
 
-/// Two calls of the leaf in one turn, and one in the next.
+/// Scripts a boss that calls the leaf twice in its first turn and once in its second turn.
 fn three_times(turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![hands_on(LEAF, "go.1"), hands_on(LEAF, "go.2")],
@@ -68,7 +68,8 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// The messages to an agent and its answers, in order, from its last prompt.
+/// Returns the messages to an agent and the agent's answers, in order, from the agent's last
+/// prompt.
 fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<String> {
     let (_, prompt) = harness
         .prompts_since(since)
@@ -83,7 +84,8 @@ fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<Strin
     told.collect()
 }
 
-/// A harness with a grown tree of this shape, whose boss has these limits. Returns the root too.
+/// Creates a harness and a grown tree of this shape, whose boss has these limits. Returns the
+/// harness and the root.
 async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineHarness, TaskId) {
     let mut harness =
         EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, one_small).await;
@@ -93,7 +95,7 @@ async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineH
     (harness, root)
 }
 
-/// The text of the result of a task's last call.
+/// Returns the text of the result of a task's last call.
 async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
     let items = harness.journal(task).await.items.into_iter();
     let mut results = items.filter_map(|item| {
@@ -154,7 +156,7 @@ both! {
         let door = EngineHarness::like(&parts, 0);
         door.message(&alice(), root, super::harness::superseding("more"), None).await.unwrap();
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
-        // The same refund, approved once by a person, is asked about again.
+        // A person is asked again about the same refund, although a person has approved it once.
         assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.told(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
         assert_eq!(harness.lawful(root).await.len(), 2);

@@ -1,5 +1,5 @@
-//! Drivers that act on an outdated state of their tree, requests that wait for room, journals that
-//! are damaged or too new to be read, and decisions on sub-agents' calls.
+//! Drivers that act on an outdated state of their tree, requests that wait because their tree is at
+//! its limit, journals that are damaged or too new to be read, and decisions on sub-agents' calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ async fn thinks(harness: &EngineHarness, driver: &mut BoxFuture<'static, ()>) {
     .await;
 }
 
-/// A boss with two leaves: the first model call of one leaf is in flight, the other leaf has not
-/// begun.
+/// Starts a boss with two leaves. Returns the root, the driver of a leaf whose first model call is
+/// in flight, and the driver of the other leaf, which has not begun.
 async fn one_thinks(
     harness: &EngineHarness,
     engine: &Arc<Engine>,
@@ -60,8 +60,8 @@ async fn one_thinks(
     (root, thinking, other)
 }
 
-/// Asserts, for a tree at rest, that the counters of each row equal the number of busy tasks and
-/// open requests in its subtree, and that its status fits them.
+/// Asserts, for a tree in which nothing runs, that each row counts the busy tasks and the open
+/// requests in its subtree, and that its status fits these counts.
 async fn balanced(harness: &EngineHarness, root: TaskId) {
     let rows = harness.tree(root).await;
     let open = harness.asked_by_tree(root).await;
@@ -115,7 +115,7 @@ async fn balanced(harness: &EngineHarness, root: TaskId) {
     }
 }
 
-/// Twenty-one guidance requests in all, from three leaves.
+/// Scripts twenty-one guidance requests in all, from three leaves.
 fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     let count = match task {
         "go.1" => 16,
@@ -135,8 +135,8 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// A tree at its limit of open requests, and the driver of another leaf. The model call of that
-/// leaf is in flight, and its answer asks for one more request.
+/// Brings a tree to its limit of open requests. Returns the root, and the driver of another leaf.
+/// The model call of that leaf is in flight, and its answer asks for one more request.
 async fn twenty_are_open(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -164,7 +164,7 @@ async fn twenty_are_open(
     (root, last.unwrap())
 }
 
-/// Polls a driver at most `polls` times. Returns whether it has ended.
+/// Polls a driver at most `polls` times. Returns whether the driver has ended.
 async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
     let mut polled = 0;
     poll_fn(|context| {
@@ -181,7 +181,7 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
     .await
 }
 
-/// The same refund for every task that asks.
+/// Scripts the same refund for every task that asks.
 fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
 }
@@ -203,7 +203,8 @@ async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId
     }
 }
 
-/// A boss that calls a leaf once for each message; the leaf keeps its conversation.
+/// Returns a harness with a boss that calls a leaf once for each message. The leaf keeps its
+/// conversation.
 async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
     harness.configure(|yaml| {
@@ -336,7 +337,8 @@ both! {
             harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
-            // The effects of the damaged leaf are unknown, so no rule allows the refund of the next leaf.
+            // The effects of the damaged leaf are unknown, so no rule allows the refund of the next
+            // leaf.
             let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
             let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");
@@ -375,7 +377,7 @@ both! {
         harness.fixture.numbers(&swap("user_message", "newer_message")).await.unwrap();
         let old = EngineHarness::like(&parts, 0);
         old.cancel(&alice(), root, None).await.unwrap();
-        // From here on the newer version drives, which can read the item.
+        // From now on the newer version drives the task. That version can read the item.
         harness.fixture.numbers(&swap("newer_message", "user_message")).await.unwrap();
         let newer = EngineHarness::like(&parts, 0);
         for request in harness.asked_by_tree(root).await {

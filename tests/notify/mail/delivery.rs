@@ -7,7 +7,7 @@ use crate::notify::on_both;
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::test_app::{On, TestApp};
 
-/// An entry that gathers nothing.
+/// Returns an entry that gathers nothing.
 fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
 }
@@ -88,8 +88,8 @@ on_both! {
     }
 }
 
-/// The problem of the first attempt at a mail to a server off loopback. Asserts that nothing of the
-/// mail was said to it.
+/// Sends a mail to a server that is not on loopback. Returns the problem of the first attempt.
+/// Asserts that the server received nothing of the mail.
 async fn problem_off_loopback(server: &FakeMailServer) -> String {
     // `0.0.0.0` is no loopback address to the service, but a connection to it reaches this machine.
     let yaml = yaml(BOB_ONLY, "0.0.0.0", server);
@@ -127,7 +127,8 @@ async fn without_tls_nothing_is_said_off_loopback() {
 async fn answer_from_before_tls_breaks_the_handshake_and_counts_for_nothing() {
     let server = FakeMailServer::start().await;
     server.offer_tls();
-    // An answer that were kept for later would leave the handshake to its end, which never comes.
+    // A client that kept an early answer for later would wait for the end of the handshake, which
+    // never comes.
     let no_tls = "no secure connection could be made (TLS)";
     assert_eq!(problem_off_loopback(&server).await, no_tls);
 }

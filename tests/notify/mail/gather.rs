@@ -15,12 +15,12 @@ use crate::notify::on_both;
 use crate::store::store_fixture::{asked, change, finance, fresh, new_task, status};
 use crate::support::test_app::On;
 
-/// How many questions the HTML body of a mail lists.
+/// Returns how many questions the HTML body of a mail lists.
 fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
     mail.html.matches("/resume/").count()
 }
 
-/// Stores `count` questions that finance may decide, as many at once as the store writes together.
+/// Stores `count` questions that finance may decide, 64 at a time.
 async fn ask(store: &Store, count: usize) {
     let commit = |_| async move {
         let id = TaskId(fresh());

@@ -17,8 +17,8 @@ use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
 pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
 
-/// alice, who owns the tasks, and bob, who is of finance, may decide; carol may not. dora is of
-/// finance, too, but has no key.
+/// Four people. The owner of the tasks, alice, may decide. So may bob, who is in the group finance,
+/// but carol may not. A fourth person, dora, is in finance, too, but has no key.
 const PEOPLE: &str = "  people:
     - { user: alice, tenant: acme, email: alice@acme.com, language: zh }
     - { user: bob, tenant: acme, email: bob@acme.com }
@@ -41,7 +41,7 @@ pub struct Post {
     clock: Arc<Leaping>,
 }
 
-/// The configuration with these entries, at the mail server of this host.
+/// Returns the configuration with these entries. `host` is the host of the mail server.
 pub fn yaml(entries: &str, host: &str, server: &FakeMailServer) -> String {
     let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
     let refunds = REFUNDS.replace("{approvers}", "{ owner: true, groups: [finance] }");

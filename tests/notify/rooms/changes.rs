@@ -107,8 +107,8 @@ on_both! {
         scene.hook.open();
         slack.until(|all| all.len() == 1).await;
         scene.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
-        // The attempt at the change found the message unposted, so the change waits for its lease
-        // to end.
+        // The change was attempted before the message was posted, so the change waits until its
+        // lease has ended.
         scene.leap(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
@@ -150,7 +150,8 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
-        // The retention of the change begins once it is recorded, so the test waits for that first.
+        // The retention of the change begins once the change is recorded, so the test first waits
+        // for the record.
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         scene.leap(Duration::from_hours(5 * 24));
         scene.counted(&[("sent", 0), ("due", 0)]).await;

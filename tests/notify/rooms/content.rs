@@ -79,7 +79,7 @@ on_both! {
     }
 }
 
-/// A name that means something in Slack and in Markdown.
+/// A name with markup of Slack and of Markdown.
 const NAME: &str = "<!channel>*&[x](https://evil.example)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,18 +12,18 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::fake_slack::{CHANNEL, FakeSlack, TOKEN};
 use crate::support::test_app::{ALICE, Held, On};
 
-/// A bot that posts each question by itself.
+/// An entry for a bot that posts each question in a message of its own.
 pub const BOT: &str = r#"    - { name: room, slack: { token: "{token}", channel: {channel}, api_url: "{hook}/api" }, tenants: [acme], gather: 0s }"#;
-/// A bot that gathers.
+/// An entry for a bot that gathers questions into one message.
 pub const GATHERS: &str = r#"    - { name: room, slack: { token: "{token}", channel: {channel}, api_url: "{hook}/api" }, tenants: [acme] }"#;
-/// An incoming webhook.
+/// An entry for an incoming webhook of Slack.
 pub const HOOK: &str =
     r#"    - { name: room, slack: { url: "{hook}/hook" }, tenants: [acme], gather: 0s }"#;
-/// A workflow of Teams.
+/// An entry for a workflow of Teams.
 pub const TEAMS: &str =
     r#"    - { name: room, teams: { url: "{hook}/teams" }, tenants: [acme], gather: 0s }"#;
 
-/// A service with this entry, and the rooms that it posts to.
+/// Starts a service with this entry. Returns the service and the rooms that it posts to.
 pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
     let entry = entry
         .replace("{token}", TOKEN)
@@ -33,7 +33,7 @@ pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
     (scene, slack)
 }
 
-/// Answers a question as this person.
+/// Answers a question as the person with this key.
 pub async fn answer(scene: &Scene, key: &'static str, held: &Held, action: &str) {
     scene.app.model.then(says("done"));
     let path = format!("/resume/{}/{action}", held.request);
@@ -49,7 +49,7 @@ pub async fn ask_with(scene: &Scene, arguments: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
-/// The deliveries of this type.
+/// Returns the deliveries of this type.
 pub fn of<'d>(found: &'d [Value], kind: &str) -> Vec<&'d Value> {
     found.iter().filter(|one| one["type"] == kind).collect()
 }

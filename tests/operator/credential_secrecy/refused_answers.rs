@@ -8,7 +8,7 @@ use crate::support::test_app::{ALICE, BOB, CAROL};
 
 /// Puts one defect into an answer.
 type Change = fn(&mut Value, &Planted);
-/// (path, headers, body, expected status)
+/// The path, the headers, the body and the expected status of an answer.
 type Case<'c> = (
     &'c str,
     &'c [(&'c str, &'c str)],
@@ -16,7 +16,7 @@ type Case<'c> = (
     u16,
 );
 
-/// Answers with one defect each, and the status that refuses them.
+/// The defects, each with the status of the reply that refuses it.
 const DEFECTS: [(Change, u16); 9] = [
     (
         |body, planted| body["response"]["extra"] = planted.long.clone().into(),
@@ -85,7 +85,7 @@ fn odd_fields(planted: &Planted) -> String {
 }
 
 impl Scene {
-    /// Sends every kind of refused answer, before the accepted one.
+    /// Sends every kind of refused answer. An accepted answer may come only afterwards.
     pub async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");
         let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));
@@ -96,7 +96,7 @@ impl Scene {
         self.refused_in_the_url(&path, people[0]).await;
     }
 
-    /// Answers whose body has one defect.
+    /// Sends answers whose body has one defect.
     async fn refused_for_defects(&mut self, path: &str, alice: (&str, &str)) {
         let json = ("content-type", JSON);
         for (at, (change, status)) in DEFECTS.into_iter().enumerate() {
@@ -117,8 +117,8 @@ impl Scene {
         }
     }
 
-    /// JSON answers that are malformed, too large, mislabelled or sent by a person who may not
-    /// answer.
+    /// Sends JSON answers that are malformed, too large, mislabelled or sent by a person who may
+    /// not answer.
     async fn refused_as_json(&mut self, path: &str, people: [(&str, &str); 3]) {
         let [alice, bob, carol] = people;
         let json = ("content-type", JSON);
@@ -159,7 +159,7 @@ impl Scene {
         self.all_refused(&cases).await;
     }
 
-    /// Answers by the page's form.
+    /// Sends refused answers in the format of the page's HTML form.
     async fn refused_as_forms(&mut self, path: &str, alice: (&str, &str)) {
         let page = [alice, ("content-type", FORM), ("accept", HTML)];
         let cases: [Case<'_>; 6] = [
@@ -182,7 +182,7 @@ impl Scene {
         }
     }
 
-    /// A value in the URL, where none belongs.
+    /// Sends a value in the URL, where no value belongs.
     async fn refused_in_the_url(&mut self, path: &str, alice: (&str, &str)) {
         let json = ("content-type", JSON);
         let place =

@@ -79,7 +79,7 @@ impl Scene {
         reply
     }
 
-    /// Alice's POST of JSON, with an idempotency key.
+    /// Sends a POST of JSON as Alice, with an idempotency key.
     pub async fn post(&mut self, path: &str, key: &str, body: &Value) -> Reply {
         let bearer = format!("Bearer {ALICE}");
         let headers = [
@@ -91,7 +91,8 @@ impl Scene {
             .await
     }
 
-    /// A task that waits for its credential: its id and the request's.
+    /// Creates a task that waits for its credential. Returns the ids of the task and of the
+    /// request.
     pub async fn task(&mut self, key: &str, call: &str) -> (String, String) {
         self.model.then(calls(&[(call, "{}")]));
         let task = self.post("/v1/tasks", key, &json!({"input": SEEN})).await;
@@ -128,7 +129,7 @@ impl Scene {
         }
     }
 
-    /// Asserts that none of these texts has a planted value and, if `shows`, that one of them has
+    /// Asserts that no text contains a planted value and, if `shows` is true, that a text contains
     /// [`SEEN`].
     pub fn is_silent(&self, what: &str, texts: &[(String, String)], shows: bool) {
         let lower: Vec<_> = texts

@@ -88,7 +88,7 @@ async fn command_runs_once_it_is_approved_and_its_exit_is_reported() {
         ),
         (1, &json!("failed"), &json!("exit code 3"))
     );
-    // The permit was used: the same key runs nothing more.
+    // The permit has been used, so the same command with the same key runs nothing.
     let again = run(service.gate(&command, "2s"), b"");
     assert_eq!(
         (again.status.code(), text(&again.stdout)),
@@ -109,7 +109,7 @@ async fn command_that_is_denied_changed_or_missing_does_not_run() {
         b"",
     );
     assert_eq!((denied.status.code(), text(&denied.stdout)), (Some(10), ""));
-    // Two equal commands are two calls, once the first has been reported.
+    // Once the first of two equal commands has been reported, the second one is a new call.
     for _ in 0..2 {
         let ran = run(
             service.gate(&["call", "Bash", LS, "--", "echo", "ran"], "5s"),

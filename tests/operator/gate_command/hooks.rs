@@ -1,4 +1,4 @@
-//! Each row of the table of answers, for both hosts.
+//! Tests each row of the table of answers in `docs/gate.md`, for both hosts.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{ServedGate, before, begin, beside, permission, run, text};
 
 const HOSTS: [&str; 2] = ["claude-code", "codex"];
 
-/// Answers a hook while Bob decides about its call.
+/// Runs a hook and answers its request as Bob. Returns the output of the hook.
 async fn decided(
     service: &ServedGate,
     host: &str,

@@ -1,4 +1,4 @@
-//! Everything that is no verdict blocks the call, within the time.
+//! Anything but a verdict blocks the call, within the time limit.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::{Folder, ServedGate, before, begin, gate, run, text};
 
-/// A server that reads a request and answers each with these bytes; `None` never answers.
+/// Starts a server that answers each request with these bytes, or never if `answer` is `None`.
+/// Returns the server's URL.
 fn server(answer: Option<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -56,7 +57,8 @@ fn blocked(url: &str, input: &[u8], what: &str) {
 #[test]
 fn service_that_does_not_answer_clearly_blocks_the_call() {
     let input = before("t", "ls").to_string();
-    // The fake answers are wrong only in what each row changes.
+    // The unmodified fake answer lets the call run. Each row below therefore tests nothing but its
+    // own change to that answer.
     let folder = Folder::new();
     let url = server(Some(reply("200 OK", ALLOWED)));
     let output = run(

@@ -26,12 +26,12 @@ impl Actor<'_> {
         .await
     }
 
-    /// A POST without a body.
+    /// Sends a POST without a body.
     pub async fn hit(&self, path: &str) -> Reply {
         self.send(Method::POST, path, None).await
     }
 
-    /// A POST of any bytes, labelled as JSON.
+    /// Sends a POST of any bytes, labelled as JSON.
     pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
         self.exchange(Method::POST, path, Some(("application/json", bytes)))
             .await
@@ -73,14 +73,14 @@ impl Actor<'_> {
         Watch::new(self.sent(Method::GET, &path, None).await)
     }
 
-    /// The events up to the end of the stream.
+    /// Returns the events of a task up to the end of the stream.
     pub async fn events(&self, task: &str, after: Option<i64>) -> Vec<Event> {
         let mut watch = self.watch(task, after).await;
         assert_eq!(watch.status, 200);
         watch.rest().await
     }
 
-    /// A POST that asks for the event stream, from the commit of the POST on.
+    /// Sends a POST that asks for the event stream. The stream begins with the commit of the POST.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor {
@@ -96,7 +96,7 @@ impl Actor<'_> {
         )
     }
 
-    /// Watches a task. `None` if the connection was closed before the service answered.
+    /// Watches a task. Returns `None` if the connection was closed before the service answered.
     pub async fn try_watch(&self, task: &str) -> Option<Watch> {
         self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
             .await

@@ -1,4 +1,4 @@
-//! The calls of the model and of the tool.
+//! An HTTP client for the model endpoint and the tool.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
@@ -17,7 +17,7 @@ pub struct Client {
     tool: String,
 }
 
-/// An answer of the model, put together from its stream.
+/// The model's answer, put together from the events of a stream.
 #[derive(Default)]
 pub struct Streamed {
     pub text: String,
@@ -35,7 +35,7 @@ struct WholeChoice {
     message: Box<RawValue>,
 }
 
-/// One event of the stream.
+/// An event of the model's stream.
 #[derive(Deserialize)]
 struct Piece {
     choices: Vec<PieceChoice>,
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Asks the model; returns its message, which is one JSON object.
+    /// Asks the model. Returns the message of the model's answer, which is one JSON object.
     pub async fn ask(&self, messages: &[String]) -> Box<RawValue> {
         let body = self.post(&self.chat, prompt(messages, "")).await;
         let body = body.collect().await.expect("an answer").to_bytes();
@@ -86,7 +86,7 @@ impl Client {
         choice.message
     }
 
-    /// Asks the model for a stream.
+    /// Asks the model for a streamed answer. Returns the answer at the end of the stream.
     pub async fn ask_for_stream(&self, messages: &[String]) -> Streamed {
         const STREAM: &str = r#","stream":true,"stream_options":{"include_usage":true}"#;
         let mut body = self.post(&self.chat, prompt(messages, STREAM)).await;
@@ -103,7 +103,7 @@ impl Client {
         answer
     }
 
-    /// Runs the tool; returns its answer.
+    /// Calls the tool. Returns the body of the tool's answer.
     pub async fn run_tool(&self, arguments: String) -> String {
         let body = self.post(&self.tool, arguments).await;
         let body = body.collect().await.expect("an answer").to_bytes();

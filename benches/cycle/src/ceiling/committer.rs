@@ -1,32 +1,34 @@
-//! Group commit: concurrent changes wait in one queue, and a writer commits all that it finds.
+//! Group commit: concurrent changes wait in one queue. A writer takes all waiting changes, up to a
+//! limit, and commits them as one batch.
 
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// The most changes of a batch.
+/// The maximum number of changes in a batch.
 pub const LARGEST_BATCH: usize = 512;
 
-/// Commits a batch of changes.
+/// A writer that commits batches of changes.
 pub trait Writer: Send + 'static {
     type Change: Send;
     /// The answer to a change.
     type Done: Send;
 
-    /// Returns the answers in the order of the changes, once all are durable.
+    /// Commits the batch. Returns the answers, in the order of the changes, once all changes are
+    /// durable.
     fn write(&mut self, batch: Vec<Self::Change>) -> impl Future<Output = Vec<Self::Done>> + Send;
 }
 
-/// A change, and where its answer goes.
+/// A change, and the channel to which the answer to the change is sent.
 type Queued<W> = (<W as Writer>::Change, oneshot::Sender<<W as Writer>::Done>);
 
-/// The queue of several writers.
+/// A queue of changes from which several writers take batches.
 pub struct Committer<W: Writer> {
     queue: mpsc::Sender<Queued<W>>,
 }
 
 impl<W: Writer> Committer<W> {
-    /// Starts the writers, each with batches of up to `limit` changes.
+    /// Starts the writers. Each batch of a writer has up to `limit` changes.
     pub fn start(writers: Vec<W>, limit: usize) -> Self {
         let (queue, waiting) = mpsc::channel(8192);
         let waiting = Arc::new(Mutex::new(waiting));
@@ -53,7 +55,7 @@ async fn drain<W: Writer>(
     while waiting.lock().await.recv_many(&mut batch, limit).await > 0 {
         let (changes, waiters): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
         for (done, waiter) in writer.write(changes).await.into_iter().zip(waiters) {
-            // Fails if the client has gone. The change is committed all the same.
+            // `send` fails if the client has disconnected. The change is committed even then.
             let _ = waiter.send(done);
         }
     }

@@ -1,6 +1,8 @@
-//! A cycle of five changes, as the service makes them: created; paused with a request; decided and
-//! the tool started; the tool's result; completed. The journal's items are those that the service
-//! writes in this cycle, byte for byte, except for ids and for the texts of the model and the tool.
+//! A cycle of five changes, as the service commits them: (1) the task is created; (2) the task is
+//! paused with a request; (3) the request is decided, and the tool is started; (4) the tool's
+//! result is stored; (5) the task is completed. The items of the journal are byte for byte those
+//! that the service writes in such a cycle, except for ids and for the texts of the model and the
+//! tool.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -17,23 +19,23 @@ use uuid::Uuid;
 use super::client::Client;
 use super::committer::{Committer, LARGEST_BATCH, Writer};
 
-/// Everything that one commit writes of a task.
+/// The data that one commit writes about one task.
 pub struct Change {
     pub change_id: Uuid,
     pub task_id: Uuid,
-    /// The number of the task's earlier changes; 0 creates the task.
+    /// The number of the task's earlier changes. A change with version 0 creates the task.
     pub version: i64,
     pub session_id: Uuid,
-    /// The new status, if it changes.
+    /// The new status; `None` if the status stays the same.
     pub status: Option<&'static str>,
-    /// The number of the task's earlier items.
+    /// The number of items that the task's journal already has.
     pub last_seq: i64,
     pub items: Vec<Item>,
     pub request: RequestChange,
     pub call_id: Uuid,
 }
 
-/// An item of the journal.
+/// An item of a task's journal.
 pub struct Item {
     pub kind: &'static str,
     pub role: &'static str,
@@ -49,14 +51,15 @@ pub enum RequestChange {
     Decided(Uuid),
 }
 
-/// A writer of these changes.
+/// A writer that commits values of this module's [`Change`].
 pub trait ChangeWriter: Writer<Change = Change, Done = ()> {}
 
 impl<W: Writer<Change = Change, Done = ()>> ChangeWriter for W {}
 
 /// A store of tasks with their journals.
 pub trait Store: Send + Sync + 'static {
-    /// Finds the task of an open request, with the bodies of its items in their order.
+    /// Finds the task of an open request. Returns the task's ids and the bodies of its journal's
+    /// items, in the order of the journal.
     fn read(&self, request_id: Uuid) -> impl Future<Output = Journal> + Send;
 }
 
@@ -73,7 +76,7 @@ struct Server<S, W: Writer> {
     client: Client,
 }
 
-/// The server over a store and the connections that write.
+/// Builds the server. The server reads tasks from `store` and commits changes with `writers`.
 pub fn router<S: Store, W: ChangeWriter>((store, writers): (S, Vec<W>), client: Client) -> Router {
     let server = Server {
         committer: Committer::start(writers, LARGEST_BATCH),
@@ -86,8 +89,9 @@ pub fn router<S: Store, W: ChangeWriter>((store, writers): (S, Vec<W>), client: 
         .with_state(Arc::new(server))
 }
 
-/// The lines of `bodies.txt`: the twelve items of the journal in their order, then the answers to
-/// the two requests. Each line has a type, a role and a body, in which `@name@` stands for a value.
+/// The lines of `bodies.txt`: the twelve items of the journal in order, then the answers to the
+/// client's two requests. Each line has a type, a role and a body. A `@name@` in a body is replaced
+/// by a value.
 static BODIES: LazyLock<Vec<[&str; 3]>> = LazyLock::new(|| {
     let lines = include_str!("bodies.txt").lines();
     let mut parts = lines.map(|line| line.splitn(3, ' '));
@@ -101,7 +105,7 @@ static BODIES: LazyLock<Vec<[&str; 3]>> = LazyLock::new(|| {
 const PAUSED: usize = 12;
 const COMPLETED: usize = 13;
 
-/// A task while one request of a client is served.
+/// The state of a task while the server handles one request of a client.
 struct Task {
     task_id: Uuid,
     session_id: Uuid,
@@ -109,7 +113,7 @@ struct Task {
     call_id: Uuid,
     version: i64,
     last_seq: usize,
-    /// The values of the names in the bodies (`@name@`).
+    /// The values that replace each `@name@` in the bodies, by name.
     values: Vec<(&'static str, String)>,
 }
 
@@ -131,7 +135,7 @@ impl Task {
         }
     }
 
-    /// Sets the value of a name to a text, as JSON.
+    /// Sets the value of `name` to `text`, encoded as a JSON string.
     fn set(&mut self, name: &'static str, text: &str) {
         let json = serde_json::to_string(text).expect("text");
         self.values.push((name, json));
@@ -151,7 +155,7 @@ impl Task {
         text
     }
 
-    /// The next change, with the next `items` of the journal.
+    /// Returns the task's next change, which has the next `items` items of the journal.
     fn change(
         &mut self,
         items: usize,
@@ -210,7 +214,7 @@ async fn create<S: Store, W: ChangeWriter>(
     answer(task.fill(PAUSED))
 }
 
-/// The parts of items that the prompt after the call needs.
+/// The part of the item `user_message` that the prompt after the tool call repeats.
 #[derive(Deserialize)]
 struct UserMessage<'a> {
     #[serde(borrow)]
@@ -233,7 +237,7 @@ struct AssistantMessage<'a> {
 struct ProposedCall<'a> {
     name: String,
     provider_id: String,
-    /// The arguments as a JSON string that holds JSON text, as the model gets them back.
+    /// The arguments as JSON text inside a JSON string, which is the form that the model expects.
     #[serde(borrow)]
     arguments_text: &'a RawValue,
 }

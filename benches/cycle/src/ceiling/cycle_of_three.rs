@@ -1,5 +1,6 @@
-//! A cycle of three changes: created and paused; decided; completed with the tool's result. The
-//! tool's result is a constant, and the journal has four short items.
+//! A cycle of three changes: (1) the task is created and paused; (2) the request is decided; (3)
+//! the task is completed with the tool's result. The tool's result is a constant, and the journal
+//! has four short items.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ insert into task_item (task_id, seq, role, content, request_id)
 select task_id, 2, 'tool', result::jsonb, request_id from tasks
 union all select task_id, 3, 'assistant', message::jsonb, request_id from tasks";
 
-/// A change of the store.
+/// A change that a cycle commits.
 pub enum Change {
     Create {
         task: Uuid,
@@ -88,8 +89,8 @@ pub struct PostgresWriter {
     complete: Statement,
 }
 
-/// Starts the server's parts: as many connections as `writers`, each of which commits up to `limit`
-/// changes at once.
+/// Builds the server. Opens `writers` connections, each of which commits batches of up to `limit`
+/// changes.
 pub async fn router(database: &str, writers: usize, limit: usize, client: Client) -> Router {
     let schema = connect(database).await.batch_execute(SCHEMA).await;
     schema.expect("an empty database");
@@ -114,7 +115,8 @@ pub async fn router(database: &str, writers: usize, limit: usize, client: Client
         .with_state(Arc::new(server))
 }
 
-/// The changes of a batch by kind, as columns.
+/// The changes of a batch as parameters of the statements. Each kind of change has one array for
+/// each column.
 #[derive(Default)]
 struct Columns {
     created_ids: [Vec<Uuid>; 3],
@@ -159,7 +161,7 @@ fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
 
 impl Writer for PostgresWriter {
     type Change = Change;
-    /// For a decision: the messages of the conversation so far. For other changes: empty.
+    /// For a decision, the messages of the conversation so far; for any other change, empty.
     type Done = Vec<String>;
 
     async fn write(&mut self, batch: Vec<Change>) -> Vec<Vec<String>> {
@@ -182,7 +184,8 @@ impl Writer for PostgresWriter {
         let has_ended = !columns.completed.is_empty();
         let several = u8::from(has_new) + u8::from(has_decided) + u8::from(has_ended) > 1;
         let connection = &self.connection;
-        // The statements are sent in this order without waiting for each other's answers.
+        // The statements are sent in this order. No statement waits for the answer to an earlier
+        // one.
         let (begun, created, rows, completed, committed) = tokio::join!(biased;
             async { if several { connection.batch_execute("begin").await } else { Ok(()) } },
             async {

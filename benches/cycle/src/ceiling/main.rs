@@ -1,18 +1,20 @@
-//! Ceilings: bare servers of the cycle, without accounts, policy, validation or recovery. They
-//! bound from above the rate that a service can reach on the machine at hand.
+//! Bare servers that run the benchmark's cycle of a task without accounts, policy, validation or
+//! recovery. Their rates are ceilings: upper bounds of the rate that a full service can reach on
+//! the same machine.
 //!
 //! `ceiling --mode pg3|batch3|batch5|sqlite5 --database URL|FILE [--listen 127.0.0.1:9001]
 //! [--model 127.0.0.1:9100] [--writers N]`
 //!
 //! | mode | changes of the store | model and tool |
 //! |---|---|---|
-//! | `pg3` | three, each a statement of its own | JSON; no tool call |
+//! | `pg3` | three; each change is its own commit | JSON; no tool call |
 //! | `batch3` | three; concurrent changes share commits | JSON; no tool call |
-//! | `batch5` | five, as the service; concurrent changes share commits | stream; tool over HTTP |
-//! | `sqlite5` | the same on `SQLite` | the same |
+//! | `batch5` | five, like the service; concurrent changes share commits | stream; tool over HTTP |
+//! | `sqlite5` | as `batch5`, but on `SQLite` | as `batch5` |
 //!
-//! A writer is a connection that commits. `batch5` has one by default: on two processors the larger
-//! batches of one writer gain more than the overlapping flushes of several.
+//! A writer is a database connection that commits changes. By default, `batch5` has one writer: on
+//! two processors, the larger batches of a single writer gain more than the overlapping flushes of
+//! several writers.
 
 mod client;
 mod committer;

@@ -1,4 +1,4 @@
-//! The store of five changes on Postgres: a batch is one autocommit statement.
+//! The Postgres store of `cycle_of_five.rs`. A batch is one statement, which commits by itself.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, NoTls, Statement};
@@ -7,7 +7,8 @@ use uuid::Uuid;
 use super::committer::Writer;
 use super::cycle_of_five::{Change, Journal, RequestChange, Store};
 
-/// The tables and indexes that the service needs for this cycle, without those for its lists.
+/// The tables and indexes that the service uses in this cycle. Left out are the indexes that only
+/// the service's lists use.
 const SCHEMA: &str = "
 create table agent_task (
     task_id uuid primary key, tenant text not null, user_id text not null, session_id uuid not null,
@@ -70,12 +71,12 @@ select t.task_id, t.session_id, r.call_id, i.body
   from intervention_request r join agent_task t using (task_id) join agent_task_item i using (task_id)
  where r.request_id = $1 order by i.seq";
 
-/// A connection to the database, with one plan for each statement, as the service's.
+/// Connects to the database. As in the service, each statement has a single generic plan.
 pub async fn connect(url: &str) -> Connection {
     let (connection, driver) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("a database");
-    // The driver runs until the process ends. Its errors also fail the pending statement.
+    // `driver` runs until the process ends. If `driver` fails, the pending statement also fails.
     tokio::spawn(driver);
     connection
         .batch_execute(
@@ -96,7 +97,7 @@ pub struct PostgresWriter {
     write: Statement,
 }
 
-/// Creates the tables in an empty database.
+/// Creates the tables in an empty database. Returns the store and `count` writers.
 pub async fn open(url: &str, count: usize) -> (PostgresStore, Vec<PostgresWriter>) {
     let reader = connect(url).await;
     let schema = reader.batch_execute(SCHEMA).await;
@@ -137,7 +138,7 @@ impl Writer for PostgresWriter {
             .query_one(&self.write, &columns.values())
             .await
             .expect("a written batch");
-        // The counts would be lower if another change had taken a version or decided a request.
+        // A count is lower if another change has already taken the version or decided the request.
         assert_eq!(row.get::<_, i64>(0), length(&batch));
         assert_eq!(row.get::<_, i64>(1), length(&columns.decided));
         vec![(); batch.len()]
@@ -148,7 +149,7 @@ fn length<T>(list: &[T]) -> i64 {
     i64::try_from(list.len()).expect("a short list")
 }
 
-/// A batch as the arrays of the statement.
+/// A batch as the parameters of the statement: one array for each column.
 #[derive(Default)]
 struct Columns<'b> {
     task_id: Vec<Uuid>,

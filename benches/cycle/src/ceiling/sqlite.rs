@@ -1,4 +1,4 @@
-//! The store of five changes on `SQLite`: a batch is one transaction of cached statements.
+//! The `SQLite` store of `cycle_of_five.rs`. A batch is one transaction of cached statements.
 
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::committer::Writer;
 use super::cycle_of_five::{Change, Item, Journal, RequestChange, Store};
 
-/// The tables of `postgres.rs`; ids are blobs.
+/// The same tables as in `postgres.rs`, with ids as blobs.
 const SCHEMA: &str = "
 create table agent_task (
     task_id blob primary key, tenant text not null, user_id text not null, session_id blob not null,
@@ -64,7 +64,7 @@ pub struct SqliteStore(Mutex<Connection>);
 
 pub struct SqliteWriter(Connection);
 
-/// Creates the tables in a new file.
+/// Creates the tables in a new file. Returns the store and its only writer.
 pub fn open(file: &str) -> (SqliteStore, Vec<SqliteWriter>) {
     let writer = connect(file);
     writer.execute_batch(SCHEMA).expect("a new file");

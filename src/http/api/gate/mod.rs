@@ -1,4 +1,4 @@
-//! The operations on calls of agents that run elsewhere. An agent proposes a call, looks at the
+//! The operations for agents that run outside this service. An agent proposes a call, looks at the
 //! call, and reports the call's outcome.
 
 pub(crate) mod look;

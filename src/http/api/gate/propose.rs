@@ -154,8 +154,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A proposal as the body gives it. The `identity`, `runner` and `wait` of `proposal` are
-/// placeholders, which the values of the headers replace.
+/// A proposal as read from the body. The `identity`, `runner` and `wait` of `proposal` are
+/// placeholders until the values from the headers replace them.
 struct ProposalBody {
     proposal: Proposal,
     attach: Option<bool>,

@@ -1,5 +1,5 @@
-//! The asks (proposals at gates) that wait for a verdict in this process. Their number is limited.
-//! A client can cancel its request, which ends the wait of that request.
+//! The asks (proposals at gates) that wait for a verdict in this process. The number of waiting
+//! asks is limited. A client can cancel its request, which ends the wait of the ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,9 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks by number. The value contains the person who asks and, if the client can
-    /// cancel its request, the name of the request and the token that ends its wait.
+    /// The waiting asks by number. The value contains the person who asks. If the client can cancel
+    /// its request, the value also contains the name of the request and the token that ends the
+    /// wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
@@ -34,9 +35,9 @@ pub(crate) struct WaitSlot {
 
 impl WaitingAsks {
     /// Takes a slot for an ask of `caller`. Returns `None` if too many asks of this process or of
-    /// the caller wait. `request` is the name and the token of the client's request:
-    /// [`WaitingAsks::cancel`] finds the request by the name and cancels the token. `None` if the
-    /// client cannot cancel the request.
+    /// the caller wait. `request` has the name by which [`WaitingAsks::cancel`] finds the client's
+    /// request, and the token that `cancel` cancels. `request` is `None` if the client cannot
+    /// cancel the request.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,

@@ -53,8 +53,8 @@ pub(crate) async fn list_grants(
     }))
 }
 
-/// Reads a page of the standing decisions that concern a caller; for an admin, of all standing
-/// decisions of the tenant. The page may be empty although more standing decisions follow.
+/// Reads a page of the standing decisions that concern a caller. For an admin, reads a page of all
+/// standing decisions of the tenant. The page may be empty although more standing decisions follow.
 ///
 /// # Errors
 /// `unavailable`.

@@ -1,6 +1,7 @@
-//! `tools/call`: proposes the call at the gate and waits for its result. An answer within
-//! [`JSON_ANSWER_TIMEOUT`] is sent as JSON, a later answer as an event stream. If the client
-//! disconnects, the wait ends, and the client no longer counts as an asker of the call.
+//! `tools/call`: proposes the call at the gate and waits for the result of the call. An answer that
+//! comes within [`JSON_ANSWER_TIMEOUT`] is sent as JSON; a later answer is sent as an event stream.
+//! If the client disconnects, the wait ends, and the client no longer counts as an asker of the
+//! call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +27,13 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// The time after which a call that still waits is answered as an event stream.
+/// The time after which the server begins an event stream for a call that has no answer yet.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of times that a client is asked to repeat its request. A client of the
-/// revision 2026-07-28 that gets a `requestState` repeats the request with this state by itself,
-/// until the call is decided. The client gives up after ten rounds.
+/// The maximum number of repetitions of one request that the server asks a client for. A client of
+/// the revision 2026-07-28 that gets a `requestState` repeats the request with this state by
+/// itself, until the call is decided. The client gives up after ten rounds.
 pub(super) const MAX_REPETITIONS: u32 = 9;
-/// The time within which a client of the revision 2026-07-28 begins the next repetition.
+/// The assumed maximum time until a client of the revision 2026-07-28 begins the next repetition.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 /// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
@@ -49,8 +50,8 @@ struct PreparedCall {
 }
 
 impl McpRequest<'_> {
-    /// Answers `tools/call`: in JSON if the answer comes within [`JSON_ANSWER_TIMEOUT`], else as an
-    /// event stream.
+    /// Answers `tools/call`. The response is JSON if the answer comes within
+    /// [`JSON_ANSWER_TIMEOUT`], otherwise an event stream.
     pub(super) async fn call_tool(&self, params: Params) -> Response {
         let token = params.meta("progressToken").cloned();
         let call = match self.prepare_call(params) {
@@ -79,7 +80,7 @@ impl McpRequest<'_> {
     }
 
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the
-    /// request does not wait.
+    /// request is answered without a wait for the verdict.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
         let name = params.text("name").unwrap_or_default().to_owned();
         if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
@@ -138,8 +139,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the identity by which the gate recognizes the call, and the number of this
-    /// repetition. The number of the first request is 0.
+    /// Returns the identity by which the gate recognizes the call, and the number of the
+    /// repetition: 0 for the first request.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(parse_request_state)
@@ -188,9 +189,9 @@ impl McpRequest<'_> {
     }
 }
 
-/// Parses a `requestState` into the call and the number of the repetition. The state needs no seal:
-/// if a client sends the state of another call, the arguments do not fit that call, and the gate
-/// treats the request as a new call.
+/// Parses a `requestState` into the call and the number of the repetition. The state needs no
+/// protection against forgery: if a client sends the state of another call, the arguments do not
+/// match the other call, and the gate treats the request as a new call.
 fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;

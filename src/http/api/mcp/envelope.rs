@@ -27,7 +27,7 @@ pub(super) struct Incoming {
     pub(super) params: Result<Params, RpcError>,
 }
 
-/// The parameters of a message. They are empty if the message has none.
+/// The parameters of a message. Empty if the message has no parameters.
 #[derive(Debug, Default)]
 pub(super) struct Params {
     /// All members but `arguments`.
@@ -102,8 +102,8 @@ fn to_rpc_error(error: JsonError) -> RpcError {
 }
 
 /// Returns the protocol revision of a message. A message of the revision 2026-07-28 repeats its
-/// revision, its method and its tool in headers, for proxies that read no body. If the headers
-/// contradict the body, the message is refused.
+/// revision, its method and its tool in headers, so that proxies need not read the body. Refuses a
+/// message whose headers contradict the body.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,
@@ -175,8 +175,8 @@ fn single_header<'h>(
         .map_err(|_| RpcError::invalid_headers(format!("{name} is not visible ASCII")))
 }
 
-/// Decodes the text of a header, which may be in Base64. Returns `None` if the Base64 or its text
-/// is invalid.
+/// Returns the text of a header value, which the client may have encoded in Base64. `None` if the
+/// Base64 or the decoded text is invalid.
 fn decode_header(value: &str) -> Option<String> {
     let inside = value.strip_prefix("=?base64?");
     let Some(inside) = inside.and_then(|rest| rest.strip_suffix("?=")) else {

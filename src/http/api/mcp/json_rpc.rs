@@ -15,7 +15,7 @@ use crate::task::mcp_revision::Revision;
 /// A JSON-RPC error, with the HTTP status of its response.
 #[derive(Clone, Debug)]
 pub(super) struct RpcError {
-    /// The HTTP status of a response in JSON. A stream always has 200.
+    /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
     code: i32,
     message: String,

@@ -1,7 +1,7 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
 //! protocol. The server is stateless: it opens no session, and any replica can answer any request.
-//! Invariant: every parser reads a message alike, because a repeated member outside of `arguments`
-//! is refused, and `arguments` are kept byte for byte.
+//! Invariant: every parser reads the same values in a message, because a repeated member outside of
+//! `arguments` is refused, and `arguments` are kept byte for byte.
 
 mod call;
 mod envelope;
@@ -143,7 +143,7 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Handles a notification. Only a cancellation has an effect: the wait of the canceled request
-/// ends, because its asker no longer wants the answer.
+/// ends, because the asker no longer wants the answer.
 fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;

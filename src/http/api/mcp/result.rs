@@ -1,6 +1,7 @@
-//! The result of `tools/call`. Invariant: a result that neither the tool nor a person gave is an
-//! error result. Clients refuse a success without the structured content that the tool's schema
-//! promises, and a model that reads an error does not continue as if the call had run.
+//! Writes the result of `tools/call`. Invariant: a result that comes neither from the tool nor from
+//! a person is an error result. There are two reasons. Clients refuse a success without the
+//! structured content that the tool's schema promises. And a model that reads an error does not
+//! continue as if the call had run.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,7 @@ impl ResultWriter {
             .to_string()
     }
 
-    /// Writes the result from the call alone, without the bytes of an MCP server.
+    /// Writes the result from the stored call, without the bytes that an MCP server sent.
     fn write_from_call(
         &self,
         call: &GateCall,
@@ -168,7 +169,7 @@ fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let content = members.get("content")?.get();
     let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
     let comma = if blocks.is_empty() { "" } else { "," };
-    // `content` borrows from `raw`, so the address of its end gives a position in `raw`.
+    // `content` borrows from `raw`, so the end address of `content` gives a position in `raw`.
     let end = (content.as_ptr().addr() + content.len()).checked_sub(raw.as_ptr().addr() + 1)?;
     let (before, after) = raw.split_at_checked(end)?;
     Some(format!("{before}{comma}{block}{after}"))
@@ -189,7 +190,7 @@ fn error_result(text: &str) -> Value {
     json!({"content": [text_block(text)], "isError": true})
 }
 
-/// Writes the text for a call that has not run, or that has ended without a result after its start.
+/// Writes the text for a call that did not run, or that started but ended without a result.
 fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
     if call.decision == GateDecision::Allow {

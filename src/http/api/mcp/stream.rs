@@ -1,5 +1,5 @@
-//! The event stream of a call that waits. It contains comments that keep the connection open,
-//! progress notifications for a client that asked for them, and the answer.
+//! The event stream that answers a waiting call. It contains comments that keep the connection
+//! open, progress notifications for a client that asked for them, and the answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The answer to a `tools/call` request.
 pub(super) struct Reply {
-    /// The HTTP status of a response in JSON. A stream always has 200.
+    /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
     /// The JSON-RPC message. It is empty if the client has canceled the request, because a canceled
     /// request gets no answer.
@@ -121,7 +121,7 @@ pub(super) fn last_frame(message: &str) -> String {
 }
 
 /// Writes a message as a server-sent event, with a `data` line for each line of the message. The
-/// client may read a different line end than the message had. This does not change the message,
+/// client may read other line ends than the message has. The meaning of the message stays the same,
 /// because JSON has line ends only between tokens.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
@@ -132,7 +132,8 @@ fn event(message: &str) -> String {
     text
 }
 
-/// Writes a progress notification. `number` only counts the notifications; it measures no progress.
+/// Writes a progress notification. `number` is the number of the notification and does not measure
+/// progress.
 fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
     let message = match request {
         None => "The call is under way.".to_owned(),

@@ -87,8 +87,8 @@ pub(crate) async fn decide_request(
     decide(&http, id, posted, None).await
 }
 
-/// Stores an answer and responds with the root task. A form of a page is redirected to the
-/// request's page instead. `path_action` is the action in the path, if any.
+/// Stores an answer and responds with the root task. If the answer was posted by the form of a
+/// page, redirects to the request's page instead. `path_action` is the action in the path, if any.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -108,7 +108,8 @@ pub(crate) async fn decide(
 /// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
-/// As [`decide`], but the problem of an invalid form is returned, not rendered as a page.
+/// As [`decide`], but the problem of an invalid form is returned instead of a page that shows the
+/// problem.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,

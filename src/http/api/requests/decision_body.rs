@@ -1,7 +1,7 @@
-//! Reads a person's answer to a request from the body of a POST. A body with any mistake is refused
-//! as a whole. This module checks only the structure of the body; the engine checks whether the
-//! request's kind and rule allow the answer. Arguments, results and form values are kept as JSON
-//! text, so that numbers keep every digit.
+//! Reads a person's answer to a request from the body of a POST. The whole body is refused if it
+//! has any mistake. This module checks only the structure of the body; the engine checks whether
+//! the request's kind and rule allow the answer. Arguments, results and form values are kept as
+//! JSON text, so that numbers keep every digit.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ pub(crate) struct InboxFilter {
 }
 
 impl InboxFilter {
-    /// Takes the filters out of a query.
+    /// Takes the parameters of the filters out of a query.
     #[must_use]
     pub(crate) fn from_query(query: &mut Query) -> Self {
         Self {

@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of database reads for a page while the caller may decide none of the requests
-/// that were read.
+/// The maximum number of database reads for a page. Further reads are made as long as the caller
+/// may decide none of the requests read so far.
 const MAX_READS: usize = 10;
 
 /// List requests
@@ -116,7 +116,7 @@ async fn open_requests(
 }
 
 /// Whether the caller is an approver of the request, or has answered it. In a service without
-/// accounts, the one user decides every request.
+/// accounts, every request concerns the only user.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     caller.without_accounts
         || is_approver(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
@@ -136,8 +136,8 @@ fn list_response(
 }
 
 /// Reads requests until the page has an entry, no more requests follow, [`MAX_READS`] reads are
-/// done, or the store has ended its own search. If `inbox` is true, skips requests that the caller
-/// may not decide.
+/// done, or the store has stopped its search early (`Page::scanned_to`). If `inbox` is true, skips
+/// requests that the caller may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,
@@ -173,7 +173,7 @@ async fn list_page(
         if !more || !listing.is_empty() || looked_at.is_some() || reads == MAX_READS {
             break more;
         }
-        // The next requests may all be for other people, and a large read skips many of them at
+        // The next requests may all be for other people. One large read skips many such requests at
         // once.
         filter.limit = MAX_LIMIT;
     };

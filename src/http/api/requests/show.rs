@@ -1,5 +1,5 @@
-//! `GET /resume/{request_id}`: a request as JSON, or as the page where a person decides. The
-//! operation changes nothing.
+//! `GET /resume/{request_id}`: returns a request as JSON, or as the page on which a person decides.
+//! The operation changes nothing.
 
 use std::sync::Arc;
 

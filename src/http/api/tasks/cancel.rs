@@ -60,8 +60,8 @@ pub(crate) async fn cancel_task(
     Ok(response)
 }
 
-/// Cancels a task for the sender of a POST. `body` checks the posted body; it is polled only after
-/// the check of the sender's right.
+/// Cancels a task for the sender of a POST. The future `body` checks the posted body. `body` is
+/// polled only after the check of the sender's right.
 ///
 /// # Errors
 /// The problems of [`OP`].

@@ -107,8 +107,8 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
 }
 
 /// Returns the owners to filter by; an empty list admits every owner. An admin may name any
-/// `users`; other callers may name only themselves. A list of root tasks contains only the caller's
-/// own tasks, unless the caller is an admin.
+/// `users`; other callers may name only themselves. For a caller who is not an admin, a list of
+/// root tasks contains only the caller's own tasks.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

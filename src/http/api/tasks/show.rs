@@ -1,4 +1,4 @@
-//! `GET /v1/tasks/{task_id}`: a task, read at once or when the task no longer runs.
+//! `GET /v1/tasks/{task_id}`: returns a task, at once or as soon as the task no longer runs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! Notifications tell the tenant's reader which requests the commits of all replicas have changed,
 //! and the reader reads the rows of these requests. Notifications may be lost, so every
 //! [`SEARCH_INTERVAL`] the reader also searches for changed requests. When the deadline of a shown
-//! request passes, the reader reads the request, because only the database's clock decides whether
-//! the request has expired. The reader stops when its last follower is dropped.
+//! request passes, the reader reads the row of the request, because only the database's clock
+//! decides whether the request has expired. The reader stops when its last follower is dropped.
 //!
 //! Invariant: a follower gets the row of every changed request of its tenant, or learns that rows
 //! may be missing ([`InboxFollower::next`] returns `None`).
@@ -31,11 +31,12 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The minimum delay from a read of overdue requests to the next such read. A deadline that has
 /// passed by the process's clock may not have passed by the database's clock.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// How far before the newest known request the search for lost changes begins. Replicas generate
-/// the ids, so a request may be committed after a request with a greater id.
+/// The time before the newest known request at which the search for lost changes begins. The search
+/// must look back because replicas generate the ids: a request may be committed after a request
+/// with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// The maximum number of sends that a follower may leave unread. A follower that leaves more unread
-/// misses rows, and its stream has to read the inbox again.
+/// The maximum number of sends that a follower may leave unread. If a follower leaves more sends
+/// unread, it misses rows, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 
-/// The rows of changed requests of one tenant, from one read.
+/// The rows that one read has returned for the changed requests of a tenant.
 type ChangedRows = Arc<Vec<RequestRow>>;
 
 /// The state that a tenant's followers share with the reader. Only the followers keep the state
@@ -73,8 +74,8 @@ struct ShownRequest {
     /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline. `None` if the request has no deadline, and once the reader has read that the
-    /// request has expired or is closed.
+    /// The deadline. `None` if the request has no deadline. Also `None` after the reader has read
+    /// that the request has expired or is closed.
     expires_at: Option<Time>,
 }
 
@@ -129,8 +130,8 @@ impl Drop for InboxTail {
 }
 
 impl InboxFollower {
-    /// Waits for the rows of changed requests. Returns `None` if the follower fell too far behind
-    /// and rows may be missing. Cancel-safe.
+    /// Waits for the rows of changed requests. Returns `None` if the follower fell too far behind,
+    /// so that rows may be missing. The function is cancel-safe.
     pub(super) async fn next(&mut self) -> Option<ChangedRows> {
         match self.changed_rows.recv().await {
             Ok(news) => Some(news),
@@ -313,8 +314,8 @@ impl InboxReader {
         true
     }
 
-    /// Returns the first deadline of the shown requests. Holds the tail only during this call,
-    /// because the waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. The function holds the tail only until
+    /// it returns, because a waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);
@@ -357,8 +358,8 @@ impl InboxReader {
         Ok(())
     }
 
-    /// Adds to `pending_ids` the requests that have changed although no notification of the change
-    /// has arrived. Returns whether there may be more such requests.
+    /// Adds requests to `pending_ids` that have changed without a notification to this process.
+    /// Returns whether there may be more such requests.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

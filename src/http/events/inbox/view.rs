@@ -1,5 +1,5 @@
-//! The inbox of one caller as the caller's stream has reported it, and the event that a changed
-//! request causes for that caller.
+//! Keeps the inbox of one caller in the state that the caller's stream has reported. Decides which
+//! event a changed request causes for the caller.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
-/// The maximum number of an inbox's requests that are counted.
+/// The maximum number of requests in an inbox that are counted.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// The minimum share of the counted requests that has to be left, in tenths. If fewer are left
-/// while more requests wait than were counted, the inbox is read again.
+/// The minimum share of the counted requests that must be left, in tenths. The inbox is read again
+/// if fewer counted requests are left and uncounted requests wait.
 const REFRESH_TENTHS: usize = 9;
 
 /// A change of a request that a stream reports to its caller.
@@ -28,12 +28,11 @@ pub(super) enum InboxChange {
     Gone(GoneReason),
 }
 
-/// The requests that wait for a caller: the oldest [`MAX_COUNTED`], each with its number of
-/// answers.
+/// The oldest [`MAX_COUNTED`] requests that wait for a caller, each with its number of answers.
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests wait, or may wait, than are in `open`. `counted` is the size of `open`
+    /// Whether requests wait, or may wait, that are not in `open`. `counted` is the size of `open`
     /// at the time when `more` was set.
     more: bool,
     counted: usize,

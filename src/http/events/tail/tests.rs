@@ -30,7 +30,8 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
 
 impl Buffer {
     /// Returns the reply to a follower at `seen`: the name of the reply, and the numbers of its
-    /// events. For `read`, returns the number after which the follower has to read.
+    /// events. For the reply `read`, the only number is the one after which the follower has to
+    /// read.
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = FollowerQuery {
             seen,
@@ -49,8 +50,8 @@ impl Buffer {
         }
     }
 
-    /// Ends a read of the rows after the number `after`. The read began when `commits_at_read`
-    /// notifications had arrived.
+    /// Adds the result of a read of the rows after the number `after`, and ends the read.
+    /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn read(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         self.add(after, read, commits_at_read);
         self.is_reading = false;

@@ -1,4 +1,5 @@
-//! Variants of the sample request for tests: other kinds, several calls, and answers.
+//! Variants of the sample request for tests: requests of other kinds, requests with several calls,
+//! and answers.
 
 use serde_json::{Value, json};
 
@@ -62,7 +63,8 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     row
 }
 
-/// The tool, its arguments, the question, the details and the form of a sample request.
+/// The parts of a sample request: the tool's name, the arguments, the question, the details and the
+/// form.
 type Question = (
     &'static str,
     Value,
@@ -138,8 +140,8 @@ fn question_of_kind(kind: RequestKind) -> Question {
     }
 }
 
-/// Returns a stored answer of `by` to the calls `calls`. `closes` says whether the answer closes
-/// the request.
+/// Returns the stored answer in which the user `by` takes `action` on each of `calls`. `closes`
+/// tells whether the answer closes the request.
 #[must_use]
 pub(crate) fn answer(
     by: &str,

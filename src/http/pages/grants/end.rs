@@ -1,4 +1,4 @@
-//! `POST /grants/{grant_id}`: ends a standing decision by the form on the page.
+//! `POST /grants/{grant_id}`: ends a standing decision, for the form on the page `/grants`.
 
 use std::sync::Arc;
 

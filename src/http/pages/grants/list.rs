@@ -1,5 +1,5 @@
-//! `GET /grants`: the standing decisions that concern a person, newest first. Each standing
-//! decision that the person may end is shown with a form that ends this standing decision.
+//! `GET /grants`: the standing decisions that concern a person, newest first. If the person may end
+//! a standing decision, a form beside the decision ends it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1`, the
-//! list also has the requests that other people have decided and that the person may decide, too.
+//! list also has requests that other people have decided, if the person was permitted to decide
+//! them.
 
 use std::sync::Arc;
 
@@ -70,8 +71,8 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
-/// Reads a page of decided requests. Returns the rows, and, if more may follow, the id of the last
-/// request that was read.
+/// Reads a page of decided requests. Returns the rows. If more requests may follow, also returns
+/// the id of the last request that was read.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -184,7 +185,8 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Renders an answer: the action, its author and time, and how long the request had waited.
+/// Renders an answer: the action, the person, the time, and how long the request had waited for the
+/// answer.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,
@@ -222,8 +224,8 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Says how many more people have to approve an open request. `None` for a closed request, and if
-/// one approval is enough.
+/// Returns a text that says how many more people have to approve an open request. `None` if the
+/// request is closed or needs only one approval.
 fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
     let brief = RequestBrief::from_row(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);

@@ -41,7 +41,7 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The maximum time left of the requests that the first page lists before all others.
+/// The first page lists a request before all others if the request expires within this time.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 /// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
@@ -78,12 +78,12 @@ pub(crate) async fn get_inbox(
 struct InboxPage {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether more
-    /// requests than `open` wait, or may wait.
+    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether more than
+    /// `open` requests may be waiting.
     open: usize,
     has_more: bool,
-    /// The number of counted requests after this page. `next` is the id after which the next page
-    /// begins; `None` on the last page.
+    /// The number of counted requests that come after this page. `next` is the id of the request
+    /// after which the next page begins; `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -113,7 +113,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // Urgent requests fill the page, so the next page begins with the oldest request.
+            // Urgent requests fill this page, so the next page begins with the oldest request of
+            // all.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };
@@ -275,8 +276,8 @@ fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// Reads the oldest requests after `after` that wait for a caller, at most [`MAX_COUNTED`]. The
-/// page is empty for a caller who may not decide.
+/// Reads the requests that wait for a caller, oldest first, beginning after the request `after`.
+/// Returns at most [`MAX_COUNTED`] requests, and none for a caller who may not decide.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,

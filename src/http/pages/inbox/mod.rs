@@ -13,7 +13,7 @@ mod tests;
 
 use url::form_urlencoded::Serializer;
 
-/// Returns `path` with the query that `query` holds; without `?` if the query is empty.
+/// Returns `path`, followed by `?` and the query unless the query is empty.
 fn with_query(path: &str, mut query: Serializer<'_, String>) -> String {
     match query.finish().as_str() {
         "" => path.to_owned(),

@@ -12,7 +12,7 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line if the reader has answered the request of `row`; `None` for any other reader.
+/// Returns the line if the reader has answered the request in `row`; otherwise returns `None`.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

@@ -14,7 +14,7 @@ use crate::store::RequestRow;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-/// Returns the word for a kind of request in a list.
+/// Returns the short name of a kind of request, as the lists show it.
 #[must_use]
 pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
     match kind {
@@ -28,7 +28,7 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Returns, in one line, the summary of a request's first call and the number of further calls.
+/// Returns one line with the summary of a request's first call and the number of further calls.
 #[must_use]
 pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &SiteTexts) -> String {
     let brief = RequestBrief::from_row(row, settings);
@@ -119,8 +119,8 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
 }
 
 /// Renders an open request as a row. When the request no longer waits for the person, the script
-/// writes the reason into the element `.told`. The reason replaces the facts, so the height of the
-/// row stays the same.
+/// writes the reason into the row's element `.told`. The reason is shown in place of the facts, so
+/// the height of the row stays the same.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

@@ -1,7 +1,7 @@
 //! `/inbox.js`: marks the rows of an open inbox page when their requests change, counts the waiting
 //! requests, and announces new requests. The page is complete without the script.
 //!
-//! Invariant: the script moves no row by itself, and sends no decision.
+//! Invariant: the script leaves each row in its place, and sends no decision.
 
 use axum::response::Response;
 use maud::{Markup, html};

@@ -29,7 +29,7 @@ use crate::task::time::Time;
 /// The beginning of every link's path.
 pub(crate) const PATH_PREFIX: &str = "/l/";
 
-/// The detail of `link_expired`. It must not reveal anything about the request.
+/// The detail of the problem `link_expired`. The text must not reveal anything about the request.
 pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
 
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
@@ -45,7 +45,7 @@ pub(crate) struct CurrentLink {
     pub expires_at: Time,
     /// The e-mail address of the link's person; `None` if the configuration has none.
     pub email: Option<String>,
-    /// The path of the link's page, with the path of `public_url` before it.
+    /// The path of the link's page, including the path of `public_url`.
     pub path: String,
 }
 
@@ -62,8 +62,8 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 /// Reads the request that a link is for, if the link's person is still an approver of the request.
 ///
 /// # Errors
-/// `not_found` when the person is no longer an approver; a text that is no link gets the same
-/// problem. `unavailable` or `internal` when the request cannot be read.
+/// `not_found` when the person is no longer an approver, as for a text that is not a link.
+/// `unavailable` or `internal` when the request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
@@ -107,7 +107,7 @@ pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// Renders the notice that the action needs a key, with the link to sign in.
+/// Renders the notice that the link does not permit the action, with a link to sign in instead.
 pub(crate) fn key_needed_notice(view: &View<'_>) -> Markup {
     html! {
         p { strong { (view.texts.link_no_answer) } " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
@@ -120,7 +120,8 @@ pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// Renders the link to sign in and then open the path `next` of this service.
+/// Renders a link to the sign-in page, which opens the path `next` of this service after the
+/// sign-in.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }

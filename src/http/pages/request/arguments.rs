@@ -1,7 +1,8 @@
-//! Renders a call's arguments as a table in the agent's order, labeled by the tool's schema, and
-//! renders their exact text below the table. The request asks about the exact text, and the exact
-//! text runs; the table only helps people to understand the text. Invariant: the exact text is
-//! always complete, and is unfolded if the table alone could mislead.
+//! Renders a call's arguments as a table, and the exact text of the arguments below the table. The
+//! table is in the agent's order and has labels from the tool's schema. A person decides about the
+//! exact text, and the call runs with the exact text; the table only helps people to understand the
+//! exact text. Invariant: the exact text is always complete, and is unfolded if the table alone
+//! could mislead.
 
 use maud::{Markup, html};
 use serde_json::Value;

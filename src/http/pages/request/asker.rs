@@ -1,4 +1,5 @@
-//! Shows whether the asker of a call at a gate waits for the answer, and the effect of an approval.
+//! Shows whether the asker of a call at a gate (the client that proposed the call) waits for the
+//! answer, and the effect of an approval.
 
 use maud::{Markup, html};
 
@@ -24,8 +25,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     }
 }
 
-/// Says whether the asker waits, and names the effect of an approval. Empty for a closed request,
-/// and for a request about a call that was not proposed at a gate.
+/// Renders a line that says whether the asker waits and what an approval does. Empty if the request
+/// is closed, or if the call was not proposed at a gate.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};

@@ -65,7 +65,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Names the author of a call's arguments, and says what the arguments are for.
+/// Returns a text that names the author of a call's arguments and their use.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
@@ -84,7 +84,7 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
 }
 
-/// Returns the words for a verdict of the policy.
+/// Returns the text for a verdict of the policy.
 pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     match verdict {
         WireVerdict::Allow => view.words.verdict_allow,
@@ -95,8 +95,8 @@ pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     }
 }
 
-/// Says how many people have approved a call, and who else may approve it. Empty if one approval is
-/// enough.
+/// Renders how many people have approved a call, and who else may approve the call. Empty if one
+/// approval is enough.
 pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
@@ -142,8 +142,8 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Renders the decision about one of several calls, with the arguments or the result that a person
-/// gave.
+/// Renders the decision about a single call of several, with the arguments or the result that a
+/// person gave.
 pub(super) fn decision_of_call(
     view: &View<'_>,
     call: &RequestedCall,

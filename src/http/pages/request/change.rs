@@ -1,5 +1,5 @@
-//! Builds the fields in which a person edits a call's arguments from the tool's schema, and builds
-//! the arguments from the submitted texts. A member that the person did not edit keeps the agent's
+//! Builds, from a tool's schema, the fields in which a person edits a call's arguments. Builds the
+//! new arguments from the submitted texts. A member that the person did not edit keeps the agent's
 //! bytes. The same form also has the arguments as JSON; a person may edit the fields or the JSON,
 //! but not both.
 
@@ -24,7 +24,7 @@ pub(super) struct ChangeField {
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
 /// order, then the members that the agent left out. `None` if fields cannot show the arguments
-/// unchanged, so that a person can edit them only as JSON.
+/// unchanged; a person can then edit the arguments only as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
@@ -64,9 +64,9 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
     Some(fields)
 }
 
-/// Returns whether an input of this kind shows a text unchanged. An input with a format accepts
-/// only texts of this format, so the function removes the format for an empty text and for any
-/// other text.
+/// Returns whether an input of this kind shows a text unchanged. An HTML input with a format, such
+/// as a date, shows only texts of that format. So the function removes the format from `kind`
+/// unless `text` has that format.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -94,7 +94,7 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
 }
 
 /// Returns whether the submitted text of any field differs from the text that the field showed.
-/// `submitted` has the texts by the names of the members.
+/// `submitted` maps the names of members to the submitted texts.
 #[must_use]
 pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, String>) -> bool {
     fields
@@ -102,7 +102,8 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
         .any(|field| field.is_changed(submitted.get(&field.field.name)))
 }
 
-/// Builds the arguments from the submitted texts.
+/// Builds the arguments as JSON text from the submitted texts. `submitted` maps the names of
+/// members to the texts.
 ///
 /// # Errors
 /// The name of each member whose text does not fit the schema, with the expected value.

@@ -1,4 +1,4 @@
-//! The forms that decide single calls. Each form offers only the permitted actions.
+//! The forms that decide calls individually. Each form offers only the permitted actions.
 
 use maud::{Markup, html};
 
@@ -17,8 +17,8 @@ use crate::task::decision::Action;
 /// of the form's POST has a size limit.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
-/// Renders the form in which a person decides each of several calls. `None` if fewer than two calls
-/// are open, or no action is permitted.
+/// Renders the form in which a person decides several calls, with a separate choice for each call.
+/// `None` if fewer than two calls are open, or no action is permitted.
 pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     let (words, texts, calls) = (view.words, view.texts, view.open_calls());
     let actions = [
@@ -37,7 +37,7 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !can_edit { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // A browser cannot show a mistake in a folded field, so only the server validates.
+        // A browser cannot show a mistake in a folded field, so only the server validates the form.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {
@@ -124,8 +124,8 @@ fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// Renders the inputs for a call's arguments: as fields, if the tool's schema has fields for the
-/// arguments, and as JSON.
+/// Renders the inputs for a call's arguments: one input for the arguments as JSON, and also one
+/// field for each member if the tool's schema permits fields.
 fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let fields = call
         .arguments

@@ -21,7 +21,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // The buttons of a link's page all post to one path, so each button names its action.
+    // On the page of a link, all buttons post to the same path, so each button names its action.
     let by_link = view.link.is_some();
     let name = by_link.then_some("action");
     let value = |word| by_link.then_some(word);
@@ -71,14 +71,14 @@ fn reject_text(view: &View<'_>) -> String {
             fill(several, &[("count", &open.to_string())])
         }
         // The rule's consequence applies only if every call is rejected. An earlier answer may have
-        // let another call run, so the button names no consequence.
+        // let a call run, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }
 }
 
-/// Renders the form that rejects with a consequence other than the rule's; `None` if this reader
-/// may not reject.
+/// Renders the form in which a person rejects and chooses a consequence other than the rule's;
+/// `None` if this reader may not reject.
 pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {

@@ -1,6 +1,6 @@
-//! Turns a page's form into the JSON body that any other client would send; [`to_json`] is a pure
-//! function. The body is parsed like the body of any other client, so a form cannot store an answer
-//! that the API would refuse. A filled-in field that the chosen answer does not take is an error,
+//! Turns a submitted form into the JSON body that a program would send for the same answer. The
+//! service parses this body like any other, so a form cannot store an answer that the API would
+//! refuse. It is an error if a person filled in a field that does not belong to the chosen answer,
 //! so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +26,8 @@ use crate::task::request_kind::ResponseKind;
 /// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
 ///
 /// # Errors
-/// Every field that cannot be part of an answer, each with the pointer that the field would have in
-/// the body.
+/// One error for each field that cannot be part of an answer. Each error has the JSON pointer that
+/// the field would have in the body.
 pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
@@ -54,8 +54,8 @@ pub(crate) fn to_json(
     }
 }
 
-/// Returns the pointer of an unknown field. The pointer does not repeat a name that is long or
-/// looks like JSON, because a client may have sent JSON with a secret as a form.
+/// Returns the JSON pointer of an unknown field. The pointer does not repeat a name that is long or
+/// looks like JSON, because a client may have sent JSON with a secret as if it were a form.
 fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
@@ -66,8 +66,9 @@ fn unknown_field_pointer(name: &str) -> String {
     }
 }
 
-/// Returns the arguments as the text of an edit field. Hidden characters become equivalent JSON
-/// escapes. Line ends become LF, because `form_fields` reads submitted line ends as LF.
+/// Returns a call's arguments as the initial text of the field in which a person edits them. Hidden
+/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` reads
+/// submitted line ends as LF.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -88,7 +89,7 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
     shown
 }
 
-/// Returns the JSON Schema of the form for a question that has no form of its own.
+/// Returns the JSON Schema of the form that is shown for a question without a form.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -98,7 +99,7 @@ fn words() -> &'static Translations {
     Translations::for_language(Language::English)
 }
 
-/// A JSON object under construction; the values are JSON texts.
+/// A JSON object under construction. Each member has a name and a value as JSON text.
 #[derive(Default)]
 struct JsonObject(Vec<(String, String)>);
 
@@ -132,17 +133,17 @@ impl FormReader {
         self.fields.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// Removes a field and writes its text as the string `member`. Does nothing if the field is
-    /// absent or empty.
+    /// Removes a field and writes the field's text as the string member `member`. Does nothing if
+    /// the field is absent or empty.
     fn put_text(&mut self, field: &str, member: &str, into: &mut JsonObject) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
         }
     }
 
-    /// Returns submitted JSON without the white space around it, or reports a mistake at `at`. The
-    /// text has to be valid by itself and inside four arrays, because a body nests the text that
-    /// deeply.
+    /// Returns submitted JSON without the white space around it, or reports a mistake at the
+    /// pointer `at`. The function also checks the text inside four arrays, because a body nests the
+    /// text that deeply and the nesting has a limit.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -155,8 +156,8 @@ impl FormReader {
         Some(text.to_owned())
     }
 
-    /// Writes one answer for the whole request. The fields have no `action` if the POST's path
-    /// names the action.
+    /// Writes one answer for the whole request. If the POST's path names the action, the form has
+    /// no field `action`.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
         let confirms = row.spec.kind == RequestKind::Confirmation
@@ -207,8 +208,8 @@ impl FormReader {
         self.put_remember(body);
     }
 
-    /// Writes the request for a standing decision if the field `remember` is submitted. Otherwise
-    /// ignores the scope and the time.
+    /// Writes the member `remember`, which requests a standing decision, if the field `remember`
+    /// was submitted. Otherwise ignores the fields for the scope and the time.
     fn put_remember(&mut self, body: &mut JsonObject) {
         let is_requested = self.take("remember").is_some();
         let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));
@@ -230,8 +231,8 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Writes the members of an answer. Each member has its own field. If the schema has no fields,
-    /// one field has the whole answer as JSON.
+    /// Writes the answer as the member `member`. Each member of the answer has its own field. If
+    /// `schema` cannot be shown as fields, one field has the whole answer as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();
@@ -253,8 +254,8 @@ impl FormReader {
         body.put(member, filled.text());
     }
 
-    /// Returns the JSON of one member of an answer. The member has a single input, or an input for
-    /// each choice.
+    /// Returns the JSON of one member of an answer. The form has one input for the member, or one
+    /// for each choice of a list.
     fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
@@ -265,8 +266,8 @@ impl FormReader {
         field.list_json(&chosen)
     }
 
-    /// Writes a result as text, or as JSON if the field `result_type` says so. `prefix` is the
-    /// beginning of the names of the result's fields.
+    /// Writes a result as text, or as JSON if the field `result_type` is `json`. The names of the
+    /// result's fields begin with `prefix`.
     fn put_result(&mut self, prefix: &str, at: &str, into: &mut JsonObject) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(submitted) = self.take(&format!("{prefix}result")) else {
@@ -346,8 +347,9 @@ impl FormReader {
         }
     }
 
-    /// Returns the arguments that a person edited, in the fields of the schema or as JSON.
-    /// `is_edit` tells whether the action `edit` is chosen. If not, edited arguments are a mistake.
+    /// Returns the edited arguments, which a person entered in the schema's fields or as JSON.
+    /// `is_edit` tells whether the person chose the action `edit`; without this action, edited
+    /// arguments are a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,
@@ -454,8 +456,8 @@ impl FormReader {
     }
 }
 
-/// Returns the fields in which a person can edit a call's arguments; empty if the arguments can be
-/// edited only as JSON.
+/// Returns the fields in which a person can edit a call's arguments. Empty if a person can edit the
+/// arguments only as JSON.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
     let is_json = json::parse_stored(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);

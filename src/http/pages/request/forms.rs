@@ -1,5 +1,5 @@
-//! The forms on a request's page. The page has a form only for an action that the reader may take,
-//! and each form posts the digest of the request as shown.
+//! The forms on a request's page. The page has a form only for an action that the reader may take.
+//! Each form posts the digest of the request as the page shows it.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers a confirmation has buttons for yes and for no, so it replaces the forms
-    // that approve and reject.
+    // The form that answers a confirmation has a button for yes and a button for no, so the forms
+    // that approve and reject are not needed.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));
@@ -60,8 +60,8 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// Renders a folded form. The form is unfolded if the page shows the form's mistakes after a
-/// submission.
+/// Renders a form that the reader can unfold. The form is already unfolded if it was submitted and
+/// the page shows its mistakes.
 pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
     let open = view
         .submitted
@@ -69,9 +69,9 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// Renders a form that also posts the digest of the request as shown. `path` is `/` and the action,
-/// or empty if a field names the action. A link has only one path, so on the page of a link a field
-/// always names the action.
+/// Renders a form that also posts the digest of the request as the page shows it. `path` is `/`
+/// followed by the action, or empty if a field of the form names the action. On the page of a link,
+/// which posts to a single path, a field always names the action.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
@@ -92,9 +92,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// Renders the choice of a rejection's consequence. If the person chooses nothing, the rejection of
-/// an approval request has the consequence that the rule prescribes. After the rejection of any
-/// other request, the agent goes on.
+/// Renders the field in which a person chooses the consequence of a rejection. If the person
+/// chooses nothing, the rejection of an approval request has the consequence that the rule
+/// prescribes. After the rejection of any other request, the agent goes on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind == RequestKind::Approval;
@@ -121,7 +121,7 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
-/// Renders the choice whether a result is text or JSON.
+/// Renders the field in which a person chooses whether a result is text or JSON.
 pub(crate) fn result_type_select(
     view: &View<'_>,
     form: FormName,
@@ -158,7 +158,7 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// Renders the form that rejects all open calls or the question, for a page with one button.
+/// Renders the form that rejects the question or all open calls, for a page with one button.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = kind_part(view.request.kind, view.words);
     html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
@@ -200,7 +200,7 @@ fn answer_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
 
-/// Renders the fields of the form that the agent wrote. The labels are the agent's words, so the
+/// Renders the fields of a form that the agent wrote. The agent also wrote the labels, so the
 /// fields are in the box that names the agent as the author.
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
@@ -218,8 +218,8 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the fields of the form that a tool's server wrote. If the server asks the person to
-/// visit a page, renders only a button.
+/// Renders the fields of a form that a tool's server wrote. If the server asks the person to visit
+/// a page instead, renders only a button.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let schema = view.request.form.clone().unwrap_or_else(default_form);
@@ -238,8 +238,8 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the answers that the agent proposes. Leaves out an answer that a browser's own list
-/// would not show completely.
+/// Returns the answers that the agent proposes. A browser shows these answers as a list of
+/// suggestions. The function leaves out an answer that such a list would not show completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {
     let options = view
         .request
@@ -254,7 +254,8 @@ fn offered_answers(view: &View<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Returns whether a browser's own list shows a text completely, with its characters in order.
+/// Returns whether a browser's list of proposed answers shows a text completely and with the
+/// characters in order.
 fn is_shown_completely(text: &str) -> bool {
     visible(text) == text && !has_right_to_left(text)
 }
@@ -336,7 +337,7 @@ pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Says how long the service keeps a credential.
+/// Returns a text that says how long the service keeps a credential.
 fn retention_text(view: &View<'_>) -> String {
     let seconds = view
         .request
@@ -358,7 +359,8 @@ fn retention_text(view: &View<'_>) -> String {
     )
 }
 
-/// Renders the fields for the result of an external tool, by the schema in the tool's settings.
+/// Renders the fields for the result of an external tool: the fields of the schema in the tool's
+/// settings, or a single field if that schema cannot be shown as fields.
 pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

@@ -39,8 +39,8 @@ pub(crate) fn headline(
     Some(head + &tail)
 }
 
-/// Returns each of the request's own calls with the action of the last answer about that call, if
-/// any.
+/// Returns the id of each call that the request decides, with the action of the last answer about
+/// the call. The action is `None` without an answer.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row
@@ -93,8 +93,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If so, the headline names the call's
-/// status; otherwise the headline says whether the agent has the answer.
+/// Returns whether an answer with `action` lets a call run. If a call runs, the headline names the
+/// call's status; otherwise the headline says whether the agent has the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -104,7 +104,8 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Returns whether the agent itself asked, by a call of a question tool. Such a call never runs.
+/// Returns whether the agent itself asked the question, by calling a tool for questions. A call of
+/// such a tool never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
     row.spec
@@ -173,7 +174,8 @@ fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
             .all(|(call, _)| !is_asked_again(*call))
 }
 
-/// Says which task a rejection or an expiry canceled; `None` if no task was canceled.
+/// Returns a text that says which task a rejection or an expiry canceled; `None` if no task was
+/// canceled.
 fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
@@ -183,8 +185,8 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
     }
 }
 
-/// Says whether the agent has the answer, will get the answer, or can no longer get it because the
-/// task has ended.
+/// Returns a text that says whether the agent has the answer, will get the answer, or cannot get
+/// the answer because the task has ended.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
         _ if history.model_has_results() => words.agent_was_told,
@@ -253,7 +255,7 @@ fn withdrawn_headline(
     (head.to_owned(), tail)
 }
 
-/// Returns the end of the headline of a request with one call: the call's status.
+/// Returns the end of the headline of a request with one call. The text names the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
     let tail = match status {
         CallStatus::Ran => words.after_ran,
@@ -285,8 +287,8 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
     tail.to_owned()
 }
 
-/// Returns the end of the headline of a request with several calls: the number of calls with each
-/// status.
+/// Returns the end of the headline of a request with several calls. The text has the number of
+/// calls in each status.
 fn several_calls_text(
     history: &RequestHistory,
     calls: &[(CallId, Option<Action>)],

@@ -1,5 +1,5 @@
-//! The history of a request's calls since the request was opened, read from the journal for the
-//! headline of the page. The history is not stored.
+//! The history of a request's calls since the request was opened. The history is read from the
+//! journal for the headline of the page, and is not stored.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,16 @@ use crate::task::status::TaskStatus;
 pub(crate) enum CallStatus {
     /// The call ran.
     Ran,
-    /// The call failed; with the HTTP status if an HTTP tool answered.
+    /// The call failed. The value is the HTTP status if an HTTP tool answered.
     Failed(Option<u16>),
-    /// The call ran, and its result came after the call was closed.
+    /// The call ran, but the result arrived after the call was settled.
     RanLate,
-    /// The call failed, and its result came after the call was closed.
+    /// The call failed, but the result arrived after the call was settled.
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
-    /// The call was released: the asker runs the call, and does not have to report the outcome.
+    /// The call was released at a gate: the asker runs the call, and does not have to report the
+    /// outcome.
     Released,
     /// Neither an attempt nor a result is in the journal yet.
     Waiting,
@@ -60,7 +61,7 @@ pub(crate) enum CallStatus {
 }
 
 impl CallStatus {
-    /// Returns whether the call did not do what was decided, or its outcome is unknown.
+    /// Returns whether the call did not do what was decided, or the call's outcome is unknown.
     #[must_use]
     pub(crate) fn is_failure(self) -> bool {
         match self {
@@ -119,7 +120,7 @@ struct CallRecord {
     model_has_result: bool,
 }
 
-/// The facts that the journal has after the item that opened the page's request.
+/// The facts from the journal, beginning after the item that opened the page's request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestHistory {
     request: RequestId,
@@ -127,14 +128,14 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status of the task after the item that closed the request.
+    /// The first terminal status that the task had after the item that closed the request.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,
 }
 
 impl RequestHistory {
-    /// Creates the history as it is before any item is read.
+    /// Creates the history of a request before any item of the journal is read.
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
@@ -151,8 +152,8 @@ impl RequestHistory {
         }
     }
 
-    /// Adds the next item of the journal. The items must be applied in order, beginning after the
-    /// item that opened the page's request.
+    /// Adds the next item of the journal. The caller must apply the items in order, beginning after
+    /// the item that opened the page's request.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),
@@ -206,7 +207,7 @@ impl RequestHistory {
             .or(self.final_status.filter(|_| self.closed.is_some()));
     }
 
-    /// Records that a later request about the same calls was opened.
+    /// Records that a later request was opened about one or more of the history's calls.
     fn apply_request(&mut self, spec: &RequestSpec) {
         if spec.request_id == self.request {
             return;
@@ -218,7 +219,7 @@ impl RequestHistory {
         }
     }
 
-    /// Records a decision of a later request about the same calls.
+    /// Records a decision of a later request about one or more of the history's calls.
     fn apply_decision(&mut self, request_id: RequestId, decision: &Decision) {
         if request_id == self.request {
             return;
@@ -250,8 +251,8 @@ impl RequestHistory {
         }
     }
 
-    /// Returns whether later items cannot change the headline. This holds if every call has a
-    /// certain result and the model has every result.
+    /// Returns whether later items can no longer change the headline, because every call has a
+    /// certain result (neither `Unknown` nor `Canceled`) and the model has read all results.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {

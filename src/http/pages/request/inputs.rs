@@ -27,7 +27,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the text that the field shows if no text was submitted. The text is the agent's own.
+    /// Sets the text that the field shows if no text was submitted. This text is a value that the
+    /// agent wrote.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -35,8 +36,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the id of the field's element. A name may have any character. In the id, the code
-    /// point replaces each character that is not an ASCII letter, a digit or `-`.
+    /// Returns the id of the field's HTML element. A field's name may contain any character. In the
+    /// id, a character other than an ASCII letter, a digit or `-` is replaced by its code point.
     pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
@@ -49,7 +50,7 @@ impl<'v> InputField<'v> {
             .and_then(|submitted| submitted.text(self.form, &self.name))
     }
 
-    /// Returns the submitted text, or else the default.
+    /// Returns the submitted text, or the default if no text was submitted.
     fn shown_text(&self) -> Option<&'v str> {
         self.submitted_text().or(self.default)
     }
@@ -96,7 +97,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Renders a text field of several lines. `json` is set if a person may type JSON into the
+    /// Renders a text field of several lines. `json` tells whether a person may type JSON into the
     /// field.
     pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
@@ -137,13 +138,14 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class of a label that the agent wrote; `None` for the operator's labels.
+    /// Returns the CSS class of the labels if the agent wrote them; `None` if the operator wrote
+    /// them.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
     /// Renders the field of a schema's member. The text of a `secret` field is hidden while a
-    /// person types it, and is not shown again after a mistake. `offered` are answers that the
+    /// person types it, and is not shown again after a mistake. `offered` holds answers that the
     /// browser proposes.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
@@ -251,7 +253,8 @@ impl<'v> InputField<'v> {
     }
 }
 
-/// Returns the id of a field's element. Different forms and different names give different ids.
+/// Returns the id of a field's HTML element. No two fields have the same id, whether they are in
+/// one form or in different forms.
 fn element_id(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {

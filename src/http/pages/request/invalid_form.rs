@@ -1,5 +1,5 @@
 //! Shows an invalid form again: the same page with the submitted values, and with each mistake both
-//! at the top and next to its field. Every other error stays a problem.
+//! at the top and next to its field. Any other error is answered with a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -31,12 +31,13 @@ const MEMBERS: [&str; 7] = [
     "result",
 ];
 
-/// Responds with the page of request `id`, which shows the invalid form again. `path_action` is the
-/// action in the path of the POST, if any.
+/// Responds with the page of the request `id`, which shows the invalid form again. `path_action` is
+/// the action in the path of the POST, if the path names an action.
 ///
 /// # Errors
-/// `problem` itself, unless its code is `invalid`, the body is a form, the client accepts HTML, and
-/// the caller may read the request. Another problem when the data of the page cannot be read.
+/// `problem` itself, except when all of these hold: its code is `invalid`, the body is a form, the
+/// client accepts HTML, and the caller may read the request. Another problem when the data of the
+/// page cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -60,7 +61,8 @@ pub(crate) async fn rerender(
     page(http, view, posted, path_action, problem).await
 }
 
-/// Returns whether the problem is shown on the page of the form, instead of on a page of its own.
+/// Returns whether the page of the form shows the problem. Otherwise the problem gets a separate
+/// response.
 fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
@@ -68,7 +70,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// Responds with the page of `view`, which shows the invalid form again.
 ///
 /// # Errors
-/// `problem` itself, unless its code is `invalid`, the body is a form and the client accepts HTML.
+/// `problem` itself, except when all of these hold: its code is `invalid`, the body is a form, and
+/// the client accepts HTML.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,
@@ -100,8 +103,8 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Removes, from the errors about credentials, every member name that the form does not have. A
-/// user may have entered the secret as a name.
+/// Removes unknown member names from the errors about submitted credentials, because a user may
+/// have entered a secret as a name. A name is known if it is in `MEMBERS` or in the form.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

@@ -1,5 +1,4 @@
-//! The texts and the form that differ between the kinds of request, as one [`KindPart`] for each
-//! kind.
+//! The texts and form fields that depend on the kind of a request. Each kind has one [`KindPart`].
 
 use maud::Markup;
 
@@ -12,7 +11,7 @@ use crate::task::request::RequestKind;
 
 /// The parts of a page that depend on the kind of its request.
 pub(crate) struct KindPart {
-    /// The name of the kind of question. The name is the page's heading if the agent itself asks.
+    /// The name of the kind of request. The name is the page's heading if the agent itself asked.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
@@ -50,8 +49,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the status of a call while another request about the call is open. `kind` is the kind of
-/// that other request.
+/// Returns the status of a call while another request, of the kind `kind`, is open about the call.
 pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval
@@ -112,8 +110,8 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// The answer to a confirmation is yes or no. `responded` is the headline after the answer "no";
-/// `head_confirmed` is the headline after the answer "yes".
+/// Returns the parts for a confirmation, whose answer is yes or no. `responded` is the headline
+/// only after a "no"; after a "yes", the headline is `head_confirmed`.
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

@@ -13,14 +13,14 @@ use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
 
-/// Renders the element below the heading in which the script announces an answer that came while
-/// the page was open.
+/// Renders the element below the heading. In this element, the script announces an answer that came
+/// while the page was open.
 pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the history of the request as the service has stored it. Once the script has shown the
-/// events of the whole tree, from the first event on, the script hides this list.
+/// Renders the stored history of the request. Once the script shows all events of the task's tree,
+/// beginning with the first, the script hides this list.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {
@@ -31,7 +31,7 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the element that the script fills, and the script.
+/// Renders the element that the script fills, and the element that loads the script.
 fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
@@ -104,7 +104,7 @@ mod tests {
     use crate::http::pages::language::Language;
     use crate::http::pages::request::tests::page_in;
 
-    /// Returns the texts that the page passes to the script.
+    /// Returns the texts that the page passes to the script in `data-words`.
     fn handed(page: &str) -> Map<String, Value> {
         let (_, words) = page.split_once("data-words=\"").unwrap();
         let (words, _) = words.split_once('"').unwrap();

@@ -2,7 +2,7 @@
 //! the calls that would run. Invisible characters are shown as their codes, and the agent's text is
 //! in a box that names the agent as its author. The forms post the digest of the request as shown,
 //! so that an approval covers exactly the calls that the approver saw. The script only shows later
-//! events; the page works without the script.
+//! events, and the page works without the script.
 
 pub(crate) mod approve_page;
 mod arguments;
@@ -76,7 +76,7 @@ use crate::task::request::RequestKind;
 use crate::task::status;
 use crate::task::time::Time;
 
-/// The data of a request's page: the request, its reader, and facts from the journal.
+/// The data of a request's page: the request, the page's reader, and facts from the journal.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     /// The request as the reader sees it.
@@ -87,15 +87,15 @@ pub(crate) struct View<'a> {
     pub prefix: String,
     pub words: &'static Translations,
     pub texts: &'static RequestTexts,
-    /// The moment from which relative times count.
+    /// The current time, from which the page computes relative times.
     pub now: Time,
     /// The submitted form; `None` unless the page shows a form's mistakes.
     pub submitted: Option<&'a SubmittedForm>,
     /// The facts that the journal has about the calls since the request was opened; `None` for an
     /// open request or an unreadable journal.
     pub history: Option<RequestHistory>,
-    /// The line that leads to the next question; `None` for a reader who has not answered, and for
-    /// the reader of a link.
+    /// The line that leads to the next question. `None` if the reader has not answered, or has
+    /// opened the page by a link.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
@@ -159,8 +159,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Like [`View::load`], for the person of a link. The page gets no line that leads to the next
-    /// question.
+    /// Like [`View::load`], for a reader who opened the sealed link `link`. The page gets no line
+    /// that leads to the next question.
     pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
@@ -194,8 +194,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Renders the reason `why` there is nothing to answer. If other people decide the request,
-    /// adds a link to sign in as another user.
+    /// Renders `why`, the reason why this reader has nothing to answer. If only other people may
+    /// decide the request, adds a link to sign in as another user.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);
@@ -237,8 +237,8 @@ impl<'a> View<'a> {
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Returns whether the request was decided other than by a rejection, and none of its calls has
-    /// failed since.
+    /// Returns whether the request was decided, but not rejected, and none of the request's calls
+    /// has failed since.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -308,13 +308,15 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns whether the page has the forms for a single call instead of one form for several.
+/// Returns whether the page has the forms that decide a single call, because fewer than two calls
+/// are open.
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
-/// Responds with a page. The page of a link has no script, and its policy permits none.
+/// Responds with a page. The page of a link has no script, and the `Content-Security-Policy` of
+/// that page permits no script.
 #[must_use]
 pub(crate) fn page_response(view: &View<'_>, page: Markup) -> Response {
     if view.link.is_some() {
@@ -345,8 +347,8 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
     )
 }
 
-/// Responds with the page that has one button, which submits `action`. Signing in as another user
-/// leads back to this page.
+/// Responds with a page that has one button, which submits `action`. A reader who signs in as
+/// another user returns to the same page.
 ///
 /// # Errors
 /// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
@@ -380,8 +382,9 @@ pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     )
 }
 
-/// Renders the whole page, in the order in which a reader needs its parts: the question and the
-/// calls with every byte, the warnings and risks, the answers, then the details and the history.
+/// Renders the whole page. The parts come in the order in which a reader needs them: first the
+/// question and the complete calls, then the warnings and risks, the answers, the details, and the
+/// history.
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
     let closed = headline(view.row, view.history.as_ref(), view.words);
     frame_in(
@@ -412,8 +415,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// Returns the title of the browser's tab: the page's heading. For a closed request, the outcome
-/// comes before the heading.
+/// Returns the title of the browser's tab, which is the page's heading. If the request is closed,
+/// the title begins with the outcome.
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);

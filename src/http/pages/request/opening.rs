@@ -1,5 +1,6 @@
-//! Renders the first lines of the page: the agent, the task's owner and the time left; the heading;
-//! the outcome of a closed request; and the reasons for the question.
+//! Renders the first lines of the page. In order, these are: a line with the agent, the task's
+//! owner and the time left; the heading; the outcome of a closed request; the reasons for the
+//! question.
 
 use maud::{Markup, html};
 
@@ -14,8 +15,9 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// Returns the page's heading, which is also the title of its tab: the summary of the first call,
-/// with the number of further calls. If the agent itself asks, the heading is the kind of question.
+/// Returns the page's heading, which is also in the title of the browser's tab. The heading is the
+/// summary of the first call, with the number of further calls. If the agent itself asked, the
+/// heading names the kind of question.
 #[must_use]
 pub(super) fn heading(view: &View<'_>) -> String {
     let own = view.own_calls();
@@ -47,7 +49,8 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Renders the agent, the owner and the time:
+/// Renders the line with the agent, the task's owner and a time: the time left of an open request,
+/// or the time at which a closed request was asked.
 fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
@@ -65,7 +68,7 @@ fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     }
 }
 
-/// Renders the time left to answer. The script counts the time down.
+/// Renders the time left to answer. The script updates this time while the page is open.
 fn time_left(view: &View<'_>) -> Markup {
     let (texts, words) = (view.texts, view.words);
     let Some(at) = view.row.expires_at else {

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The maximum length of a text that is read for display, in bytes. A longer text is shown
-/// unparsed.
+/// The maximum length of a text that is read for display, in bytes. A longer text is shown without
+/// being parsed.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
 
 /// The maximum nesting depth of a text that is read for display; a plain value counts as one level.
@@ -27,8 +27,8 @@ pub(super) enum JsonNode {
 }
 
 impl JsonNode {
-    /// Parses a text; an empty text counts as `{}`. `None` if the text is not JSON, is long or is
-    /// deeply nested.
+    /// Parses a text; an empty text counts as `{}`. `None` if the text is not JSON, or exceeds
+    /// `MAX_TEXT_BYTES` or `MAX_DEPTH`.
     #[must_use]
     pub(super) fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_TEXT_BYTES {
@@ -74,8 +74,8 @@ impl JsonNode {
     }
 }
 
-/// Returns the members of a JSON object in the order of its text, each value as unparsed text.
-/// `None` if `text` is no object.
+/// Returns the members of a JSON object in the order in which they were written. Each value is
+/// unparsed text. `None` if `text` is no object.
 #[must_use]
 pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct MembersVisitor;
@@ -100,8 +100,8 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     reader.deserialize_map(MembersVisitor).ok()
 }
 
-/// Returns the names of the members of the object at `path` in a JSON text, in the order of the
-/// text. Empty if there is no such object.
+/// Returns the names of the members of one object in a JSON text, in the order in which they were
+/// written. `path` has the member names that lead to this object. Empty if there is no such object.
 #[must_use]
 pub(super) fn member_names_at(text: &str, path: &[&str]) -> Vec<String> {
     let Some(members) = members(text) else {

@@ -17,8 +17,8 @@ use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
-/// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts come
-/// first.
+/// Renders the agent's question in a box. If the request asks for the unknown outcome of a call,
+/// the known facts about the call come first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
@@ -28,8 +28,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @let asked_by_server = request.kind == RequestKind::Elicitation;
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);
-        // The call by which an agent asks a question never runs and has no section of its own, so
-        // the page shows the call's complete text here.
+        // If the agent asked by a call, this call never runs and the page has no section for it. So
+        // the complete text of the call is shown with the question.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -56,8 +56,8 @@ pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
 }
 
 /// Renders the address of the page that a tool's server asks the person to visit: the host in
-/// ASCII, the host in Unicode if that differs, and the whole address. The browser loads nothing of
-/// the page.
+/// ASCII, the host in Unicode if it differs from the ASCII form, and the whole address. The browser
+/// loads nothing from that address.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some((address, url)) =
@@ -77,7 +77,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
             }
             dt { (words.page_address) }
             dd {
-                // The page of a link has no link that leads out: its address holds the link's token.
+                // A page that was opened by a sealed link has no link to another site, because the
+                // page's own address contains the secret token.
                 @if view.link.is_some() {
                     span.exact dir="ltr" { (visible(address)) }
                 } @else {
@@ -89,7 +90,7 @@ fn page_to_visit(view: &View<'_>) -> Markup {
 }
 
 /// Renders the known facts about a call whose outcome is unknown. The usual facts have translated
-/// labels; other facts are labeled by their member's name.
+/// labels. For any other fact, the label is the name of the member in the request's details.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -117,28 +118,28 @@ fn known_facts(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns a text of several lines, with a code in place of each invisible character other than the
-/// line breaks.
+/// Returns a text in which a code replaces each invisible character. Line breaks stay.
 pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a value as text: a string without quotation marks, any other value as JSON.
+/// Returns a value as text. A string is returned without quotation marks, and any other value as
+/// JSON.
 pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a value that is stored as JSON text: a string without quotation marks and escapes, any
-/// other value unchanged.
+/// Returns the text of a value that is stored as JSON text. A string is returned without quotation
+/// marks and escapes, and any other value unchanged.
 pub(crate) fn unquoted_text(value: &RawJson) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// Renders the details that the agent gave with its question, an object or any other value. An
-/// object's members are in the order in which the agent wrote them.
+/// Renders the details that the agent gave with the question. The details may be an object or any
+/// other value. The members of an object are in the order in which the agent wrote them.
 fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact.words dir="ltr" { (visible_lines(&value_text(value))) } };
@@ -163,8 +164,8 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     }
 }
 
-/// Renders a person's answer, an object or any other value. Each text has the writing direction of
-/// its script.
+/// Renders a person's answer, which may be an object or any other value. Each text has the writing
+/// direction of the text's own script.
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (visible_lines(&value_text(value))) } };
@@ -198,7 +199,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// Returns the approvers as text, without the users in `approved`, who have approved already.
+/// Returns the approvers as text, except the users in `approved`, who have already approved.
 pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
@@ -233,8 +234,8 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     html! { div.decision { h2.unseen { (view.words.decision_whole) } (decision_details(view, decision, true)) } }
 }
 
-/// Renders one decision: action, person, time, reason and consequence. With `with_response`, also
-/// renders the response and the result.
+/// Renders one decision: the action, the person, the time, the reason and the consequence. If
+/// `with_response` is set, also renders the response and the result.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,
@@ -283,8 +284,8 @@ fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
     }
 }
 
-/// Describes the consequence `cancel`. If a sub-agent asked, only the sub-agent's task is canceled
-/// and its parent goes on.
+/// Returns a text that describes the consequence `cancel`. If a sub-agent asked, only the
+/// sub-agent's task is canceled, and the parent task goes on.
 pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id {
         view.words.then_cancel
@@ -293,7 +294,8 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// Describes the consequence of a rejection that has no `then` of its own: the rule's `on_reject`.
+/// Returns a text that describes the consequence `on_reject` of the rule, which applies to a
+/// rejection without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.spec.terms.on_reject {
         Then::Continue => view.words.then_continue,

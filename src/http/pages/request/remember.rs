@@ -1,6 +1,6 @@
-//! The part of the form that requests a standing decision together with an approval. The part is
-//! folded, and its box is never ticked beforehand. The part shows the later calls that the
-//! operator's rule covers, with the rule's own condition.
+//! The part of the form that requests a standing decision together with an approval. This part is
+//! folded, and its checkbox is never ticked beforehand. It describes the later calls that the
+//! standing decision would cover, with the condition that the operator's rule gives.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations that a person may choose for a standing decision, besides the rule's maximum.
-/// Durations that are not shorter than the maximum are left out.
+/// The durations that a person may choose for a standing decision, in addition to the rule's
+/// maximum. The form leaves out a duration that is not shorter than the maximum.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -26,8 +26,9 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs that request a standing decision, for the place below the buttons. `None`
-/// unless the rules of all open calls offer a standing decision and this reader may request one.
+/// Renders the inputs that request a standing decision. The inputs go below the buttons. `None`
+/// unless the rules of all open calls offer a standing decision and this reader may request a
+/// standing decision.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -63,7 +64,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Returns the open calls as the request stores them, with the offers of their rules.
+/// Returns the open calls as the request stores them. Each call has the standing decision that its
+/// rule offers, if any.
 fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {
@@ -73,7 +75,7 @@ fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     view.row.spec.own_calls().filter(is_open).collect()
 }
 
-/// Renders a sentence about the later calls that a standing decision about this call would cover.
+/// Renders a sentence about the later calls that a standing decision about `call` would cover.
 fn covered_calls(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
     let names = [

@@ -30,8 +30,8 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the warnings about one call. `number` is the call's number if the request decides
-/// several calls.
+/// Renders the warnings about one call. If the request decides several calls, `number` is the
+/// number of this call.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {
@@ -48,8 +48,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the subject of a warning in the reader's language, because the warning's detail may have
-/// no translation. Empty for an unknown code.
+/// Renders the subject of a warning in the reader's language, because there may be no translation
+/// of the warning's detail. Empty for an unknown code.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
@@ -66,7 +66,8 @@ fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     html! { (about) " " }
 }
 
-/// Says whether the effects of the calls can be undone, by the worst effect among the calls.
+/// Renders a text that says whether the effects of the calls can be undone. The worst effect among
+/// the calls decides.
 fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
     let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();

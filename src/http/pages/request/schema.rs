@@ -1,6 +1,7 @@
-//! Turns a JSON Schema into a form: into the fields that a person fills in, and each submitted text
-//! into JSON. Only a schema for an object of plain values has fields; for any other schema, a
-//! person types JSON. This module does not check whether an answer fits its schema.
+//! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. Only a schema
+//! for an object has fields, and only if each member is a plain value or a list of fixed texts; for
+//! any other schema, a person types JSON. This module does not check whether an answer fits the
+//! schema.
 
 use serde_json::{Map, Value};
 
@@ -24,19 +25,20 @@ pub(crate) struct Field {
 /// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// Text: the `type` of the HTML input if the text has a known format, then the minimum and the
-    /// maximum length in characters.
+    /// A text. The values are the `type` of the HTML input (if the text has a known format), the
+    /// minimum length and the maximum length in characters.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
-    /// A number. The fields: whether it must be an integer, the minimum, the maximum.
+    /// A number. The values are whether the number must be an integer, the minimum, and the
+    /// maximum.
     Number(bool, Option<String>, Option<String>),
     Boolean,
-    /// One of several values; each value is preceded by its text in the form.
+    /// One of several values. Each choice is a pair of the text that the form shows and the value.
     SingleChoice(Vec<(String, Value)>),
-    /// A list of texts, each chosen from these texts.
+    /// A list of texts. The variant holds all texts that the list may contain.
     MultipleChoice(Vec<String>),
 }
 
-/// Keywords of JSON Schema that `fields` cannot represent as form fields. For a schema with such a
+/// The keywords of JSON Schema that cannot be shown as form fields. For a schema with such a
 /// keyword, a person types JSON.
 const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "$ref",
@@ -49,7 +51,8 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "propertyNames",
 ];
 
-/// Returns the fields of a schema for an object of plain values; `None` for any other schema.
+/// Returns the fields of a schema for an object whose members are plain values or lists of fixed
+/// texts. `None` for any other schema.
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
@@ -140,8 +143,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// Returns the choice that the items of a list offer; `None` unless the items are an `enum` of
-/// texts that are not empty.
+/// Returns the field value for a list, where `items` is the schema of the list's items. `None`
+/// unless the items are an `enum` of texts and no text is empty.
 fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
@@ -150,8 +153,9 @@ fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     fits.then(|| FieldValue::MultipleChoice(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// Returns a choice of texts, or a choice of numbers and booleans; `None` for any other values.
-/// Texts are never mixed with other values, so that each submitted text means only one value.
+/// Returns the field value for a choice among `values`. `None` unless all values are non-empty
+/// texts, or all are numbers and booleans. Texts are never mixed with other values, so each
+/// submitted text stands for only one value.
 fn single_choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
@@ -187,7 +191,8 @@ fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// Returns the name of the input for one of several choices.
+    /// Returns the name of the input for the choice with this index, in a field with several
+    /// choices.
     pub(super) fn choice_name(&self, index: usize) -> String {
         format!("choice.{index}.{}", self.name)
     }

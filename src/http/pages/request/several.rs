@@ -18,11 +18,11 @@ use crate::http::wire::request::RequestedCall;
 /// A call with its index among all calls of the request.
 type NumberedCall<'v> = (usize, &'v RequestedCall);
 
-/// The members of a call's arguments by name.
+/// The members of one call's arguments, by name.
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
-/// The maximum number of columns for arguments. If the calls of a tool have more members
-/// altogether, the table lists them by their summaries.
+/// The maximum number of columns for arguments. If the arguments of a tool's calls have more
+/// different members than this, each row of the table has only the summary of a call.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 /// Renders one table for each tool, then the exact text of every call.
@@ -55,8 +55,8 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     }
 }
 
-/// Renders one call below the tables: its target, its exact text, its approvals, and the decision
-/// about it.
+/// Renders one call below the tables: the target, the exact text, the approvals, and the decision
+/// about the call.
 fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     html! {
         section.call id=(format!("exact-{}", index + 1)) {
@@ -73,7 +73,7 @@ fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Names a call by its number, as in "Call 3"; `index` counts from 0.
+/// Returns the name of a call on the page, such as "Call 3". `index` counts from 0.
 pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     fill(
         view.texts.call_number,
@@ -81,9 +81,10 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     )
 }
 
-/// Returns the names of all members in the agent's order, and each call's members by name. `None`
-/// if [`argument_members`] cannot read the arguments of a call, if a member is a list or an object,
-/// if no call has a member, or if there are too many names for columns.
+/// Returns the columns and the rows of a table: the names of all members in the agent's order, and
+/// each call's members by name. `None` if [`argument_members`] cannot read the arguments of a call,
+/// if a member is a list or an object, if no call has a member, or if there are more than
+/// `MAX_ARGUMENT_COLUMNS` names.
 fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -153,7 +154,7 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
 }
 
 /// Renders the table for calls whose arguments do not fit into columns. Each row has the summary of
-/// a call.
+/// a call instead.
 fn summaries(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     html! {
@@ -204,8 +205,8 @@ fn cell(value: Option<&JsonNode>, is_number: bool) -> Markup {
     }
 }
 
-/// Renders the state of one call: the decision, the number of approvals, or "open". A call with
-/// warnings also has a mark.
+/// Renders the state of one call: the decision, the number of approvals, or "open". If the call has
+/// warnings, adds a mark.
 fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
@@ -218,9 +219,9 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Returns the sum of a column if every row has a number in the column. `None` for a single row,
-/// for a column of identifiers unless the schema's type is `number`, and if [`sum`] cannot add the
-/// numbers.
+/// Returns the sum of a column. `None` if there is only one row, if a row has no number in the
+/// column, or if [`sum`] cannot add the numbers. Also `None` if the column's name suggests
+/// identifiers, unless the schema gives the type `number`.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")

@@ -1,5 +1,5 @@
 //! Keeps the submitted values of an invalid form, and finds the field of each mistake, so that the
-//! page can show the values and the mistakes. Submitted credentials are dropped.
+//! page can show the values and the mistakes. Submitted credentials are not kept.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) enum FormName {
     Approve,
     /// Rejects all open calls or the question, with a choice of the consequence.
     Reject,
-    /// Decides each of several calls by itself.
+    /// Decides several calls, with a separate choice for each call.
     Calls,
     /// Edits the arguments of the only open call.
     Edit,
@@ -27,7 +27,7 @@ pub(crate) enum FormName {
     Supply,
     /// Answers a question.
     Answer,
-    /// Runs a call with an unknown outcome again.
+    /// Retries a call whose outcome is unknown.
     Retry,
 }
 
@@ -47,7 +47,7 @@ impl FormName {
         }
     }
 
-    /// Finds the form from which the fields came. `path_action` is the action in the path of the
+    /// Returns the form that submitted `fields`. `path_action` is the action in the path of the
     /// POST, if any. `single_call_forms` tells whether the page had the forms for a single call.
     fn from_fields(
         kind: RequestKind,
@@ -55,8 +55,8 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A field of the agent's own form may also have the name `action`, but a browser submits
-        // that field as `field.action`.
+        // The agent's own form may also have a field `action`, but a browser submits that field
+        // under the name `field.action`.
         let is_action_field = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
@@ -92,7 +92,8 @@ pub(crate) struct FieldMistake {
     /// The name of the form's field next to which the page shows the mistake; `None` if the mistake
     /// belongs to no field.
     pub field: Option<String>,
-    /// A JSON pointer into the field's value; if `field` is `None`, into the JSON body.
+    /// A JSON pointer to the mistake. The pointer begins at the field's value, or at the JSON body
+    /// if `field` is `None`.
     pub pointer: String,
     /// The expected value, as a sentence in English.
     pub detail: String,
@@ -132,8 +133,8 @@ impl SubmittedForm {
         }
     }
 
-    /// Returns the submitted text of a field; `None` if the field was not submitted, or another
-    /// form was.
+    /// Returns the submitted text of the field `name` of `form`. `None` if the field was not
+    /// submitted, or another form was submitted.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -143,7 +144,7 @@ impl SubmittedForm {
     }
 }
 
-/// Finds the form field of an error from the error's pointer into the JSON body.
+/// Finds the form's field that belongs to an error, from the error's pointer into the JSON body.
 fn field_mistake(
     row: &RequestRow,
     form: FormName,
@@ -183,8 +184,8 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // If a confirmation is rejected with `then`, the form's field `comment` has become the
-        // `reason` of the body.
+        // If a confirmation is rejected with `then`, `form.rs` has sent the form's field `comment`
+        // as the member `reason`.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

@@ -1,12 +1,12 @@
-//! Exact sums of decimal numbers, without the rounding of binary fractions.
+//! Adds decimal numbers exactly, without the rounding errors of binary fractions.
 
-/// The maximum number of digits after the point of a number, and of zeros that its exponent
-/// appends.
+/// The maximum number of digits after a number's decimal point. Also the maximum number of zeros
+/// that an exponent may append to a number.
 const MAX_DIGITS: i32 = 18;
 
-/// Returns the sum of JSON numbers. The sum has as many digits after the point as the number with
-/// the most such digits. `None` if a text is no number or has too many digits, or if the sum is too
-/// large.
+/// Returns the sum of JSON numbers. Among the numbers, the one with the longest fraction determines
+/// the number of digits after the decimal point. `None` if a text is not a number or has too many
+/// digits, or if the sum is too large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
@@ -25,8 +25,8 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     Some(format!("{sign}{whole}{point}{fraction}"))
 }
 
-/// Splits a JSON number into its digits and the number of digits after the point. That number is
-/// negative if the exponent appends zeros.
+/// Returns all digits of a JSON number as an integer, and the number of digits after the decimal
+/// point. If the exponent appends zeros, the second value is negative: minus the number of zeros.
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

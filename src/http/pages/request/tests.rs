@@ -1,4 +1,5 @@
-//! Checks that the page shows everything before the first button, and shows no text as markup.
+//! Checks that all facts for the decision come before the first button of the page, and that the
+//! page shows no text as markup.
 
 use serde_json::json;
 

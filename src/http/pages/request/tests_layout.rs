@@ -1,6 +1,6 @@
 //! Checks the order and the emphasis of the parts of the page. The facts for the decision come
-//! first, with every byte before the first button. Parts that only some readers need are folded
-//! below.
+//! first: every byte is shown before the first button. The parts that only some readers need come
+//! last, and are folded.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::task::request::{RequestKind, Warning};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
-/// Returns the byte offsets of these texts in the page. Fails if a text is missing.
+/// Returns the byte offset of each of `texts` in the page. Panics if a text is missing.
 fn places(page: &str, texts: &[&str]) -> Vec<usize> {
     texts
         .iter()
@@ -177,7 +177,8 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
     );
     assert!(eight.contains("<h1 class=\"exact\">Refund 120 for order 17, and 7 more</h1>"));
     assert!(eight.find("&quot;order&quot;:7,").unwrap() < eight.find("<button").unwrap());
-    // If an argument is not a plain value, the table lists the calls by their summaries.
+    // If an argument is not a plain value, the table has the summary of each call instead of
+    // columns.
     row.spec.pending_tool_calls[3].arguments_text = r#"{"order":[1],"amount":1}"#.into();
     let listed = page(&row, &sample::approver());
     assert!(

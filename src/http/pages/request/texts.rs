@@ -1,5 +1,5 @@
-//! The texts of a request's page that no other page has, in each language, side by side. The texts
-//! are for a reader who decides and does not know the API.
+//! The texts that only the page of a request has, in all languages. The texts address a reader who
+//! decides and does not know the API.
 
 use crate::http::pages::language::{Language, texts};
 

@@ -1,5 +1,5 @@
 //! Renders a timestamp on the page in UTC. The script (`pages/follow.js`) shows the time in the
-//! reader's own zone, with UTC beside it.
+//! reader's own zone, together with the time in UTC.
 
 use maud::{Markup, html};
 

@@ -1,5 +1,5 @@
-//! The history of a request, as its page shows it without the script: the question, the answers,
-//! and the journal's later facts about the calls and the task.
+//! The list of the request's history, which the page shows without the script: the question, the
+//! answers, and later facts from the journal about the calls and the task.
 
 use maud::{Markup, html};
 
@@ -19,7 +19,7 @@ const MAX_TEXT_CHARS: usize = 2_000;
 /// The maximum number of entries that the history takes from the journal.
 const MAX_ENTRIES: usize = 100;
 
-/// The facts about the request that the journal has after the question, each with its time.
+/// The facts about the request that follow the question in the journal, each with a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 
@@ -34,7 +34,7 @@ enum TimelineEvent {
 }
 
 impl RequestTimeline {
-    /// Adds the next item of the journal if the history shows items of its kind.
+    /// Adds the next item of the journal, if the list shows items of this kind.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MAX_ENTRIES {
             return;

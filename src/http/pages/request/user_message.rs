@@ -12,11 +12,12 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
-/// The maximum number of items of the root's journal that are searched for the message, newest
-/// first.
+/// The maximum number of items that are searched for the message, in the journal of the root task.
+/// The newest items are searched first.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// The maximum size of a message that is shown unfolded, in characters and in lines.
+/// The maximum size of a message that is shown unfolded: the number of characters, and the number
+/// of lines.
 const MAX_UNFOLDED_CHARS: usize = 240;
 const MAX_UNFOLDED_LINES: usize = 4;
 
@@ -25,12 +26,12 @@ const MAX_UNFOLDED_LINES: usize = 4;
 pub(super) struct UserMessage {
     /// The user's id.
     by: String,
-    /// The texts of the message; `None` stands for an image.
+    /// The parts of the message: `Some` holds a text, and `None` stands for an image.
     parts: Vec<Option<String>>,
 }
 
 /// Reads the last message of the user to the root task before the request was opened. `None` if the
-/// message is not among the items that are searched, or the journal cannot be read.
+/// message is not among the newest `MAX_SEARCHED_ITEMS` items, or the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq
@@ -83,13 +84,13 @@ impl UserMessage {
     }
 }
 
-/// Renders the message in a box. A long message is folded after its beginning.
+/// Renders the message in a box. If the message is long, only the beginning is shown unfolded.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let Some(message) = &view.user_message else {
         return html! {};
     };
     let texts = view.texts;
-    // At a gate, the message is the agent's own text about its call.
+    // At a gate, the message is the agent's own text about the call.
     let heading = if view.asker.is_some() {
         texts.agent_wrote
     } else {

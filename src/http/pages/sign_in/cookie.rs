@@ -8,11 +8,11 @@ use crate::people::session::{SESSION_DURATION, Token};
 
 /// The cookie's name over plain http.
 pub(crate) const PLAIN_NAME: &str = "holdpoint_session";
-/// The name over https when `public_url` has no path. A browser accepts a `__Host-` cookie only
-/// with `Secure`, with `Path=/` and without `Domain`, so no other host of the domain can set this
-/// cookie.
+/// The cookie's name over https when `public_url` has no path. A browser accepts a `__Host-` cookie
+/// only with `Secure`, with `Path=/` and without `Domain`, so no other host of the domain can set a
+/// cookie of this name.
 const HOST_PREFIX_NAME: &str = "__Host-holdpoint_session";
-/// The name over https when `public_url` has a path.
+/// The cookie's name over https when `public_url` has a path.
 const SECURE_PREFIX_NAME: &str = "__Secure-holdpoint_session";
 
 /// Returns the cookie's name, which depends on the scheme and the path of `public_url`.
@@ -31,9 +31,9 @@ fn is_https(public_url: &str) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// Returns the token in the cookie of an HTTP request. `None` without a cookie, for a malformed
-/// token, and if two cookies have the name, because another host of the domain may have set one of
-/// them.
+/// Returns the token in the cookie of an HTTP request. `None` without the cookie, or for a
+/// malformed token. Also `None` if the request has two cookies of this name, because another host
+/// of the domain may have set one of the two.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -43,7 +43,8 @@ pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     Token::read(value)
 }
 
-/// Returns whether the request has the cookie, valid or not.
+/// Returns whether the request has the session's cookie, even if the token in the cookie is
+/// malformed or no longer valid.
 #[must_use]
 pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()
@@ -87,8 +88,9 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
     Ok(header)
 }
 
-/// Returns the cookie's `Path`, which is `prefix` where possible. A browser sends the cookie only
-/// below this path, and so not to other services behind the same proxy.
+/// Returns the cookie's `Path`: `prefix`, or `/` if `prefix` is empty or has a character that a
+/// cookie's path cannot have. A browser sends the cookie only at or below this path, and so not to
+/// other services behind the same proxy.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
     if prefix.is_empty() || !prefix.chars().all(plain) {
@@ -208,7 +210,7 @@ mod tests {
                 );
                 assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
             }
-            // Another service's cookie with a similar name does not hide ours.
+            // A cookie of another service with a similar name does not hide the session's cookie.
             let both = sent(&[&format!("{name}={token}"), "xholdpoint_session=a"]);
             assert!(super::token(&both, url).is_some(), "{url}");
         }

@@ -34,7 +34,8 @@ pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // Looks up the session first, so that a made-up token costs the database a read and no write.
+    // Looks up the session first, so that an invented token costs the database only a read and no
+    // write.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

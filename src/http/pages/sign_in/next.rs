@@ -1,6 +1,6 @@
-//! Checks the page to open after signing in. Only a path of this service is accepted, so that a
-//! link to our sign-in cannot redirect to another site. A path that a browser could read
-//! differently is refused.
+//! Checks the path of the page that opens after the sign-in. Only a path of this service is
+//! accepted, so a link to the sign-in page cannot redirect to another site. A path that a browser
+//! could read differently is refused.
 
 use url::Url;
 

@@ -59,7 +59,7 @@ fn words(language: Language) -> &'static SignInTexts {
 }
 
 /// Renders the page that takes a key. `is_wrong_key` tells whether the last key was unknown. `next`
-/// is the path to open afterwards, `prefix` the path of `public_url`.
+/// is the path to open after the sign-in. `prefix` is the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,
@@ -114,8 +114,9 @@ pub(crate) fn signed_in(
     )
 }
 
-/// Renders the signed-in user, with a link to sign in as another user and return to the path
-/// `return_path`. Empty without accounts. Says nothing about the requested resource.
+/// Renders the name of the signed-in user and a link to sign in as another user, after which the
+/// path `return_path` opens. Empty without accounts. The text reveals nothing about the requested
+/// resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
@@ -141,7 +142,7 @@ fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
     html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
 }
 
-/// Renders the page of a service without accounts, which says that no sign-in is needed.
+/// Renders the page that says that no sign-in is needed, for a service without accounts.
 #[must_use]
 pub(crate) fn not_needed(language: Language) -> Markup {
     let words = words(language);
@@ -152,8 +153,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     )
 }
 
-/// Renders the signed-in user and the sign-out button. Empty without accounts. The button is
-/// missing if a service key speaks for the user, because there is no session to end.
+/// Renders the signed-in user and the sign-out button. Empty without accounts. If a service key
+/// speaks for the user, there is no session to end, so the button is left out.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

@@ -1,5 +1,5 @@
 //! Finds the caller whom the session of an HTTP request authenticates, and redirects a browser
-//! without a session to sign-in.
+//! without a session to the sign-in page.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
@@ -12,8 +12,8 @@ use crate::http::server::problem::{Problem, path_prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 
-/// Returns the caller of the request's session. `None` without a session, or when the session or
-/// its key is no longer valid.
+/// Returns the caller whom the request's session authenticates. `None` without a session, or when
+/// the session or the session's key is no longer valid.
 ///
 /// # Errors
 /// `forbidden` when the request has a `Holdpoint-…` header, because a session may not speak for
@@ -35,15 +35,15 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Returns whether the client asks for a page. Such a client is redirected to sign-in if it has no
-/// key and no session.
+/// Returns whether the client asks for a page. The guard redirects such a client to the sign-in
+/// page if the client has no key and no session.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to sign-in, which redirects to `uri` afterwards. The response does not depend on
-/// whether the path of `uri` exists.
+/// Redirects to the sign-in page, which leads to `uri` after the sign-in. The response does not
+/// depend on whether the path of `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = path_prefix(public_url);

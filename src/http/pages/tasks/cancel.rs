@@ -1,4 +1,4 @@
-//! `POST /tasks/{task_id}/cancel`: cancels a task by the form on its page.
+//! `POST /tasks/{task_id}/cancel`: cancels a task, for the form on the task's page.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(crate) async fn cancel_task_here(
 }
 
 /// Renders the form that cancels a task; `None` if the task has ended or the caller may not cancel
-/// it. The button is folded, because a canceled task cannot be resumed.
+/// the task. The reader has to unfold the button, because a canceled task cannot be resumed.
 pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup> {
     let may = http.engine.may_command(site.caller, Command::Cancel, row);
     if row.status.is_terminal() || may.is_err() {

@@ -81,7 +81,7 @@ pub(crate) async fn get_tasks_page(
     Ok(tasks_page(&site, &page, &filter, &gates, next))
 }
 
-/// Returns the word for a task's status.
+/// Returns the page's word for a task's status.
 #[must_use]
 pub(super) fn status_word(status: TaskStatus, texts: &SiteTexts) -> &'static str {
     match status {

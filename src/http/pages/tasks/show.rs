@@ -1,5 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, its open questions and its newest events. With `before`, the
-//! page shows the events before that number instead of the newest.
+//! `GET /tasks/{task_id}`: a task, the task's open questions and the newest events. With `before`,
+//! the page shows the events before this number instead of the newest events.
 
 use std::sync::Arc;
 
@@ -70,7 +70,8 @@ pub(crate) async fn get_task_page(
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
             Ok(pending) => pending,
-            // The page leaves out the questions; its timeline says which entry cannot be read.
+            // If the questions cannot be read, the page leaves them out; the timeline then says
+            // which entry cannot be read.
             Err(ReadError::Corrupt(_)) => Vec::new(),
             Err(error) => return Err(error.into()),
         },
@@ -162,7 +163,7 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// Renders the section in which the script continues the timeline. Without the script, the section
+/// Renders the section in which the script shows later events. Without the script, the section
 /// stays hidden.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
     let words = Translations::for_language(site.language);

@@ -1,8 +1,8 @@
-//! The timeline of a task: the events of its subtree in the order of their numbers. `follow.js`
-//! continues the list with the same words.
+//! The timeline of a task: the events of the task and its sub-agents, in the order of the events'
+//! numbers. `follow.js` continues the list with the same words.
 //!
-//! Invariant: texts of agents, tools and users are escaped, and the box around a text, or the line
-//! above it, names the author of the text.
+//! Invariant: each text of an agent, a tool or a user is escaped, and its author is named by the
+//! box around the text or by the line above the text.
 
 use maud::{Markup, html};
 
@@ -21,7 +21,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// The number of event numbers that one page covers.
+/// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
 /// The maximum size of one read, in bytes. The last event of the read may exceed the limit.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
@@ -46,8 +46,9 @@ pub(super) enum TimelineEntry {
 }
 
 impl TaskTimeline {
-    /// Reads the last events up to the number `end`. In a tree of several tasks, the numbers of a
-    /// sub-agent's events have gaps, so the function reads earlier numbers until it finds an event.
+    /// Reads one page of events: the last events with numbers up to `end`. The numbers of a
+    /// sub-agent's events have gaps, because other tasks of the tree use the same sequence. So the
+    /// function reads earlier numbers until it finds an event.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -83,8 +84,8 @@ async fn read_between(
         let read = match http.store.events(part, after, portion).await {
             Ok(read) => read,
             Err(ReadError::Corrupt(_)) => {
-                // The error does not name the damaged event. So the loop reads again, each time
-                // after the next number, until a read succeeds.
+                // The error does not name the damaged event. So the loop advances `after` by one
+                // and reads again, until a read succeeds.
                 has_unreadable = true;
                 after += 1;
                 continue;
@@ -148,7 +149,7 @@ pub(super) fn event_time(at: Time) -> Markup {
     html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
-/// Renders a fact: its line, and the parts below the line.
+/// Renders a fact. Returns the fact's line, and the parts below the line.
 fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
     let words = Translations::for_language(site.language);
     let nothing = || html! {};
@@ -318,8 +319,8 @@ fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }
 
-/// Returns at most [`MAX_TEXT_CHARS`] characters of a text. Hidden characters become their codes,
-/// and line breaks stay.
+/// Returns at most [`MAX_TEXT_CHARS`] characters of a text. Codes replace hidden characters, and
+/// line breaks stay.
 fn truncate(text: &str) -> String {
     let end = text
         .char_indices()

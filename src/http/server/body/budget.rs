@@ -1,7 +1,7 @@
-//! Limits the bytes of large bodies that are in memory at once, for this process and for each
-//! caller. A body reserves its bytes before it is read, and keeps the reservation until its
-//! operation releases the body. Invariant: a body reserves only once, so that no two bodies wait
-//! for each other.
+//! Limits the memory that large bodies use at one time, in this process and for each caller. The
+//! bytes of a body are reserved before the body is read, and stay reserved until the operation
+//! releases the body. Invariant: the bytes of a body are reserved only once, so two bodies never
+//! wait for each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,14 +14,15 @@ use crate::task::user::UserKey;
 /// The maximum size of all large bodies together, in bytes.
 const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 /// The maximum size of one caller's large bodies together, in bytes. Because of this limit, a
-/// caller who sends many or slow bodies does not block other callers.
+/// caller who sends many bodies, or sends bodies slowly, does not block other callers.
 const MAX_BYTES_PER_PERSON: usize = MAX_TOTAL_BYTES / 4;
 
 /// A tenant and one of its users. `None` stands for all HTTP requests without a caller, such as a
 /// sign-in.
 type PersonKey = Option<(String, UserKey)>;
 
-/// The memory for large bodies. All bodies share the total, and each caller has a share of it.
+/// The memory for large bodies. All bodies share the total. Each caller can use only a share of the
+/// total.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget {
     total: Arc<Semaphore>,
@@ -29,7 +30,7 @@ pub(crate) struct BodyBudget {
     shares: Arc<Mutex<HashMap<PersonKey, Weak<Semaphore>>>>,
 }
 
-/// The bytes reserved for one body. Dropping this value frees them.
+/// The bytes that are reserved for one body. Dropping this value frees the bytes.
 #[derive(Debug)]
 pub(crate) struct BodyReservation {
     own: OwnedSemaphorePermit,
@@ -53,8 +54,9 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls. A body
-    /// larger than the caller's share reserves the whole share.
+    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Waiting bodies
+    /// get memory in the order in which they called this function. For a body larger than the
+    /// caller's share, only the share is reserved. `None` if a semaphore of the budget was closed.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
@@ -83,7 +85,7 @@ impl BodyBudget {
 }
 
 impl BodyReservation {
-    /// Frees the bytes beyond `bytes`.
+    /// Keeps `bytes` bytes reserved, and frees the rest.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         for permit in [&mut self.own, &mut self.total] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));

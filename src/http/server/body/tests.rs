@@ -68,8 +68,8 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     );
 }
 
-/// The test's runtime has one thread, so a body that was parsed on this thread would block the
-/// test.
+/// The runtime of this test has one thread, so the test would hang if a large body were parsed on
+/// that thread.
 #[tokio::test]
 async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     let parsing = BodyParser::default();
@@ -98,7 +98,7 @@ async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     }
     begins.recv().await.unwrap();
     begins.recv().await.unwrap();
-    // Gives a third body time to begin, if the limit did not hold it back.
+    // Gives the third body enough time to begin, in case the limit does not hold it back.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         tokio::task::spawn_blocking(|| ()).await.unwrap();

@@ -135,13 +135,14 @@ impl World {
     }
 }
 
-/// Responds before the body is read to its end.
+/// Responds at once; a Tokio task reads the body to its end.
 async fn answers_first(body: Body) -> &'static str {
     TaskTracker::new().spawn(axum::body::to_bytes(body, usize::MAX));
     "early"
 }
 
-/// Protects the connection, as the guard does for a known key.
+/// Protects the connection of a request, as `protect_connection` of the guard does for an
+/// authenticated caller.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
     request
         .extensions()
@@ -180,7 +181,7 @@ impl Client {
         (head, String::from_utf8(body).unwrap())
     }
 
-    /// Sends a request and reads the short response.
+    /// Sends `GET /`, reads the response and checks it.
     async fn asks(&mut self) {
         self.get("/").await;
         let (head, body) = self.answer().await;
@@ -230,7 +231,8 @@ async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arriv
     }
     world.clock.leap(Duration::from_secs(1));
     assert!(slow.is_closed().await);
-    // On a kept-alive connection the ten seconds begin with the first byte of the next request.
+    // On a kept-alive connection, the ten seconds of `HEADER_TIMEOUT` begin with the first byte of
+    // the next request.
     let mut kept = world.open();
     kept.asks().await;
     world.clock.leap(Duration::from_secs(70));
@@ -276,7 +278,7 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     watches.0.read_exact(&mut first).await.unwrap();
     world.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
-    // After the response the connection is idle, so it is closed for the next client.
+    // After the response the connection is idle, so it is closed to make room for the next client.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);
@@ -456,8 +458,8 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             .unwrap();
     }
     world.open().asks().await;
-    // After EMFILE the loop pauses before each new `accept`, and closes an idle connection to free
-    // a descriptor.
+    // After EMFILE (24) the accept loop pauses before each new `accept`, and closes an idle
+    // connection to free a descriptor.
     for _ in 0..3 {
         world
             .opened

@@ -119,7 +119,7 @@ fn long_arguments_are_cut_in_lists_only() {
     let listed = |row: &RequestRow| {
         InterventionRequest::listed(row, &sample::approver(), &sample::settings())
     };
-    // 16 KiB end in the middle of an `é`.
+    // The text is longer than 16 KiB, and an `é` has two bytes.
     let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(MAX_LISTED_ARGUMENT_BYTES / 2));
     row.spec.pending_tool_calls[0]
         .arguments_text

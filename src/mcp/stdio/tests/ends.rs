@@ -1,4 +1,4 @@
-//! Tests of the ends of children, and of their guards.
+//! Tests in which the child processes of servers, or their guard processes, end.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +22,7 @@ fn ids(directory: &Path) -> (Pid, Pid) {
 }
 
 fn lives(pid: Pid) -> bool {
-    // A process that has ended, but that its new parent has not reaped yet, does not count as
+    // A zombie, which has ended but has not been reaped by its new parent yet, does not count as
     // alive.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -111,7 +111,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
 
 #[tokio::test]
 async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
-    // The child goes on although the client no longer reads its output.
+    // The child continues to run after the client stops reading the child's output.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
     let server = Served::running(&format!("{IDS}{long}"));
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Tests of the outcomes of a server's answers, and of the server's own requests in them.
+//! Tests of the outcomes that follow from a server's answers, and of requests that a server makes
+//! in its answers.
 
 use std::sync::Mutex;
 
@@ -15,7 +16,8 @@ use crate::tool::credential::Credentials;
 
 const CANARY: &str = "can4ry-can4ry-can4ry";
 
-/// Returns the outcome of a call that a stateless server answers with `with`.
+/// Calls a stateless server that answers the call with the response that `with` returns. Returns
+/// the outcome of the call.
 async fn answered(
     with: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
 ) -> Outcome {

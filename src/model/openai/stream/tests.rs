@@ -1,4 +1,4 @@
-//! Tests of streams as endpoints send them, each cut at every position.
+//! Tests of streams as endpoints send them. Each stream is cut at every position.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ fn stream(chunks: &[Value]) -> String {
     events(chunks) + "data: [DONE]\n\n"
 }
 
-/// Reads a stream that arrives in these pieces. The error holds the reason, and whether the attempt
-/// would be repeated.
+/// Reads a stream that arrives in these pieces. An error holds the reason for the failure, and
+/// whether the attempt would be repeated.
 fn read<'p>(
     pieces: impl IntoIterator<Item = &'p [u8]>,
     heard: &CollectingSink,

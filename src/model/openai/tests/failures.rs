@@ -1,4 +1,4 @@
-//! Tests of the endpoint's failures: retries, and errors that are final at once.
+//! Tests of the endpoint's failures: some are retried, and some are final at once.
 
 use super::*;
 

@@ -275,7 +275,8 @@ async fn stalled_stream_is_given_up_after_the_timeout() {
     );
 }
 
-/// A sink that, for each piece, advances the clock by this time and permits one more part.
+/// A sink that, for each piece, advances the clock by the duration and adds one permit to the
+/// semaphore.
 struct Slow(Arc<Quick>, Duration, Arc<Semaphore>);
 
 impl PieceSink for Slow {

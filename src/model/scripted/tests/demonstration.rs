@@ -25,7 +25,7 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
 }
 
 /// Runs the demonstration with the user's text. A call of the tool `lookup_order` gets the result
-/// `lookup`, any other call the result `refund`. Returns the calls and the final text.
+/// `lookup`, and any other call gets the result `refund`. Returns the calls and the final text.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());

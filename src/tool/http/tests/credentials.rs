@@ -1,4 +1,4 @@
-//! Tests of credentials in headers and URLs. The endpoint records its requests and echoes them.
+//! Tests of credentials in headers and URLs. The endpoint records the requests and echoes them.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn tool_with(method: Method, url: String, headers: &[(&str, &str)]) -> Arc<dyn T
 
 const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer {{credential:jira.token}}");
 
-/// Hostile values, long enough to be redacted.
+/// Hostile values that are long enough to be redacted.
 const HOSTILE: [&str; 6] = [
     "a/b?c#d@evil:80",
     ".../...admin",
@@ -152,8 +152,8 @@ async fn unicode_is_sent_as_utf_8() {
     );
 }
 
-/// Asserts that the call fails before a connection is made, with this reason and without showing a
-/// value.
+/// Asserts that the call fails before a connection is made. The failure must have the reason `why`
+/// and must not show a value.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
     let call = Invocation {
         permit: AttemptPermit::permitted_while(|| panic!("it was about to be sent")),

@@ -1,5 +1,5 @@
-//! Tests of calls to a server that closes connections it promised to keep, on a busy machine. No
-//! call loses its outcome.
+//! Tests of calls, on a busy machine, to a server that closes connections which it promised to
+//! keep. No call may lose its outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,8 +30,8 @@ impl Drop for Load {
     }
 }
 
-/// Starts a server that promises to keep its connections and closes them: at once, or after up to
-/// three milliseconds of silence. Returns its origin and the counter of its requests.
+/// Starts a server that promises to keep its connections, but closes them at once or after up to
+/// three milliseconds of silence. Returns the server's origin and the counter of its requests.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -70,7 +70,8 @@ fn impatient() -> (String, Arc<AtomicU64>) {
     (origin, requests)
 }
 
-/// Reads a request of a known shape. Returns false if the client has closed the connection.
+/// Reads a request that ends with the body `{}`. Returns false if the client has closed the
+/// connection.
 async fn request(from: &mut OwnedReadHalf) -> bool {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n{}") {

@@ -1,10 +1,10 @@
 //! Tests of a server's behaviour byte by byte, and of the resulting outcome of the call. The
-//! outcome is the same for every effect: only the engine decides what follows from an unknown
-//! outcome.
+//! outcome is the same for every effect, because only the engine decides what follows from an
+//! unknown outcome.
 
 use super::*;
 
-/// One step of a server on a connection.
+/// One step that a server takes on a connection.
 #[derive(Clone)]
 enum Step {
     /// Reads the whole request.
@@ -14,9 +14,9 @@ enum Step {
     Send(Vec<u8>),
     /// Sends byte by byte, with pauses of a few milliseconds.
     Drip(Vec<u8>),
-    /// Ends with a reset instead of an orderly close.
+    /// Ends the connection with a reset instead of an orderly close.
     Reset,
-    /// Keeps the connection open, silently, until the client closes it.
+    /// Sends nothing, and keeps the connection open until the client closes it.
     Hold,
 }
 
@@ -26,7 +26,8 @@ fn send(text: &str) -> Step {
     Send(text.as_bytes().to_vec())
 }
 
-/// The outcome of the call: success with its content, failure with its status, or unknown.
+/// The outcome of the call: success (HTTP status and content), failure (HTTP status, if any) or
+/// unknown.
 #[derive(Debug, PartialEq)]
 enum Became {
     Succeeded(u16, String),
@@ -126,7 +127,7 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
     }
 }
 
-/// Checks each row of a table (name, steps of the server, outcome) with every effect.
+/// Checks each row (name, steps of the server, expected outcome) of a table with every effect.
 async fn all(table: Vec<(&str, Vec<Step>, Became)>, timeout: Duration) {
     for (name, steps, expected) in table {
         for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {
@@ -329,8 +330,8 @@ async fn status_decides_the_outcome_of_an_answer() {
     }
 }
 
-/// The answer comes while the client is still writing the request. The answer counts if the client
-/// can read all of it. Otherwise the outcome is unknown, and nothing is sent again.
+/// The server answers while the client is still writing the request. The answer counts if the
+/// client can read all of it. Otherwise the outcome is unknown, and nothing is sent again.
 #[tokio::test]
 async fn answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));

@@ -27,7 +27,7 @@ pub struct Play<'s> {
 }
 
 impl<'s> Play<'s> {
-    /// A new tree, accepted and not begun.
+    /// Creates a tree whose root is accepted and has not begun.
     pub async fn begins(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
         let before = harness.tool.count();
         let accepted = EngineHarness::like(parts, 0)
@@ -40,7 +40,7 @@ impl<'s> Play<'s> {
         play
     }
 
-    /// A tree in its current state.
+    /// Returns a play of an existing tree in its current state.
     pub fn of(harness: &'s EngineHarness, parts: &EngineParts, root: TaskId) -> Self {
         let engine = EngineHarness::like(parts, ROOM);
         let before = harness.tool.count();
@@ -55,12 +55,13 @@ impl<'s> Play<'s> {
         }
     }
 
-    /// The number of commits and executions so far. The process can die right after each of them.
+    /// Returns the number of commits and executions so far. The process can die right after each of
+    /// them.
     pub fn moment(&self) -> usize {
         self.commits() + self.harness.tool.count() - self.before
     }
 
-    /// Whether no driver is active here.
+    /// Returns whether this play has no active driver.
     pub fn is_idle(&self) -> bool {
         self.drivers.is_empty()
     }
@@ -82,8 +83,8 @@ impl<'s> Play<'s> {
             if !so(self) {
                 return false;
             }
-            // A driver that waits to be polled may hold the database's one writer: then this round
-            // claims nothing.
+            // A driver that is waiting to be polled may hold the database's only writer. In that
+            // case this round claims nothing.
             match self.engine.claim().await {
                 Ok(claimed) => {
                     self.drivers.extend(claimed);

@@ -1,5 +1,5 @@
-//! Tests that a server's result keeps its bytes, and that a stored text is checked against the
-//! `outputSchema`.
+//! Tests that the bytes of an MCP server's result are kept, and that a stored result text is
+//! checked against the `outputSchema`.
 
 use std::sync::Arc;
 

@@ -38,7 +38,7 @@ fn own(row: &RequestRow, index: usize) -> CallId {
     row.spec.pending_tool_calls[index].tool_call_id
 }
 
-/// Returns the request as decided by bob, with this action for each of its calls.
+/// Returns `row` after bob has answered each of the request's calls with `action`.
 fn decided(mut row: RequestRow, action: Action) -> RequestRow {
     let calls: Vec<CallId> = row.spec.own_calls().map(|call| call.tool_call_id).collect();
     row.answers = sample::answer("bob", action, &calls, true)
@@ -138,7 +138,7 @@ fn model_answers() -> Fact {
     })
 }
 
-/// Returns the item of a later request of this kind about the same calls.
+/// Returns the fact that a later request of kind `kind` was opened about the same calls.
 fn asked_again(row: &RequestRow, kind: RequestKind) -> Fact {
     let mut asked = row.spec.clone();
     (asked.request_id, asked.kind) = (RequestId(uuid::Uuid::from_u128(99)), kind);
@@ -202,8 +202,9 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     );
 }
 
-/// A request of each kind has a headline in both languages, after each of its actions and each
-/// outcome of its calls. For a single approved call, each outcome has its own headline.
+/// Checks that a request of each kind has a headline in both languages, after each action and after
+/// each outcome of the calls. Checks that a single approved call has a different headline for each
+/// outcome.
 #[test]
 fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,9 +1,10 @@
-//! Tests of HTTP/2: its limits, and clients that keep a connection open without a request.
+//! Tests of HTTP/2: the limits of a connection, and clients that keep a connection open without a
+//! request.
 
 use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// The types of frames.
+// The types of frames (RFC 9113, section 6).
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -16,8 +17,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// Returns the frame of a GET of a path of fewer than 127 bytes, encoded by static entries of
-/// HPACK. `more` contains further header fields.
+/// Returns a HEADERS frame with a GET request for `path`, which must be shorter than 127 bytes. The
+/// header fields refer to the static table of HPACK. `more` contains further encoded header fields.
 fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     let block = [
@@ -26,12 +27,12 @@ fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
         more,
     ]
     .concat();
-    // END_STREAM and END_HEADERS.
+    // 0x05 sets the flags END_STREAM and END_HEADERS.
     frame(HEADERS, 0x05, stream, &block)
 }
 
-/// Returns a header field `a` with a value of `size` bytes. The field must fit into a frame of 16
-/// KiB.
+/// Returns an encoded header field `a` with a value of `size` bytes. The field must fit into a
+/// frame of 16 KiB.
 fn field(size: usize) -> Vec<u8> {
     let rest = size - 127;
     let seven = |shift: usize| u8::try_from(rest >> shift & 127).unwrap();
@@ -135,8 +136,8 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     World::speaking(10, true).open().asks().await;
 }
 
-/// Advances the clock until the connection is closed. The client's pings do not keep the connection
-/// open.
+/// Sends pings and advances the clock by `time`, up to four times. Panics if the connection is
+/// still open afterwards.
 async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
     let ping = frame(PING, 0, 0, &[7; 8]);
     for _ in 0..4 {

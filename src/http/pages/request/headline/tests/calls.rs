@@ -1,4 +1,4 @@
-//! Checks the headline after an approval, by the status of the calls that the approval let run.
+//! Checks that the headline after an approval names the status of the approved calls.
 
 use super::*;
 

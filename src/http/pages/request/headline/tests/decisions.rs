@@ -1,4 +1,4 @@
-//! Checks the headline after rejections, answers to questions, expiry and withdrawal.
+//! Checks the headline after a rejection, an answer to a question, an expiry, and a withdrawal.
 
 use super::*;
 
