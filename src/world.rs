@@ -57,7 +57,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Creates UUIDv7s from the machine's clock and from random bytes. The ids increase within the
+/// Creates `UUIDv7`s from the machine's clock and from random bytes. The ids increase within the
 /// process.
 #[derive(Debug, Default)]
 pub struct RandomIds;
