@@ -314,7 +314,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
         (seen.lost, 100),
         (seen.expired, 6),
         (seen.doubtful, 10),
-        (seen.edits, 50),
+        (seen.edits, 60),
     ];
     let enough = wanted.iter().all(|(seen, lives)| *seen >= count / lives);
     assert!(enough, "the lives prove nothing: {seen:?}");

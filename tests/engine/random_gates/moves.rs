@@ -236,10 +236,10 @@ impl World<'_> {
             match self.dice.below(10) {
                 0 => whole(Action::Reject, None),
                 1 => one(id, Action::Respond, None, Some("\"done by hand\"")),
-                2..=3 if name == "refund" => {
+                2..=5 if name == "refund" => {
                     one(id, Action::Edit, Some(r#"{"order":7,"amount":50}"#), None)
                 }
-                2 if name == "Bash" => one(id, Action::Edit, Some(r#"{"command":"test"}"#), None),
+                2..=3 if name == "Bash" => one(id, Action::Edit, Some(r#"{"command":"test"}"#), None),
                 _ => whole(Action::Approve, None),
             }
         };
