@@ -239,7 +239,9 @@ impl World<'_> {
                 2..=5 if name == "refund" => {
                     one(id, Action::Edit, Some(r#"{"order":7,"amount":50}"#), None)
                 }
-                2..=3 if name == "Bash" => one(id, Action::Edit, Some(r#"{"command":"test"}"#), None),
+                2..=3 if name == "Bash" => {
+                    one(id, Action::Edit, Some(r#"{"command":"test"}"#), None)
+                }
                 _ => whole(Action::Approve, None),
             }
         };
